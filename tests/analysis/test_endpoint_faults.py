@@ -328,9 +328,21 @@ def test_an_address_that_sends_elsewhere_names_the_other_one() -> None:
     def moved(request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(308, headers={"location": f"https://there{request.url.path}"})
 
-    run = EndpointRun(Endpoint("http://there", transport=httpx2.MockTransport(moved)), None, ["x"], EndpointSettings())
-    with pytest.raises(HeadstartError, match="http://there sends on to https://there; give that address"):
-        asyncio.run(run.run())
+    for model in (None, "m"):
+        endpoint = Endpoint("http://there", model, transport=httpx2.MockTransport(moved))
+        run = EndpointRun(endpoint, None, ["x"], EndpointSettings())
+        with pytest.raises(HeadstartError, match="http://there sends on to https://there; give that address"):
+            asyncio.run(run.run())
+
+
+def test_pages_that_are_elsewhere_are_none_of_the_server_s() -> None:
+    class Elsewhere(Server):
+        def __call__(self, request: httpx2.Request) -> httpx2.Response:
+            if request.url.path in ("/openapi.json", "/props"):
+                return httpx2.Response(302, headers={"location": "/login"})
+            return super().__call__(request)
+
+    assert audited(Elsewhere()).passed
 
 
 @pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/", "/v1/chat/completions", "/v1/completions"])

@@ -97,7 +97,7 @@ class Endpoint:
         """Keep connections open in here, and know the model's name.
 
         Raises:
-            HeadstartError: there is no server, it lets nobody in, or it lists no model.
+            HeadstartError: there is no server, it sends elsewhere or lets nobody in, or it lists no model.
         """
         headers = {} if self.key is None else {"authorization": f"Bearer {self.key}"}
         limits = httpx2.Limits(max_connections=self.concurrency, max_keepalive_connections=self.concurrency)
@@ -114,6 +114,8 @@ class Endpoint:
                 reply = await self._sent("GET", "/v1/models")
                 if reply.status_code in (401, 403):
                     raise self._shut_out(reply)
+                if reply.has_redirect_location:
+                    raise self._moved(reply, "/v1/models")
                 listed = _object(reply).get("data")
                 entries = listed if isinstance(listed, list) else []
                 names = [entry["id"] for entry in entries if isinstance(entry, dict) and entry.get("id")]
@@ -142,7 +144,8 @@ class Endpoint:
         Raises:
             Refused: the server does not do that.
             FailedRequest: the server failed.
-            HeadstartError: the server is gone, lets nobody in, or puts requests off for too long.
+            HeadstartError: the server is gone, sends elsewhere, lets nobody in, or puts requests off for too
+                long.
         """
         try:
             return await self._ask(prompt, stream, fields)
@@ -195,6 +198,8 @@ class Endpoint:
     def _refuse(self, reply: httpx2.Response) -> None:
         """Raise what an unwelcome status means."""
         status = reply.status_code
+        if reply.has_redirect_location:
+            raise self._moved(reply, _PATHS[self.api])
         if status in (401, 403) and not self._answered:
             raise self._shut_out(reply)
         if 400 <= status < 500 or status in _MISSING:
@@ -221,7 +226,7 @@ class Endpoint:
 
         Raises:
             FailedRequest: the connection broke, or there was no answer in time.
-            HeadstartError: there is no server, or it sends elsewhere.
+            HeadstartError: there is no server.
         """
         for again in (True, False):
             try:
@@ -240,10 +245,11 @@ class Endpoint:
                 raise FailedRequest(f"{self.url} gave no answer within {_TIMEOUT:.0f} seconds.") from error
             except httpx2.HTTPError as error:
                 raise FailedRequest(f"{self.url} broke off ({type(error).__name__}: {error}).") from error
-        if reply.has_redirect_location:
-            elsewhere = without_user(reply.headers["location"]).removesuffix(path)
-            raise HeadstartError(f"{self.url} sends on to {elsewhere}; give that address.")
         return reply
+
+    def _moved(self, reply: httpx2.Response, path: str) -> HeadstartError:
+        elsewhere = without_user(reply.headers["location"]).removesuffix(path)
+        return HeadstartError(f"{self.url} sends on to {elsewhere}; give that address.")
 
     def _shut_out(self, reply: httpx2.Response) -> HeadstartError:
         if self.key is None:
