@@ -142,6 +142,11 @@ def test_a_stream_is_put_together() -> None:
         ({"choices": []}, False, "another form than OpenAI's .there is no choice"),
         ("no JSON", False, "another form than OpenAI's"),
         ({"object": "list"}, False, "another form than OpenAI's"),
+        (
+            {"choices": [{"message": {}, "logprobs": {"content": [{"token": "a", "bytes": 1 << 62}]}}]},
+            False,
+            "bytes is a number, no list",
+        ),
     ],
 )
 def test_other_forms_are_said(reply: Any, stream: bool, message: str) -> None:
