@@ -249,6 +249,21 @@ def test_a_server_that_begins_to_fail_fails_and_keeps_what_was_found(
     assert len(audit.of(Result.PASS)) >= 4
 
 
+def test_a_server_that_hangs_in_a_law_is_that_law_s_fault_and_asked_no_more() -> None:
+    class Hanging(Server):
+        hangs = False
+
+        def __call__(self, request: httpx2.Request) -> httpx2.Response:
+            body = json.loads(request.content) if request.content else {}
+            self.hangs = self.hangs or body.get("top_p", 1) < 1
+            return hang(request) if self.hangs else super().__call__(request)
+
+    server, sound = (Endpoint("http://there", transport=httpx2.MockTransport(each)) for each in (Hanging(), Server()))
+    audit = asyncio.run(EndpointRun(server, sound, ["x"], EndpointSettings(max_tokens=12, samples=40)).run())
+    assert [finding.check for finding in audit.of(Result.FAIL)] == ["law of top_p 0.5"]
+    assert "gave no answer within 600 seconds" in audit.ended
+
+
 def spoilt(name: str, value: Any) -> Callable[[Json], Any]:
     """Puts something else in the place of whatever has a name, everywhere in a reply."""
 

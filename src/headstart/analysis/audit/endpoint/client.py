@@ -134,9 +134,13 @@ class Endpoint:
 
     async def still_there(self) -> None:
         """Raises:
-        HeadstartError: the server is gone.
+        HeadstartError: the server is gone, or fails at this, too.
         """
-        await self.look("/v1/models")
+        try:
+            await self.look("/v1/models")
+        except FailedRequest as error:
+            # No fault of one check any more.
+            raise HeadstartError(str(error)) from error
 
     async def ask(self, prompt: str | Sequence[Mapping[str, str]], stream: bool = False, **fields: Any) -> Answer:
         """The answer to a prompt. ``fields``: of the request besides; None leaves one out.
