@@ -185,6 +185,16 @@ def test_the_folder_says_whose_module_it_is(tmp_path: Path) -> None:
         first_module(mimo(), its_weights, tmp_path)
 
 
+def test_a_quantised_targets_module_is_not_said_to_be_quantised(tmp_path: Path) -> None:
+    settings = {"quantization_config": {"quant_method": "fp8"}}
+    told = {**target().checkpoint.metadata, **settings, "text_config": settings}
+    checkpoint = replace(target().checkpoint, metadata=told)
+    MultiTokenObjective(target().config, weights(), checkpoint, fresh(), tables(), torch.arange(VOCAB)).save(
+        tmp_path, {}
+    )
+    assert load_multi_token(open_checkpoint(tmp_path), target().config, torch.float32) is not None
+
+
 def test_what_cannot_be_begun_from_or_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no multi-token module to begin from"):
         first_module(target(), weights(), Path(target().name))
