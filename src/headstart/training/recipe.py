@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from headstart.backend import Backend
 from headstart.backends.torch.backend import TorchBackend
+from headstart.backends.torch.device import parse_device
 from headstart.enumerations import Precision
 from headstart.errors import ConfigError
 from headstart.heads.block import BlockHead
@@ -251,7 +253,10 @@ def _place(device: str | None) -> torch.device:
         raise ConfigError(f"device is {device!r}; give cpu or cuda.")
     if kind == "cuda" and found != "cuda":
         raise ConfigError(f"device is {device!r}, but PyTorch finds no GPU here; give cpu.")
-    return torch.device(device or found)
+    if device in (None, "cuda") and found == "cuda" and "LOCAL_RANK" in os.environ:
+        # Of several processes each has a GPU of its own (``torchrun``).
+        return parse_device(f"cuda:{os.environ['LOCAL_RANK']}")
+    return parse_device(device or found)
 
 
 def _states_bytes(wanted_gb: float) -> int:
