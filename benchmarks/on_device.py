@@ -1,13 +1,13 @@
-"""What this machine's accelerator gives: its rates, passes of random targets beside them, drafters beside plain decoding.
+"""What an accelerator gives: its rates, passes of random targets beside them, and drafters beside plain decoding.
 
     python benchmarks/on_device.py --minutes 3 --out results.json
     python benchmarks/on_device.py --model smollm2 --drafters ngram,eagle3,auto --shapes smollm2-135m
 
 Passes are bf16, of random weights (their cost does not depend on the values), over a context of ``--context`` tokens.
-"over reads" is a pass of one row over the time in which its weights could be copied; "kernels ms" is what the device
-itself computes of it, by PyTorch's profiler, and the rest is waiting for Python. Texts are greedy. Where one is not plain
-decoding's, the two best logits are shown that it parts at: in bf16 those of a tie may change places. Without an
-accelerator everything runs on the processor.
+"over reads" is a pass of one row over the time in which its weights could be copied; "kernels" is what the device
+itself computes of it, by PyTorch's profiler: the rest is waiting for Python. Texts are greedy. Where one parts from
+plain decoding's, the gap is that of the two best logits there, as a part of all logits' range: in bf16 those of a tie
+may change places. Without an accelerator everything runs on the processor.
 """
 
 from __future__ import annotations
