@@ -43,7 +43,8 @@ from bench_pass import SHAPES, random_model
 TINY = dict(hidden=64, heads=4, kv_heads=2, head_dim=16, mlp=128, layers=2, vocab=512)
 ALL_SHAPES = {**SHAPES, "tiny": TINY}
 ROWS = (1, 2, 4, 8, 16, 32, 64)
-BATCHES = (1, 16)
+BATCH = 16
+"""Sequences that an accelerator is asked for together."""
 GREEDY = SamplingParams(temperature=0)
 _PROMPT_TOKENS, _PROMPTS = 64, 3
 _SCRATCH = -1
@@ -77,7 +78,7 @@ def seconds_of(work: Callable[[], object], device: torch.device, most_seconds: f
 
 def measure_rates(device: torch.device, tiny: bool) -> dict[str, float]:
     """Bytes that a copy reads and writes in a second, and operations of a bf16 product."""
-    size, side = (1 << 24, 256) if tiny else (1 << 30, 8192)
+    size, side = (1 << 28, 512) if tiny else (1 << 30, 8192)
     source = torch.randint(256, (size,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     copied = seconds_of(lambda: target.copy_(source), device, 1.0)
@@ -88,17 +89,17 @@ def measure_rates(device: torch.device, tiny: bool) -> dict[str, float]:
 
 
 def measure_shape(name: str, device: torch.device, context: int, copy_rate: float, seconds: float) -> dict[str, Any]:
-    """Passes of a random target."""
+    """Passes of a random target, in about so many seconds."""
     config, weights = random_model(**ALL_SHAPES[name], device=device, one_layer=False)
     backend = TorchBackend(config, weights, torch.bfloat16, device)
     read = backend.nbytes - backend.decoder.embedding.nbytes
-    bench = Workbench(backend, max_context=context + 2 * ROWS[-1], max_sequences=max(BATCHES))
+    bench = Workbench(backend, max_context=context + 2 * ROWS[-1], max_sequences=BATCH)
     text = np.random.default_rng(0).integers(config.vocab_size, size=context).tolist()
     start = time.perf_counter()
-    measure_passes(bench, context, BATCHES, 2, GREEDY, text)
-    turn = (time.perf_counter() - start) / 2
-    repeats = int(min(max(seconds / turn, 3), 30))
-    curves = measure_passes(bench, context, BATCHES, repeats, GREEDY, text).seconds
+    measure_passes(bench, context, [1], 2, GREEDY, text)
+    repeats = int(min(max(seconds / (time.perf_counter() - start) / 2, 3), 30))
+    batches = [1] if device.type == "cpu" else [1, BATCH]
+    curves = measure_passes(bench, context, batches, repeats, GREEDY, text).seconds
     ms = {batch: {rows: 1e3 * took for rows, took in curve.items()} for batch, curve in curves.items()}
     return {
         "shape": name,
@@ -108,7 +109,12 @@ def measure_shape(name: str, device: torch.device, context: int, copy_rate: floa
         "over_one_row": {rows: ms[1][rows] / ms[1][1] for rows in ROWS},
         "prompt_ms": 1e3 * seconds_of(lambda: read_context(bench, text), device, 0.5),
         **kernels_of(bench, text, device),
-        **texts_of(bench, [text[:_PROMPT_TOKENS]], ["ngram", "synthetic:rates=[0.8,0.8,0.8,0.8]"], 48),
+        **texts_of(
+            bench,
+            [text[:_PROMPT_TOKENS]],
+            ["ngram", "synthetic:rates=[0.8,0.8,0.8,0.8]"],
+            int(min(max(seconds / (10 * curves[1][1]), 8), 48)),
+        ),
     }
 
 
@@ -212,7 +218,8 @@ def show(result: dict[str, Any]) -> None:
             f"reads{kernels}; a context in {result['prompt_ms']:.1f} ms"
         )
         print("  rows  " + "  ".join(f"{rows}: {ratio:.2f}" for rows, ratio in result["over_one_row"].items()))
-        print("  16 sequences, ms  " + "  ".join(f"{rows}: {ms:.2f}" for rows, ms in result["pass_ms"][16].items()))
+        for batch, curve in result["pass_ms"].items():
+            print(f"  {batch} sequences, rows: ms  " + "  ".join(f"{rows}: {ms:.2f}" for rows, ms in curve.items()))
     for name, each in result["drafters"].items():
         parted = [
             f"token {it['token']} gap {it['gap']:.1e}{' (tie)' if it['tie'] else ''}" for it in each["differences"]
