@@ -16,7 +16,7 @@ from headstart.training.objective import Objective
 from headstart.training.optimiser import Optimiser
 from headstart.training.packs import Pack
 from headstart.training.progressing import Progressing
-from headstart.training.states import TargetStates
+from headstart.training.states import StateSource
 from headstart.training.text import TextSource
 from headstart.training.trainer import TrainSettings
 
@@ -187,7 +187,7 @@ def write_fitting(
 
 
 def try_steps(
-    objective: Objective, states: TargetStates, packs: Sequence[Pack], settings: TrainSettings
+    objective: Objective, states: StateSource, packs: Sequence[Pack], settings: TrainSettings
 ) -> tuple[float, float, float]:
     """Seconds to read, to learn and to step, a token of text, on the fullest pack; the head is spoilt."""
     fullest = max(packs, key=len)
