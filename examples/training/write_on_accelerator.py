@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from multiprocessing import Pool
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
 from headstart.text.chat import ChatTemplate
 from headstart.text.corpus import Corpus, Document
-from headstart.text.prompt_lines import read_lines
+from headstart.text.prompt_lines import PromptLine, read_lines
 from headstart.text.tokenizer import Tokenizer
 
 MARK = "<the answer>"
@@ -52,20 +53,39 @@ class Conversation:
         self.answers += [answer] * len(tokens)
 
 
-def conversations(
-    path: Path, template: ChatTemplate, tokenizer: Tokenizer, temperatures: Sequence[float], longest: int
-) -> Iterator[Conversation]:
-    """Those of a file whose first prompt is not too long."""
-    for index, line in enumerate(read_lines(path)):
+class Encoder:
+    """Makes conversations of lines, in several processes."""
+
+    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer, temperatures: Sequence[float]) -> None:
+        self._template, self._tokenizer, self._temperatures = template, tokenizer, temperatures
+
+    def __call__(self, indexed: tuple[int, PromptLine]) -> Conversation:
+        index, line = indexed
         turns = [] if "messages" in line.forms else line.texts()
         messages = line.messages() if not turns else [{"role": "user", "content": turns[0]}]
-        texts = [template.render(messages)]
+        texts = [self._template.render(messages)]
         for turn in turns[1:]:
             said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": MARK}]
-            texts.append(template.render([*said, {"role": "user", "content": turn}]).rpartition(MARK)[2])
-        questions = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
-        if len(questions[0]) <= longest:
-            yield Conversation(questions, temperatures[index % len(temperatures)])
+            texts.append(self._template.render([*said, {"role": "user", "content": turn}]).rpartition(MARK)[2])
+        questions = [self._tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        return Conversation(questions, self._temperatures[index % len(self._temperatures)])
+
+    def all(self, lines: Sequence[PromptLine]) -> list[Conversation]:
+        with Pool(initializer=_be, initargs=(self,)) as pool:
+            return pool.map(_encode, enumerate(lines), chunksize=256)
+
+
+_encoder: Encoder | None = None
+
+
+def _be(encoder: Encoder) -> None:
+    global _encoder
+    _encoder = encoder
+
+
+def _encode(indexed: tuple[int, PromptLine]) -> Conversation:
+    assert _encoder is not None
+    return _encoder(indexed)
 
 
 def main() -> None:
@@ -84,7 +104,8 @@ def main() -> None:
     temperatures = given.temperature or [0.0, 0.8]
     checkpoint = open_checkpoint(given.model)
     template, tokenizer = ChatTemplate.from_checkpoint(checkpoint), Tokenizer.from_checkpoint(checkpoint)
-    asked = list(conversations(given.prompts, template, tokenizer, temperatures, given.longest))
+    every = Encoder(template, tokenizer, temperatures).all(read_lines(given.prompts))
+    asked = [each for each in every if len(each.questions[0]) <= given.longest]
     print(f"{len(asked)} conversations", flush=True)
     torch.manual_seed(given.seed)
     config, weights = load_decoder(checkpoint, torch.float32)
