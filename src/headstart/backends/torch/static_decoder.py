@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backends.torch.trainable import TrainableDecoder
+from headstart.errors import ConfigError
 from headstart.models.config import ModelConfig
 from headstart.models.weights import DecoderWeights
 
@@ -35,10 +36,15 @@ class StaticDecoder:
         device: where it runs.
 
     Raises:
-        ConfigError: gradients are not for a model of this kind.
+        ConfigError: it is of another kind.
     """
 
     def __init__(self, config: ModelConfig, weights: DecoderWeights, device: torch.device) -> None:
+        if config.attention_softcap is not None or any(layer.window is not None for layer in config.layers):
+            raise ConfigError(
+                f"{config.name or config.family} has windows or softcaps, which are not decoded in tables of a fixed "
+                "size; let the engine write its text."
+            )
         self._config, self._device = config, device
         self._decoder = TrainableDecoder(config, weights, frozen=True, device=device).to(torch.bfloat16)
         self._head = weights.head.weight.to(device, torch.bfloat16)
