@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headstart.backends.torch.device import parse_device
 from headstart.backends.torch.trainable import is_trainable
 from headstart.enumerations import Precision
 from headstart.errors import ConfigError
@@ -254,7 +256,10 @@ def _place(device: str | None) -> torch.device:
         raise ConfigError(f"device is {device!r}; give cpu or cuda.")
     if kind == "cuda" and found != "cuda":
         raise ConfigError(f"device is {device!r}, but PyTorch finds no GPU here; give cpu.")
-    return torch.device(device or found)
+    if device in (None, "cuda") and found == "cuda" and "LOCAL_RANK" in os.environ:
+        # Of several processes each has a GPU of its own (``torchrun``).
+        return parse_device(f"cuda:{os.environ['LOCAL_RANK']}")
+    return parse_device(device or found)
 
 
 def _states_bytes(wanted_gb: float) -> int:
