@@ -262,8 +262,10 @@ def _place(device: str | None) -> torch.device:
 
 @contextmanager
 def _products(place: torch.device, precision: str) -> Iterator[None]:
-    """Inside, what autocast leaves in float32 on CUDA need not be more exact than three passes of bf16 would be; whoever
-    trains here may serve in float32 afterwards."""
+    """Inside, what autocast leaves in float32 on CUDA need not be more exact than three passes of bf16 would be.
+
+    Only inside: the process may serve in float32 afterwards.
+    """
     before = torch.get_float32_matmul_precision()
     if place.type == "cuda" and precision == "bf16":
         torch.set_float32_matmul_precision("high")
