@@ -151,8 +151,7 @@ def types_of(matrix: Tensor | Matrix) -> list[str]:
 
 def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     """A layer's matrices by number: attention's and a dense channel part's, or the shared expert's (None where there is
-    no such expert), then cross attention's, or latent attention's further
-    ones, or the gate's."""
+    no such expert), then cross attention's, or latent attention's further ones, or the gate's."""
     mixer = layer.mixer
     assert mixer is not None
     assert layer.channel is not None
