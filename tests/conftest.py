@@ -17,3 +17,12 @@ os.environ["HEADSTART_PACKED_CACHE"] = "0"
 def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a random tiny chat model (``tiny_checkpoint``); do not write to it."""
     return write_tiny_model(tmp_path_factory.mktemp("tiny-model"))
+
+
+@pytest.fixture
+def polyglot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny Whisper (``tiny_speech``) knows languages and tasks."""
+    from headstart.transcription import vocabulary
+    from tiny_speech import SPEECH_VOCAB
+
+    monkeypatch.setattr(vocabulary, "MULTILINGUAL", SPEECH_VOCAB)

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,18 +15,15 @@ from headstart import LLM, AsyncLLM, RequestError, SamplingParams, Transcript, T
 from headstart.async_engine import ClosedError
 from headstart.async_transcription import WindowError
 from headstart.loading import Model, load_model
-from headstart.transcription import vocabulary
-from tiny_speech import SPEECH_VOCAB, limit_tokens, make_speech_model, save_speech_model, sound
+from tiny_speech import limit_tokens, make_speech_model, save_speech_model, sound
 
 TIMED = TranscriptionParams(language="de", word_timestamps=True)
+pytestmark = pytest.mark.usefixtures("polyglot")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def knows_languages() -> Any:
+def one_thread() -> None:
     torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vocabulary, "MULTILINGUAL", SPEECH_VOCAB)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,11 @@ from statistics import fmean
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+try:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+except ModuleNotFoundError:
+    sys.exit("Error: this recipe trains models of transformers; pip install 'headstart[transformers]'")
 
 PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
 MOST_PROMPTS = 64

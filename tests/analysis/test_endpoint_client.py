@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 from headstart.analysis.audit.endpoint.answers import Answer
 from headstart.analysis.audit.endpoint.client import Endpoint, Refused
 from headstart.analysis.audit.endpoint.findings import Result
-from headstart.analysis.audit.endpoint.run import declared_fields
+from headstart.analysis.audit.endpoint.run import EndpointRun, EndpointSettings, declared_fields
 from headstart.analysis.audit.endpoint.texts import Greedy
-from headstart.errors import HeadstartError
+from headstart.analysis.provenance import provenance
+from headstart.errors import ConfigError, HeadstartError
 
 Reply = Callable[[httpx2.Request], httpx2.Response]
 
@@ -40,6 +42,28 @@ def asked(reply: Any, stream: bool = False, api: str = "chat", **fields: Any) ->
 
     got = with_endpoint(answer, lambda endpoint: endpoint.ask("Hello", stream, **fields), api=api)
     return got, sent[0]
+
+
+def test_a_password_is_sent_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    url, sent = "http://me:s%40cret@there:8000", list[httpx2.Request]()
+    monkeypatch.setattr("sys.argv", ["headstart", "audit", "--url", url, f"--against={url}/v1"])
+
+    def moved(request: httpx2.Request) -> httpx2.Response:
+        sent.append(request)
+        return httpx2.Response(308, headers={"location": f"http://me:s%40cret@here{request.url.path}"})
+
+    run = EndpointRun(Endpoint(url, transport=httpx2.MockTransport(moved)), Endpoint(url), ["x"], EndpointSettings())
+    with pytest.raises(HeadstartError) as told:
+        asyncio.run(run.run())
+    assert sent[0].headers["authorization"] == f"Basic {b64encode(b'me:s@cret').decode()}"
+    assert (run.audit.url, run.audit.against) == ("http://there:8000",) * 2
+    shown = f"{told.value}{run}{provenance()}"
+    assert "http://here" in shown
+    assert "cret" not in shown
+    for bad in ("ftp://me:s@cret@there", "http://me:s@cret@:1:2"):
+        with pytest.raises(ConfigError, match="give an address like") as refused:
+            Endpoint(bad)
+        assert "cret" not in str(refused.value)
 
 
 def chat(text: str, **more: Any) -> dict[str, Any]:
@@ -118,6 +142,11 @@ def test_a_stream_is_put_together() -> None:
         ({"choices": []}, False, "another form than OpenAI's .there is no choice"),
         ("no JSON", False, "another form than OpenAI's"),
         ({"object": "list"}, False, "another form than OpenAI's"),
+        (
+            {"choices": [{"message": {}, "logprobs": {"content": [{"token": "a", "bytes": 1 << 62}]}}]},
+            False,
+            "bytes is a number, no list",
+        ),
     ],
 )
 def test_other_forms_are_said(reply: Any, stream: bool, message: str) -> None:

@@ -141,6 +141,29 @@ def test_a_server_with_another_name_for_the_limit_is_asked_by_that_name() -> Non
     assert audit.passed, audit.verdict
 
 
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_a_limit_that_is_too_large_is_no_other_name_for_it(api: str) -> None:
+    """vLLM names both in that refusal, and does without the one that it does not know."""
+    words = "'max_tokens' or 'max_completion_tokens' is too large"
+    unknown = 0
+
+    def refuse(body: Json) -> tuple[int, str] | None:
+        nonlocal unknown
+        limit = body.get("max_tokens") or body["max_completion_tokens"]
+        unknown += limit <= 12 and "max_completion_tokens" in body
+        return (400, words) if limit > 12 else None
+
+    def ended(reply: Json) -> Json:
+        for choice in reply.get("choices", ()):
+            choice["finish_reason"] = "stop"
+        return reply
+
+    audit = audited(Server(refuse, ended), api=api)
+    assert of(audit, "texts that end by themselves").wanted is Result.NOT_OFFERED
+    assert of(audit, "n").wanted is Result.PASS
+    assert not unknown
+
+
 @pytest.mark.parametrize(("api", "other"), [("chat", "completions"), ("completions", "chat")])
 def test_a_route_that_is_missing_names_the_other_one(api: str, other: str) -> None:
     with pytest.raises(HeadstartError, match=rf"status 404: .*--api {other}\."):
@@ -226,6 +249,21 @@ def test_a_server_that_begins_to_fail_fails_and_keeps_what_was_found(
     assert len(audit.of(Result.PASS)) >= 4
 
 
+def test_a_server_that_hangs_in_a_law_is_that_law_s_fault_and_asked_no_more() -> None:
+    class Hanging(Server):
+        hangs = False
+
+        def __call__(self, request: httpx2.Request) -> httpx2.Response:
+            body = json.loads(request.content) if request.content else {}
+            self.hangs = self.hangs or body.get("top_p", 1) < 1
+            return hang(request) if self.hangs else super().__call__(request)
+
+    server, sound = (Endpoint("http://there", transport=httpx2.MockTransport(each)) for each in (Hanging(), Server()))
+    audit = asyncio.run(EndpointRun(server, sound, ["x"], EndpointSettings(max_tokens=12, samples=40)).run())
+    assert [finding.check for finding in audit.of(Result.FAIL)] == ["law of top_p 0.5"]
+    assert "gave no answer within 600 seconds" in audit.ended
+
+
 def spoilt(name: str, value: Any) -> Callable[[Json], Any]:
     """Puts something else in the place of whatever has a name, everywhere in a reply."""
 
@@ -305,9 +343,21 @@ def test_an_address_that_sends_elsewhere_names_the_other_one() -> None:
     def moved(request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(308, headers={"location": f"https://there{request.url.path}"})
 
-    run = EndpointRun(Endpoint("http://there", transport=httpx2.MockTransport(moved)), None, ["x"], EndpointSettings())
-    with pytest.raises(HeadstartError, match="http://there sends on to https://there; give that address"):
-        asyncio.run(run.run())
+    for model in (None, "m"):
+        endpoint = Endpoint("http://there", model, transport=httpx2.MockTransport(moved))
+        run = EndpointRun(endpoint, None, ["x"], EndpointSettings())
+        with pytest.raises(HeadstartError, match="http://there sends on to https://there; give that address"):
+            asyncio.run(run.run())
+
+
+def test_pages_that_are_elsewhere_are_none_of_the_server_s() -> None:
+    class Elsewhere(Server):
+        def __call__(self, request: httpx2.Request) -> httpx2.Response:
+            if request.url.path in ("/openapi.json", "/props"):
+                return httpx2.Response(302, headers={"location": "/login"})
+            return super().__call__(request)
+
+    assert audited(Elsewhere()).passed
 
 
 @pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/", "/v1/chat/completions", "/v1/completions"])

@@ -9,16 +9,10 @@ import pytest
 from cli_runs import headstart, refusal, rows
 
 from headstart import LLM, SamplingParams, TranscriptionParams
-from headstart.transcription import vocabulary
 from headstart.transcription.formats import as_srt, as_timed_line, as_vtt
-from tiny_speech import SPEECH_VOCAB, as_file, limit_tokens, make_speech_model, save_speech_model, sound
+from tiny_speech import as_file, limit_tokens, make_speech_model, save_speech_model, sound
 
-
-@pytest.fixture(scope="module", autouse=True)
-def knows_languages() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vocabulary, "MULTILINGUAL", SPEECH_VOCAB)
-        yield
+pytestmark = pytest.mark.usefixtures("polyglot")
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,7 @@ from headstart import LLM, SamplingParams, Transcript, TranscriptionParams
 from headstart.audio import read_recording, source_of_audio
 from headstart.loading import Model, load_model
 from headstart.server.settings import ServerSettings
-from headstart.transcription import vocabulary
-from tiny_speech import SPEECH_VOCAB, as_file, limit_tokens, make_speech_model, save_speech_model, sound
+from tiny_speech import as_file, limit_tokens, make_speech_model, save_speech_model, sound
 
 SHORT, LONG = as_file(sound(0.3)), as_file(sound(1.0))
 
@@ -30,12 +29,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def heard(folder: Path) -> Model:
     return load_model(folder, "fp32")
-
-
-@pytest.fixture
-def polyglot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model knows languages and tasks."""
-    monkeypatch.setattr(vocabulary, "MULTILINGUAL", SPEECH_VOCAB)
 
 
 def send(

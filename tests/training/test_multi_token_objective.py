@@ -32,9 +32,11 @@ from headstart.training.module_start import first_module
 from headstart.training.multi_token_objective import MultiTokenObjective
 from headstart.training.recipe import train_head
 from headstart.training.states import TargetStates
+from headstart.training.text import TextSettings
 from headstart.training.trainer import StepReport, Trainer, TrainSettings
 from headstart.training.unrolled import Unrolled
 from multi_token_models import write_tiny_mimo
+from tiny_checkpoint import write_tiny_model
 
 VOCAB = 259
 SETTINGS = TrainSettings(steps=6, batch=4, micro_batch=2, evaluate_every=3, save_every=2, lr=2e-3)
@@ -185,6 +187,16 @@ def test_the_folder_says_whose_module_it_is(tmp_path: Path) -> None:
         first_module(mimo(), its_weights, tmp_path)
 
 
+def test_a_quantised_targets_module_is_not_said_to_be_quantised(tmp_path: Path) -> None:
+    settings = {"quantization_config": {"quant_method": "fp8"}}
+    told = {**target().checkpoint.metadata, **settings, "text_config": settings}
+    checkpoint = replace(target().checkpoint, metadata=told)
+    MultiTokenObjective(target().config, weights(), checkpoint, fresh(), tables(), torch.arange(VOCAB)).save(
+        tmp_path, {}
+    )
+    assert load_multi_token(open_checkpoint(tmp_path), target().config, torch.float32) is not None
+
+
 def test_what_cannot_be_begun_from_or_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no multi-token module to begin from"):
         first_module(target(), weights(), Path(target().name))
@@ -194,3 +206,13 @@ def test_what_cannot_be_begun_from_or_written_is_refused(tmp_path: Path) -> None
         )
     with pytest.raises(ConfigError, match="slots is a setting of"):
         train_head("mtp", target().name, tmp_path, head=HeadSettings(slots=3))
+
+
+def test_a_window_is_refused_before_text_is_written(tmp_path: Path) -> None:
+    model, out = write_tiny_model(tmp_path), tmp_path / "out"
+    windowed = {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 16}
+    told = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(told | windowed))
+    with pytest.raises(ConfigError, match="has a window"):
+        train_head("mtp", model, out, text=TextSettings(tokens=400, answer_tokens=16), settings=SETTINGS)
+    assert not out.exists() or not list(out.iterdir())

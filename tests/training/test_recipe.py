@@ -311,6 +311,7 @@ def test_a_setting_that_a_head_does_not_use_is_refused_before_the_target_is_load
     [
         ("draft-model", HeadSettings(layers=99), "this model has 3"),
         ("draft-model", HeadSettings(layers=(0, 99)), "0 to 2"),
+        ("mtp", HeadSettings(init=Path(target().name)), "no multi-token module to begin from"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_text_is_written(

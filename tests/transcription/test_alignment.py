@@ -16,20 +16,17 @@ from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
 from headstart.errors import CheckpointError
 from headstart.loading import Model, load_model
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
-from headstart.transcription import vocabulary
 from headstart.transcription.alignment import Aligner, first_positions
-from tiny_speech import SPEECH_VOCAB, make_speech_model, save_speech_model, sound
+from tiny_speech import make_speech_model, save_speech_model, sound
 
 HEADS = [[1, 0], [2, 3], [2, 1]]
 TIMED = TranscriptionParams(language="de", word_timestamps=True)
+pytestmark = pytest.mark.usefixtures("polyglot")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def knows_languages() -> Any:
+def one_thread() -> None:
     torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vocabulary, "MULTILINGUAL", SPEECH_VOCAB)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -23,17 +23,15 @@ from headstart import (
 from headstart.loading import Model, load_model
 from headstart.transcription import vocabulary
 from tiny_encoder_decoders import END, START, reference_logits
-from tiny_speech import FIRST, SILENT, SPEECH_VOCAB, as_file, make_speech_model, save_speech_model, sound
+from tiny_speech import FIRST, SILENT, as_file, make_speech_model, save_speech_model, sound
 
 TIMED = TranscriptionParams(language="de", timestamps=True)
+pytestmark = pytest.mark.usefixtures("polyglot")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def knows_languages() -> Any:
+def one_thread() -> None:
     torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vocabulary, "MULTILINGUAL", SPEECH_VOCAB)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from headstart.analysis.page import Table
 from headstart.loading import Model
 
 _PACKAGES = ("headstart", "torch", "numpy", "tokenizers", "transformers")
+_USER = re.compile(r"(?<=://)[^/?#\s]*@")
+"""Name and password in an address."""
 
 
 def provenance() -> dict[str, Any]:
@@ -29,7 +32,7 @@ def provenance() -> dict[str, Any]:
 
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([Path(sys.argv[0]).name, *map(without_user, sys.argv[1:])]),
         "versions": {"python": platform.python_version(), **_versions()},
         "commit": _commit(),
         "system": platform.platform(terse=True),
@@ -39,6 +42,11 @@ def provenance() -> dict[str, Any]:
         "memory_gib": _memory_gib(),
         "load_average": _load_average(),
     }
+
+
+def without_user(text: str) -> str:
+    """The same without the names and passwords that addresses in it hold: others read reports."""
+    return _USER.sub("", text)
 
 
 def finished(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -159,7 +159,8 @@ def save_modules(
 
     Args:
         config, target: the target's.
-        description: its own ``config.json``; None: written from ``config``, as ``save_model`` does.
+        description: its own ``config.json``; None: written from ``config``, as ``save_model`` does. What it says of
+            quantised weights is left out: these are not.
         dtype, more: as there.
 
     Raises:
@@ -180,8 +181,16 @@ def save_modules(
             (names.final_norm, module.final_norm.weight),
         ):
             tensors[f"{name.format(i=number)}.weight"] = weight
-    told = description if description is not None else _description(config, target, dtype or torch.float32)
+    told = _description(config, target, dtype or torch.float32) if description is None else _unquantised(description)
     _write(directory, _apart(tensors), dict(told) | dict(more or {}), dtype)
+
+
+def _unquantised(description: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _unquantised(entry) if key == "text_config" and isinstance(entry, Mapping) else entry
+        for key, entry in description.items()
+        if key != "quantization_config"
+    }
 
 
 def check_modules_writable(config: ModelConfig) -> None:

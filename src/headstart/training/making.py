@@ -18,14 +18,14 @@ from headstart.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.heads.tables import TargetTables
 from headstart.loading import Model
 from headstart.models.config import ModelConfig
-from headstart.models.saving import check_modules_writable, check_writable
+from headstart.models.saving import check_writable
 from headstart.models.weights import DecoderWeights, choose_layers, select_layers
 from headstart.training.block_objective import BlockObjective
 from headstart.training.draft_objective import DraftModelObjective
 from headstart.training.eagle_objective import EagleObjective
 from headstart.training.lookahead_objective import LookaheadObjective
 from headstart.training.losses import LossName
-from headstart.training.module_start import MODULE_KIND, first_module
+from headstart.training.module_start import MODULE_KIND, first_module, require_module
 from headstart.training.multi_token_objective import MultiTokenObjective
 from headstart.training.objective import Objective
 from headstart.training.parallel_objective import ParallelObjective
@@ -136,17 +136,17 @@ def require_used(name: HeadName, head: HeadSettings) -> None:
         raise ConfigError(f"layers is {head.layers}; give a number from 1 to {MOST_LAYERS}.")
 
 
-def require_trainable(name: HeadName, head: HeadSettings, target: ModelConfig) -> None:
-    """Refuse a draft model that cannot be made of this target.
+def require_trainable(name: HeadName, head: HeadSettings, target: Model) -> None:
+    """Refuse a draft model or a module that cannot be made of this target.
 
     Raises:
         ConfigError, CheckpointError: why.
     """
     if name == "draft-model":
-        check_writable(target)
-        _first_layers(head.layers, target.num_layers)
+        check_writable(target.config)
+        _first_layers(head.layers, target.config.num_layers)
     if name == MODULE_KIND:
-        check_modules_writable(target)
+        require_module(target, head.init)
 
 
 def _first_layers(wanted: int | tuple[int, ...] | None, available: int) -> list[int]:

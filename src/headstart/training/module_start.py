@@ -8,13 +8,15 @@ from pathlib import Path
 
 import torch
 
+from headstart.backends.torch.trainable_module import require_trainable_module
 from headstart.errors import ConfigError
 from headstart.heads.shipped import target_shape
 from headstart.loading import Model
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
-from headstart.models.families.multi_token import multi_token_layout
+from headstart.models.families.multi_token import MultiTokenLayout, multi_token_layout
 from headstart.models.multi_token import MultiTokenModule, MultiTokenModules, load_multi_token
+from headstart.models.saving import check_modules_writable
 from headstart.models.weight_loading import config_of
 from headstart.models.weights import DecoderWeights, LinearWeights, NormWeights
 
@@ -34,6 +36,23 @@ def first_module(target: Model, weights: DecoderWeights, init: Path | None) -> M
         ConfigError: ``init`` has no module, or is of another shape than the target.
         CheckpointError: it cannot be read.
     """
+    return _known(target, init) or _fresh(target.config, weights)
+
+
+def require_module(target: Model, init: Path | None) -> None:
+    """Refuse what no module can be made of, before any weights are read.
+
+    Raises:
+        ConfigError, CheckpointError: as ``first_module``; or its layer cannot be trained, or not be written.
+    """
+    check_modules_writable(target.config)
+    known, config = _known(target, init), target.config
+    like = _layout(config).like(config)
+    require_trainable_module(replace(config, layers=(like,)) if known is None else known.config)
+
+
+def _known(target: Model, init: Path | None) -> MultiTokenModules | None:
+    """The module that there is already, whose matrices stay in the file."""
     checkpoint, config = target.checkpoint, target.config
     if init is not None:
         checkpoint = open_checkpoint(init)
@@ -42,18 +61,15 @@ def first_module(target: Model, weights: DecoderWeights, init: Path | None) -> M
             raise ConfigError(f"{init} is of another shape than the target; name a module of the same model.")
     found = load_multi_token(checkpoint, config, torch.float32)
     if found is not None:
-        return MultiTokenModules(
-            replace(found.config, layers=found.config.layers[:1]), found.modules[:1], found.hidden_first
-        )
+        return replace(found, config=replace(found.config, layers=found.config.layers[:1]), modules=found.modules[:1])
     if init is not None:
         raise ConfigError(f"{init} has no multi-token module to begin from; name a folder that has one.")
-    return _fresh(config, weights)
+    return None
 
 
 def _fresh(config: ModelConfig, weights: DecoderWeights) -> MultiTokenModules:
     """The target's last layer of the right kind behind a projection that knows nothing, drawn by torch's generator."""
-    names = multi_token_layout(config, "hf")
-    assert names is not None
+    names = _layout(config)
     like = names.like(config)
     place = max(place for place, layer in enumerate(config.layers) if layer == like)
     size, offset = config.hidden_size, config.norm_offset
@@ -67,3 +83,9 @@ def _fresh(config: ModelConfig, weights: DecoderWeights) -> MultiTokenModules:
         layer=weights.layers[place],
     )
     return MultiTokenModules(replace(config, layers=(like,)), (module,), names.hidden_first)
+
+
+def _layout(config: ModelConfig) -> MultiTokenLayout:
+    names = multi_token_layout(config, "hf")
+    assert names is not None
+    return names

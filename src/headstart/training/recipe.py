@@ -121,7 +121,7 @@ def train_head(
         told.begin(f"Loading {model}", None)
         target = load_model(model, precision)
         # What cannot be trained is refused before hours of text are written.
-        require_trainable(name, head, target.config)
+        require_trainable(name, head, target)
         known = None if head.init is None or name == MODULE_KIND else load_known(head.init, target.config, name)
         source = TextSource(
             model, target, text, out, wishes.seed, team.leads, told, precision=precision, writers=writers

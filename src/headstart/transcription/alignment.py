@@ -102,7 +102,8 @@ def first_positions(weights: NDArray[np.float32], width: int) -> NDArray[np.int6
     mean, spread = weights.mean(axis=1, keepdims=True), weights.std(axis=1, keepdims=True)
     # Where all tokens look at a position alike it tells nothing.
     told = np.divide(weights - mean, spread, out=np.zeros_like(weights), where=spread > 0)
-    return _warped(-_smoothed(told, width).mean(axis=0).astype(np.float64))
+    # Head by head: all at once would take width times the weights' memory.
+    return _warped(-np.mean([_smoothed(head, width) for head in told], axis=0).astype(np.float64))
 
 
 def _smoothed(values: NDArray[np.float32], width: int) -> NDArray[np.float32]:
@@ -110,7 +111,7 @@ def _smoothed(values: NDArray[np.float32], width: int) -> NDArray[np.float32]:
     beside = width // 2
     if values.shape[-1] <= beside:
         return values
-    padded = np.pad(values, ((0, 0), (0, 0), (beside, beside)), mode="reflect")
+    padded = np.pad(values, ((0, 0), (beside, beside)), mode="reflect")
     return np.median(np.lib.stride_tricks.sliding_window_view(padded, width, axis=-1), axis=-1)
 
 

@@ -111,8 +111,6 @@ class Transcription:
         self._language = params.language or (None if tokens.languages else "en")
         self._seek = 0
         self._source: EncoderInput | None = None
-        self._begun: list[int] = []
-        """What the window's output begins with."""
         self._said = b""
         """Text that is final."""
         self._kept: list[int] = []
@@ -138,7 +136,6 @@ class Transcription:
         if self._language is None:
             return [Wanted(EncodedPrompt("", [start], source, ""), _ALL)]
         prompt = self._prompt()
-        self._begun = prompt.token_ids
         wanted = [Wanted(prompt, self._window_sampling(), self._rules if self._timed else None)]
         nobody = self._tokens.nobody
         if self._params.speech_probability and nobody is not None:
@@ -159,7 +156,7 @@ class Transcription:
             if sample.sequence.finish_reason is FinishReason.ABORT:
                 raise RequestError("the request was ended before its recording was.")
         window, *others = samples
-        output = window.sequence.output
+        begun, output = window.sequence.tokens[: window.sequence.prompt_length], window.sequence.output
         assert self._source is not None
         if self._language is None:
             heard, languages = window.sequence.logprobs[0].top, self._tokens.languages
@@ -177,7 +174,7 @@ class Transcription:
         over = None
         if self._params.word_timestamps:
             audible = min(self._recording.window, self._recording.frames - self._seek)
-            over = self._aligner.times(self._source, self._begun, output, audible)
+            over = self._aligner.times(self._source, begun, output, audible)
         new = self._segments_of(pieces, window.sequence.logprobs, nobody, over)
         for piece in pieces:
             self._kept += piece.tokens

@@ -189,7 +189,7 @@ def test_a_tied_table_in_eight_bits_is_read_in_every_precision(tmp_path: Path, p
         run_chunks(backend, backend.allocate_cache(1, 32), tokens, [20], [0])
         for backend in (NativeBackend(config, weights, each, 2) for each in (precision, "fp32"))
     )
-    assert float((logits - exact).norm() / exact.norm()) < 0.3
+    assert float((logits - exact).norm() / exact.norm()) < (0.25 if precision.startswith("int4") else 0.05)
 
 
 @needs_native

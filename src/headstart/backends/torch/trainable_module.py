@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from headstart.backends.torch.trainable import TrainableLayer, TrainableLinear, TrainableNorm, require_trainable
 from headstart.errors import ConfigError
+from headstart.models.config import ModelConfig
 from headstart.models.multi_token import MultiTokenModule, MultiTokenModules
 
 
@@ -26,13 +27,8 @@ class TrainableModule(nn.Module):
     def __init__(self, modules: MultiTokenModules, device: torch.device | str = "cpu") -> None:
         super().__init__()
         (own,), config = modules.modules, modules.config
-        require_trainable(config)
+        require_trainable_module(config)
         layer = config.layers[0]
-        if layer.window is not None or config.attention_softcap is not None:
-            raise ConfigError(
-                f"a multi-token module of {config.name or config.family} has a window or a bound on its scores, which "
-                "none is trained through; train a head of another kind, as eagle3."
-            )
 
         def keep(tensor: Tensor) -> nn.Parameter:
             return nn.Parameter(tensor.to(device, torch.float32, copy=True))
@@ -85,4 +81,18 @@ class TrainableModule(nn.Module):
             final_norm=self.final_norm.weights,
             projection=self.projection.weights,
             layer=layer.weights,
+        )
+
+
+def require_trainable_module(config: ModelConfig) -> None:
+    """Refuse a module that gradients are not for; ``config``: with the module's layer in place of the model's.
+
+    Raises:
+        ConfigError: what it has of that kind.
+    """
+    require_trainable(config)
+    if any(layer.window is not None for layer in config.layers) or config.attention_softcap is not None:
+        raise ConfigError(
+            f"a multi-token module of {config.name or config.family} has a window or a bound on its scores, which "
+            "none is trained through; train a head of another kind, as eagle3."
         )

@@ -26,12 +26,11 @@ from headstart.drafting.beam_trees import chosen_nodes, groups_of
 from headstart.drafting.context import DraftContext
 from headstart.drafting.inner_sequence import InnerSequence
 from headstart.drafting.options import check_files, parse_options, require
-from headstart.drafting.planning.auto_members import OWN_MEMORY, OWN_WEIGHT, Member, Standing, credits_of
+from headstart.drafting.planning.auto_members import Member, Standing, credits_of
 from headstart.drafting.planning.beam_plans import BeamPlans
 from headstart.drafting.planning.expert_calls import ExpertCalls
-from headstart.drafting.planning.guess_rates import GuessRates
-from headstart.drafting.planning.learned_acceptance import Clues, LearnedAcceptance, chances_of, clues_of
-from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, Overlay
+from headstart.drafting.planning.followed import Followed, merge
+from headstart.drafting.planning.merged import Guesses
 from headstart.drafting.planning.pass_trials import try_context, try_experts, try_passes
 from headstart.drafting.planning.planned_stretch import Lane, PlannedStretch
 from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, RoundCosts, TreeSize
@@ -105,35 +104,6 @@ class AutoOptions:
 
 
 @dataclass(slots=True)
-class _Followed:
-    """A sequence that is being decoded."""
-
-    view: InnerSequence
-    rates: list[GuessRates]
-    """[member]"""
-    learned: list[LearnedAcceptance]
-    """[member] its scope's."""
-    standings: list[Standing]
-    """[member]"""
-    is_read: list[bool | None]
-    """[member] whether it follows what is said; None: nothing was said yet."""
-    guesses: list[tuple[int, Guesses]] = field(default_factory=list)
-    """[(place of the member, its latest guesses)]; empty: no drafter was asked."""
-    clues: list[Clues] = field(default_factory=list)
-    """Of those guesses, in the same order."""
-    merged: MergedGuesses = NOTHING
-
-    def judge(self, said: Sequence[int]) -> None:
-        """Learn from what the target said after the root."""
-        for (place, guesses), clues in zip(self.guesses, self.clues, strict=True):
-            judged = guesses.judge(said)
-            self.learned[place].learn(clues[[guess for guess, _ in judged]], [holds for _, holds in judged])
-            for guess, holds in judged:
-                self.rates[place].count(guesses.grades[guess], holds)
-        self.guesses, self.clues = [], []
-
-
-@dataclass(slots=True)
 class _Asking:
     """One drafter in one round."""
 
@@ -188,7 +158,7 @@ class AutoDrafter:
         ]
         self.needs = self._all_needs[-1]
         """Best ids are included only in rounds in which a drafter that wants them was asked."""
-        self._followed: dict[int, _Followed] = {}
+        self._followed: dict[int, Followed] = {}
         experts = None if context.runner is None else context.runner.backend.config.experts
         self.costs = RoundCosts(None if experts is None else ExpertCalls(experts.count, experts.used))
         """Measured costs of rounds."""
@@ -210,33 +180,18 @@ class AutoDrafter:
     def begin(self, sequence: SequenceView) -> None:
         # It is asked to share the target's noise, so that it guesses point masses.
         view = _coupled(sequence)
-        scope = self._scope_of(sequence)
-        self._followed[sequence.id] = _Followed(
-            view,
-            [GuessRates(member.rates[scope], OWN_WEIGHT, OWN_MEMORY) for member in self._members],
-            [member.learned[scope] for member in self._members],
-            [Standing() for _ in self._members],
-            [None] * len(self._members),
-        )
+        self._followed[sequence.id] = Followed.begin(view, self._members, self._scope_of(sequence))
         for member in self._members:
             member.drafter.begin(view)
 
     def fork(self, source: SequenceView, sequence: SequenceView) -> None:
-        """See ``Forking``. Beams of one search share what was learnt of them."""
+        """See ``Forking``."""
         known = self._followed.get(source.id)
         if known is None:
             self.begin(sequence)
             return
         view = _coupled(sequence)
-        self._followed[sequence.id] = _Followed(
-            view,
-            known.rates,
-            known.learned,
-            known.standings,
-            known.is_read.copy(),
-            known.guesses.copy(),
-            known.clues.copy(),
-        )
+        self._followed[sequence.id] = known.fork(view)
         for member in self._members:
             fork_or_begin(member.drafter, known.view, view)
 
@@ -244,7 +199,7 @@ class AutoDrafter:
         start = time.perf_counter()
         followed = [self._followed[sequence.id] for sequence in sequences]
         for each in followed:
-            each.guesses, each.clues = [], []
+            each.forget_guesses()
         self._round = _Round()
         wanted = 0
         beside_prompts = bool(budgets) and budgets[0].prompt_rows > 0
@@ -327,7 +282,7 @@ class AutoDrafter:
         followed.is_read[place] = reads = member.follows(followed.is_read[place], len(self._followed))
         return reads
 
-    def _ask(self, place: int, member: Member, followed: Sequence[_Followed], budgets: Sequence[DraftBudget]) -> bool:
+    def _ask(self, place: int, member: Member, followed: Sequence[Followed], budgets: Sequence[DraftBudget]) -> bool:
         """Let one drafter guess for the sequences where it pays, and for one more if a probe is due."""
         known: list[int] = []
         new: list[int] = []
@@ -359,7 +314,7 @@ class AutoDrafter:
         return bool(asked)
 
     def _question(
-        self, place: int, asked: Sequence[int], followed: Sequence[_Followed], budgets: Sequence[DraftBudget]
+        self, place: int, asked: Sequence[int], followed: Sequence[Followed], budgets: Sequence[DraftBudget]
     ) -> float:
         """Let one drafter guess for some of the sequences; returns the seconds that it took."""
         start = time.perf_counter()
@@ -372,27 +327,10 @@ class AutoDrafter:
         self._round.own_seconds -= seconds
         return seconds
 
-    def _merge(self, followed: Sequence[_Followed]) -> None:
-        """Lay the drafters' guesses for each sequence over one another, and estimate how likely each is accepted."""
-        told = []
-        for each in followed:
-            overlay = Overlay([(self._members[place].bit, guesses) for place, guesses in each.guesses])
-            related = overlay.related()
-            each.guesses = [(place, guesses) for (place, _), guesses in zip(each.guesses, related, strict=True)]
-            told.append((overlay, related, [each.rates[place].log_odds for place, _ in each.guesses]))
-        for each, (overlay, _, _), clues in zip(followed, told, clues_of(told), strict=True):
-            each.clues = clues
-            each.merged = overlay.merged(
-                [
-                    chances_of(rows @ each.learned[place].weights).tolist()
-                    for (place, _), rows in zip(each.guesses, clues, strict=True)
-                ]
-            )
-
-    def _cut(self, followed: Sequence[_Followed], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+    def _cut(self, followed: Sequence[Followed], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         """Trees of as many nodes as pay, the likeliest of all sequences."""
         ranked: list[tuple[float, int, int]] = []
-        self._merge(followed)
+        merge(followed, self._members)
         for i, each in enumerate(followed):
             merged = each.merged
             if beam_of(each.view) is None:
@@ -424,7 +362,7 @@ class AutoDrafter:
             self._credit(followed, chosen, self._round.size)
         return [each.merged.tree(nodes) for each, nodes in zip(followed, chosen, strict=True)]
 
-    def _credit(self, followed: Sequence[_Followed], chosen: Sequence[list[int]], size: TreeSize) -> None:
+    def _credit(self, followed: Sequence[Followed], chosen: Sequence[list[int]], size: TreeSize) -> None:
         """Credit every verified guess to the cheapest drafter that made it."""
         merits, members = self._merits, self._members
         for each, nodes in zip(followed, chosen, strict=True):

@@ -255,7 +255,7 @@ def _logprob(value: Any) -> float:
 def _chat_positions(told: Mapping[str, Any]) -> list[Position]:
     def listed(entry: Mapping[str, Any]) -> Listed:
         spelt, raw = str(entry["token"]), entry.get("bytes")
-        text = spelt if raw is None else bytes(raw).decode(errors="replace")
+        text = spelt if raw is None else bytes(_list(raw, "bytes")).decode(errors="replace")
         key = str(entry["id"]) if isinstance(entry.get("id"), int) else spelt.removeprefix(_ID)
         return Listed(key, text, _logprob(entry["logprob"]))
 

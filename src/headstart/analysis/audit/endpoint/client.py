@@ -20,6 +20,7 @@ from headstart.analysis.audit.endpoint.answers import (
     streamed_answer,
     whole_answer,
 )
+from headstart.analysis.provenance import without_user
 from headstart.errors import ConfigError, HeadstartError
 
 _PATHS = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions"}
@@ -48,7 +49,8 @@ class Endpoint:
     """A server at an address.
 
     Args:
-        url: such as "http://127.0.0.1:8000"; a "/v1" at its end, and one of its routes, is left out.
+        url: such as "http://127.0.0.1:8000"; a "/v1" at its end, and one of its routes, is left out. A name and a
+            password in it are sent and not shown.
         model: its name there; None: the first that the server lists.
         key: an API key, where it asks for one.
         api: "chat" or "completions": through the model's chat template, or as raw text.
@@ -69,6 +71,8 @@ class Endpoint:
     on_request: Callable[[], None] = lambda: None
     asked: int = field(default=0, init=False)
     """Requests for text so far, but for times that one was put off (status 429)."""
+    _user: tuple[str, str] | None = field(default=None, init=False, repr=False)
+    """Name and password of the address."""
     _answered: bool = field(default=False, init=False)
     _limit: str = field(default="max_tokens", init=False)
     """Its name for how many tokens an answer may have."""
@@ -83,6 +87,8 @@ class Endpoint:
             parts = httpx2.URL(self.url)
         except httpx2.InvalidURL:
             parts = httpx2.URL("")
+        self.url = without_user(self.url)
+        self._user = (parts.username, parts.password) if parts.userinfo else None
         if parts.scheme not in ("http", "https") or not parts.host:
             raise ConfigError(f"--url is {self.url!r}; give an address like http://127.0.0.1:8000.")
 
@@ -91,18 +97,25 @@ class Endpoint:
         """Keep connections open in here, and know the model's name.
 
         Raises:
-            HeadstartError: there is no server, it lets nobody in, or it lists no model.
+            HeadstartError: there is no server, it sends elsewhere or lets nobody in, or it lists no model.
         """
         headers = {} if self.key is None else {"authorization": f"Bearer {self.key}"}
         limits = httpx2.Limits(max_connections=self.concurrency, max_keepalive_connections=self.concurrency)
         self._room = asyncio.Semaphore(self.concurrency)
         async with httpx2.AsyncClient(
-            base_url=self.url, headers=headers, timeout=_TIMEOUT, limits=limits, transport=self.transport
+            base_url=self.url,
+            headers=headers,
+            auth=self._user,
+            timeout=_TIMEOUT,
+            limits=limits,
+            transport=self.transport,
         ) as self._client:
             if self.model is None:
                 reply = await self._sent("GET", "/v1/models")
                 if reply.status_code in (401, 403):
                     raise self._shut_out(reply)
+                if reply.has_redirect_location:
+                    raise self._moved(reply, "/v1/models")
                 listed = _object(reply).get("data")
                 entries = listed if isinstance(listed, list) else []
                 names = [entry["id"] for entry in entries if isinstance(entry, dict) and entry.get("id")]
@@ -121,9 +134,13 @@ class Endpoint:
 
     async def still_there(self) -> None:
         """Raises:
-        HeadstartError: the server is gone.
+        HeadstartError: the server is gone, or fails at this, too.
         """
-        await self.look("/v1/models")
+        try:
+            await self.look("/v1/models")
+        except FailedRequest as error:
+            # No fault of one check any more.
+            raise HeadstartError(str(error)) from error
 
     async def ask(self, prompt: str | Sequence[Mapping[str, str]], stream: bool = False, **fields: Any) -> Answer:
         """The answer to a prompt. ``fields``: of the request besides; None leaves one out.
@@ -131,22 +148,24 @@ class Endpoint:
         Raises:
             Refused: the server does not do that.
             FailedRequest: the server failed.
-            HeadstartError: the server is gone, lets nobody in, or puts requests off for too long.
+            HeadstartError: the server is gone, sends elsewhere, lets nobody in, or puts requests off for too
+                long.
         """
         try:
             return await self._ask(prompt, stream, fields)
         except Refused as refusal:
             # Two fields that the question does not depend on, and that some servers do not know.
-            if "max_completion_tokens" in str(refusal):
+            before = self._limit, self._stream_options
+            if self.api == CHAT and "max_completion_tokens" in str(refusal):
                 self._limit = "max_completion_tokens"
-                return await self._ask(prompt, stream, fields)
-            if not stream or not self._stream_options:
+            elif stream and self._stream_options:
+                self._stream_options = False
+            else:
                 raise
-        self._stream_options = False
         try:
             return await self._ask(prompt, stream, fields)
         except Refused:
-            self._stream_options = True
+            self._limit, self._stream_options = before
             raise
 
     async def draw(self, prompt: str, seed: int | None, **fields: Any) -> Answer:
@@ -183,6 +202,8 @@ class Endpoint:
     def _refuse(self, reply: httpx2.Response) -> None:
         """Raise what an unwelcome status means."""
         status = reply.status_code
+        if reply.has_redirect_location:
+            raise self._moved(reply, _PATHS[self.api])
         if status in (401, 403) and not self._answered:
             raise self._shut_out(reply)
         if 400 <= status < 500 or status in _MISSING:
@@ -209,7 +230,7 @@ class Endpoint:
 
         Raises:
             FailedRequest: the connection broke, or there was no answer in time.
-            HeadstartError: there is no server, or it sends elsewhere.
+            HeadstartError: there is no server.
         """
         for again in (True, False):
             try:
@@ -228,10 +249,11 @@ class Endpoint:
                 raise FailedRequest(f"{self.url} gave no answer within {_TIMEOUT:.0f} seconds.") from error
             except httpx2.HTTPError as error:
                 raise FailedRequest(f"{self.url} broke off ({type(error).__name__}: {error}).") from error
-        if reply.has_redirect_location:
-            elsewhere = reply.headers["location"].removesuffix(path)
-            raise HeadstartError(f"{self.url} sends on to {elsewhere}; give that address.")
         return reply
+
+    def _moved(self, reply: httpx2.Response, path: str) -> HeadstartError:
+        elsewhere = without_user(reply.headers["location"]).removesuffix(path)
+        return HeadstartError(f"{self.url} sends on to {elsewhere}; give that address.")
 
     def _shut_out(self, reply: httpx2.Response) -> HeadstartError:
         if self.key is None:

@@ -92,7 +92,8 @@ class EndpointRun:
         """Ask everything.
 
         Raises:
-            HeadstartError: a server cannot be reached, lets nobody in, fails, or does not speak the OpenAI API.
+            HeadstartError: before anything was found, a server cannot be reached, lets nobody in, fails, or does not
+                speak the OpenAI API.
         """
         async with AsyncExitStack() as stack:
             try:

@@ -1,0 +1,70 @@
+"""What the planner estimates of a sequence's guesses, and what it learns of them."""
+
+from __future__ import annotations
+
+import pytest
+from drafting_toys import ToySequence
+
+from headstart.draft_tree import ROOT
+from headstart.drafting.context import DraftContext
+from headstart.drafting.inner_sequence import InnerSequence
+from headstart.drafting.planning.auto_members import Member
+from headstart.drafting.planning.followed import Followed, merge
+from headstart.drafting.planning.guess_rates import AGREED, ALONE, CONTRADICTED
+from headstart.drafting.planning.merged import Guesses
+from headstart.drafting.registry import create_drafter
+
+
+def view(number: int) -> InnerSequence:
+    return InnerSequence.of(ToySequence(number, [1, 2, 3]))
+
+
+@pytest.fixture
+def members() -> list[Member]:
+    return [Member(create_drafter("suffix", DraftContext(12)), 1 << place) for place in range(2)]
+
+
+def guessing(members: list[Member]) -> Followed:
+    """The first drafter says 5 6, the second 5 or 7."""
+    followed = Followed.begin(view(1), members, None)
+    followed.guesses = [(0, Guesses([5, 6], [ROOT, 0], [0, 0])), (1, Guesses([5, 7], [ROOT, ROOT], [0, 0]))]
+    return followed
+
+
+def test_at_first_guesses_are_as_likely_as_their_rates_say(members: list[Member]) -> None:
+    followed = guessing(members)
+    merge([followed, Followed.begin(view(2), members, None)], members)
+    one, other = (each.rates for each in followed.rates)
+    assert followed.merged.tokens == [5, 6, 7]
+    assert followed.merged.chances == pytest.approx(
+        [(one[AGREED] + other[AGREED]) / 2, one[ALONE], other[CONTRADICTED]]
+    )
+
+
+def test_what_is_judged_is_learnt_by_who_guessed_it(members: list[Member]) -> None:
+    followed = guessing(members)
+    merge([followed], members)
+    before = [each.rates.copy() for each in followed.rates]
+    followed.judge([5, 9])
+    one, other = (each.rates for each in followed.rates)
+    assert one[AGREED] > before[0][AGREED]
+    assert one[ALONE] < before[0][ALONE]
+    assert other[AGREED] > before[1][AGREED]
+    assert other[CONTRADICTED] < before[1][CONTRADICTED]
+    assert followed.guesses == followed.clues == []
+    after = one.copy()
+    followed.judge([5, 9])
+    assert one == after
+
+
+def test_beams_share_what_was_learnt_but_not_their_guesses(members: list[Member]) -> None:
+    followed = guessing(members)
+    merge([followed], members)
+    fork = followed.fork(view(2))
+    followed.judge([5])
+    assert fork.view.id == 2
+    assert [place for place, _ in fork.guesses] == [0, 1]
+    assert fork.rates is followed.rates
+    assert fork.learned is followed.learned
+    fork.is_read[0] = True
+    assert followed.is_read == [None, None]
