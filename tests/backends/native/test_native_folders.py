@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from native_cases import ROUND_ROWS, X86, Rows, has_isa, isa_params, make_pass, random_tokens, run_chunks
+from native_cases import (
+    ROUND_ROWS,
+    X86,
+    Rows,
+    has_isa,
+    isa_params,
+    make_pass,
+    needs_native,
+    random_tokens,
+    run_chunks,
+)
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -36,7 +46,6 @@ from headstart.models.weights import LinearWeights
 from quantised_modules import MAKERS, Maker, named, write_folder, write_mxfp4_folder
 from tiny_models import make_model
 
-needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 TYPES = (*FOLDER_KERNELS, *FLOAT8_KERNELS)
 VOCAB = 96
 

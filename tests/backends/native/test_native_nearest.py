@@ -10,7 +10,16 @@ import pytest
 import torch
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
-from native_cases import X86, Rows, has_isa, isa_params, make_pass, random_tokens, run_chunks
+from native_cases import (
+    X86,
+    Rows,
+    has_isa,
+    isa_params,
+    make_pass,
+    needs_native,
+    random_tokens,
+    run_chunks,
+)
 from torch import Tensor
 
 from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, write_llama
@@ -28,7 +37,6 @@ from headstart.models.stored import FileMatrix, MatrixPart, StoredTensor
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights, LinearWeights
 
-needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 KEPT_TO_THE_BIT = {
     FOUR: ("Q4_0", "Q4_1", "TQ2_0"),
     EIGHT: ("Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "MXFP4", "TQ2_0"),

@@ -13,6 +13,7 @@ from native_cases import (
     has_isa,
     isa_params,
     make_pass,
+    needs_native,
     random_tokens,
     random_weights,
     run_chunks,
@@ -46,7 +47,6 @@ from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
 
-needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 MIX = {
     "attn_v.weight": "Q6_K",
     "ffn_down.weight": "Q5_K",
