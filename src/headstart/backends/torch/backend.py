@@ -12,6 +12,7 @@ from torch import Tensor
 from headstart.backend import BackendKit
 from headstart.backends.torch.attention import AttentionLayout
 from headstart.backends.torch.decoder import Decoder, called_experts
+from headstart.backends.torch.device import avoid_attention_plans, finish
 from headstart.backends.torch.kit import TorchKit
 from headstart.backends.torch.mixers import cache_row, state_shapes
 from headstart.backends.torch.states import LayerStore, StateLayout
@@ -102,6 +103,7 @@ class TorchBackend:
         self.config = config
         self.dtype = dtype
         self.device = torch.device(device)
+        avoid_attention_plans(self.device)
         self.kit: BackendKit = kit or TorchKit(self.device)
         self.name = NAMES.get(dtype, f"torch-{dtype}".replace("torch.", ""))
         with torch.inference_mode():
@@ -162,7 +164,9 @@ class TorchBackend:
         else:
             normed = decoder.final_norm(hidden.index_select(0, rows))
         experts = None if config.experts is None else called_experts(layers)
-        return PassOutput(decoder.logits(normed), TapStates.of({tap: taps[tap] for tap in batch.taps}), experts=experts)
+        logits = decoder.logits(normed)
+        finish(self.device)
+        return PassOutput(logits, TapStates.of({tap: taps[tap] for tap in batch.taps}), experts=experts)
 
     def _inputs(self, inputs: RowInputs | None) -> tuple[Tensor, Tensor] | None:
         if inputs is None:
