@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "on_device.py"
 
 def test_a_shape_and_a_model_on_the_processor(tiny_model_dir: Path, tmp_path: Path) -> None:
     out = tmp_path / "results.json"
-    given = ["--device", "cpu", "--minutes", "0.1", "--shapes", "tiny", "--context", "40", "--max-tokens", "8"]
+    given = ["--device", "cpu", "--minutes", "2", "--shapes", "tiny", "--context", "40", "--max-tokens", "8"]
     given += ["--model", str(tiny_model_dir), "--drafters", "ngram,eagle3,auto", "--out", str(out)]
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *given],

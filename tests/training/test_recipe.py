@@ -360,6 +360,18 @@ def test_questions_from_files(tmp_path: Path) -> None:
         read_conversations(tmp_path / "nothing")
 
 
+def test_coarser_products_end_with_the_training() -> None:
+    assert torch.get_float32_matmul_precision() == "highest"
+    for device, precision, inside in (
+        ("cuda", "bf16", "high"),
+        ("cuda", "fp32", "highest"),
+        ("cpu", "bf16", "highest"),
+    ):
+        with recipe._products(torch.device(device), precision):
+            assert torch.get_float32_matmul_precision() == inside
+        assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_of_several_processes_each_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

@@ -50,8 +50,9 @@ class Running:
 
 @dataclass(frozen=True)
 class Reader:
-    """Whose code computes the model that a command measures, and what is added to it, likewise."""
+    """Where and by whose code the model is computed that a command measures, and what is added to it, likewise."""
 
+    device: options.Device = "cpu"
     backend: options.Backend = enumerations.BackendChoice.AUTO
     trust_remote_code: options.TrustRemoteCode = False
     lora: options.Lora = None
