@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from training_toys import documents, target
 
-from devices import DEVICES
+from devices import DEVICES, PLACES, on
 from headstart.errors import ConfigError
 from headstart.heads.eagle import EagleHead, eagle_config
 from headstart.heads.loading import load_head
@@ -153,6 +153,18 @@ def test_a_training_may_begin_from_a_head(name: HeadName, vocabulary: int, tmp_p
             assert torch.allclose(parameter[rows[0]], theirs[key][rows[1]], rtol=0, atol=1e-9)
         else:
             assert torch.allclose(parameter, theirs[key], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_head_on_a_device_begins_from_one_of_the_processor(place: str) -> None:
+    shape = eagle_config(target().config, draft_vocab_size=200)
+    torch.manual_seed(0)
+    known, head = EagleHead(shape), EagleHead(shape)
+    with on(place) as device:
+        placed = head.to(device)
+        begin_from(placed, known)
+        for (name, parameter), (_, theirs) in zip(placed.named_parameters(), known.named_parameters(), strict=True):
+            assert torch.equal(parameter.cpu(), theirs), name
 
 
 def test_text_of_earlier_trainings_is_learnt_from_as_well(tmp_path: Path, corpus: Path) -> None:
