@@ -45,8 +45,8 @@ def second_order_target(vocab_size: int, seed: int = 0) -> Ranking:
 
 
 class Law(list[Any]):
-    """Probabilities: equal if all of their bits are, but where heads run on an accelerator, which rounds by how many rows
-    are computed together."""
+    """Probabilities: equal if all of their bits are. Where heads run on an accelerator, nearly: it rounds by how many
+    rows are computed together."""
 
     def __eq__(self, other: object) -> bool:
         if len(DEVICES) == 1:
