@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from statistics import fmean
 
@@ -22,6 +22,7 @@ from headstart.layers.rotary import Rotation
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.weights import DecoderWeights, LayerWeights
+from headstart.passes import FINAL_TAP
 
 _FIRST_SINE = 2
 """What the first position counts as where embeddings of positions are computed."""
@@ -117,6 +118,41 @@ class Decoder:
             growth = 1 + grown.weight * torch.log1p(counted.div(grown.trained, rounding_mode="floor"))
             growth = growth.to(self.dtype)[:, None, None]
         return MixerPass(layout, rotations, growth, states)
+
+    def run(
+        self,
+        hidden: Tensor,
+        stores: Sequence[LayerStore],
+        shared: MixerPass,
+        taps: Collection[int],
+        rows: Tensor,
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """The layers that have a store, from the first one on, final norm and head.
+
+        Args:
+            hidden: [row, hidden] what the first layer reads.
+            stores: [layer] what they keep.
+            shared: of the rows.
+            taps: as ``PassBatch.taps`` has them.
+            rows: [wanted] those whose logits are computed.
+
+        Returns:
+            float32 logits [wanted, vocab], and states [row, hidden] by tap.
+        """
+        depth = len(stores)
+        states: dict[int, Tensor] = {}
+        for index, (layer, store) in enumerate(zip(self.layers[:depth], stores, strict=True)):
+            if index in taps:
+                states[index] = hidden * self.config.tap_scale
+            hidden = layer(hidden, store, shared)
+        if depth in taps:
+            states[depth] = hidden * self.config.tap_scale
+        if FINAL_TAP in taps:
+            states[FINAL_TAP] = self.final_norm(hidden)
+            normed = states[FINAL_TAP].index_select(0, rows)
+        else:
+            normed = self.final_norm(hidden.index_select(0, rows))
+        return self.logits(normed), states
 
     def logits(self, normed: Tensor) -> Tensor:
         """[row, hidden] after the final norm -> float32 [row, vocab]."""
