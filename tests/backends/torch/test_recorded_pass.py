@@ -15,7 +15,7 @@ import torch
 from devices import on
 from headstart.backends.torch.backend import TorchBackend, TorchStorage
 from headstart.backends.torch.recorded_pass import MOST_ROWS, PassShape
-from headstart.backends.torch.recorder import Recorder, Run
+from headstart.backends.torch.recorder import Run
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
 from headstart.passes import FINAL_TAP, KVStorage, PassBatch, PassOutput, RowInputs
@@ -230,7 +230,7 @@ def test_the_shape_is_the_least_grid_that_holds_the_rows() -> None:
     assert PassShape.of(make_pass([Rows([3], 128, range(60))], logit_rows=[]), 4) == (1, 1, 256, 0, (), 4)
 
 
-class Refusing(Recorder):
+class Refusing(Reruns):
     """Fails as a device does that cannot do something while it records."""
 
     def record(self, run: Run) -> Run:

@@ -105,7 +105,7 @@ class TorchBackend:
         self.config = config
         self.dtype = dtype
         self.device = torch.device(device)
-        self.kit: BackendKit = kit or TorchKit(self.device)
+        self.kit: BackendKit = kit or TorchKit(self.device, recorder)
         self.name = NAMES.get(dtype, f"torch-{dtype}".replace("torch.", ""))
         self._recorder = recorder if can_record(config) else None
         with torch.inference_mode():

@@ -24,7 +24,7 @@ class MaskedPass(EaglePass):
         self, head: EagleHead, tables: TargetTables, dtype: torch.dtype, device: torch.device | str = "cpu"
     ) -> None:
         super().__init__(head, tables, dtype, device)
-        self._mask = self._fuse(head.mask_hidden.detach().flatten(1).to(self.device))
+        self._mask = self.fuse(head.mask_hidden.detach().flatten(1).to(self.device))
 
     def growth(self, width: int, ids: IntArray) -> None:
         """Depth by depth."""
@@ -38,13 +38,13 @@ class MaskedPass(EaglePass):
         counts = [group.count for group in groups]
         ends = np.cumsum(counts)
         read, mask_states = behind(tokens, counts, self.config.mask_token_id, masks), self._mask.expand(masks, -1)
-        states = torch.cat([torch.cat((part, mask_states)) for part in torch.split(self._fuse(features), counts)])
+        states = torch.cat([torch.cat((part, mask_states)) for part in torch.split(self.fuse(features), counts)])
         output = self._run(read, states, [DraftRows(group.cache, group.count + masks) for group in groups])
         for group in groups:
             group.cache.truncate(group.cache.rows - masks)
         # The last true row of each group, and its masks.
         saying = torch.from_numpy((ends + masks * np.arange(1, len(groups) + 1) - slots)[:, None] + np.arange(slots))
-        said, logits = self._say(F.embedding(saying.flatten().to(self.device), output))
+        said, logits = self.say(F.embedding(saying.flatten().to(self.device), output))
         return said.view(len(groups), slots, -1), logits.view(len(groups), slots, -1)
 
 

@@ -15,12 +15,14 @@ from headstart.backends.torch.mixers import cache_row
 from headstart.backends.torch.recorder import Recorder, Recordings, Run
 from headstart.backends.torch.staging import Staging
 from headstart.backends.torch.states import LayerStore
-from headstart.backends.torch.static_layout import PATH_BITS, LayoutTables, StaticLayout
+from headstart.backends.torch.static_layout import LayoutTables, StaticLayout, padded
 from headstart.models.config import ModelConfig
 from headstart.passes import NO_STATES, IntArray, PassBatch, PassOutput, TapStates
 
 MOST_ROWS = 256
 """Of a grid; where more are computed, the processor keeps up."""
+_PATH_BITS = 64
+"""Rows of a sequence: one bit each in its rows' paths."""
 _MOST_SEQUENCES = 64
 _MOST_KEYS = 1 << 16
 """Of all sequences; where more are read, likewise."""
@@ -47,14 +49,14 @@ class PassShape(NamedTuple):
         if batch.inputs is not None or batch.memory_lengths is not None:
             return None
         counts = np.diff(batch.row_starts)
-        sequences, rows = _power(batch.num_sequences), _power(int(counts.max()))
-        keys = max(_power(int((batch.cached_lengths + counts).max())), _FEWEST_KEYS)
-        if rows > PATH_BITS or sequences > _MOST_SEQUENCES or sequences * rows > MOST_ROWS:
+        sequences, rows = padded(batch.num_sequences), padded(int(counts.max()))
+        keys = padded(int((batch.cached_lengths + counts).max()), _FEWEST_KEYS)
+        if rows > _PATH_BITS or sequences > _MOST_SEQUENCES or sequences * rows > MOST_ROWS:
             return None
         if sequences * keys > _MOST_KEYS:
             return None
         wanted = len(batch.logit_rows)
-        return cls(sequences, rows, keys, _power(wanted) if wanted else 0, batch.taps, depth)
+        return cls(sequences, rows, keys, padded(wanted) if wanted else 0, batch.taps, depth)
 
 
 def can_record(config: ModelConfig) -> bool:
@@ -113,9 +115,10 @@ class RecordedPasses:
         decoder, config = self._decoder, self._decoder.config
         stores = self._stores[: shape.depth]
         sights = {layer.sight for layer in decoder.layers[: shape.depth] if layer.attends}
-        of_layout = ("cached", "counts", "positions", "paths", "blocks")
+        bits = torch.arange(shape.rows, device=self.recordings.recorder.device)
+        sees = ((tables["paths"][:, :, None] >> bits) & 1).bool()
         layout = StaticLayout(
-            LayoutTables(*(tables[name] for name in of_layout)),
+            LayoutTables(tables["cached"], tables["counts"], tables["positions"], sees, tables["blocks"]),
             shape.keys,
             self._block_size,
             sights,
@@ -182,8 +185,3 @@ def _path_bits(parents: IntArray, starts: IntArray) -> NDArray[np.int64]:
     for row, (parent, start) in enumerate(zip(parents.tolist(), starts.tolist(), strict=True)):
         bits.append((bits[parent] if parent >= 0 else 0) | 1 << (row - start))
     return np.array(bits, dtype=np.uint64).view(np.int64)
-
-
-def _power(count: int) -> int:
-    """The least power of two that is no smaller."""
-    return 1 << max(count - 1, 0).bit_length()

@@ -15,24 +15,23 @@ from torch import Tensor
 from headstart.backends.torch.attention import KeyView, RowGroup, alibi_bias, folded_bias
 from headstart.models.config import Alibi, Sight
 
-PATH_BITS = 64
-"""Rows of a sequence: one bit each in its rows' paths."""
 _KEY_STEP = 64
 """Keys of windows are rounded up to so many."""
 
 
 @dataclass(frozen=True)
 class LayoutTables:
-    """Where the rows of a grid stand, int64."""
+    """Where the rows of a grid stand. *New* keys are those of the rows, and perhaps of rows of earlier passes that not
+    all of them see; the rows' own are the last ones. All but ``sees`` are int64."""
 
     cached: Tensor
-    """[sequence] keys before the rows, all of which they see."""
+    """[sequence] keys before the new ones, all of which the rows see."""
     counts: Tensor
-    """[sequence] rows that are no padding."""
+    """[sequence] new keys that are no padding."""
     positions: Tensor
-    """[sequence, row]"""
-    paths: Tensor
-    """[sequence, row] bits: which of the sequence's rows it sees, itself included."""
+    """[sequence, new key]"""
+    sees: Tensor
+    """bool [sequence, row, new key] whether the row sees it."""
     blocks: Tensor
     """[sequence, block] physical blocks of its keys."""
 
@@ -64,10 +63,11 @@ class StaticLayout:
         self._tables, self._block_size = tables, block_size
         self._heads, self._dtype, self._alibi = heads_per_kv, dtype, alibi
         self._cached, self._totals = tables.cached[:, None], (tables.cached + tables.counts)[:, None]
-        sequences, rows = tables.positions.shape
-        local = torch.minimum(self._range(rows), tables.counts[:, None] - 1)
+        sequences, rows, new = tables.sees.shape
+        self._positions = tables.positions[:, new - rows :]
+        local = torch.minimum(self._range(rows) + (new - rows), tables.counts[:, None] - 1)
         self.new_slots = self._physical(self._cached + local).flatten()
-        views = {sight: self._view(sight, _keys_of(sight, keys, rows)) for sight in sights}
+        views = {sight: self._view(sight, _keys_of(sight, keys, new)) for sight in sights}
         self.groups = [RowGroup(sequences, rows, None, True, views)]
 
     def _view(self, sight: Sight, num_keys: int) -> KeyView:
@@ -81,13 +81,13 @@ class StaticLayout:
         # Padding reads the sequence's own last key: always written, so never the NaN of a foreign or freed slot.
         slots = self._physical(torch.minimum(keys, self._totals - 1)).flatten()
 
-        positions = self._tables.positions
-        new_row = (keys - self._cached).clamp(0, positions.shape[1] - 1)
-        on_path = (self._tables.paths[:, :, None] >> new_row[:, None]) & 1
-        visible = on_path.bool() & (keys < self._totals)[:, None] | (keys < self._cached)[:, None]
+        sees, positions = self._tables.sees, self._positions
+        new = (keys - self._cached).clamp(0, sees.shape[2] - 1)
+        on_path = sees.gather(2, new[:, None].expand(-1, sees.shape[1], -1))
+        visible = on_path & (keys < self._totals)[:, None] | (keys < self._cached)[:, None]
         bias = None
         if window is not None or chunk is not None or self._alibi is not None:
-            key_positions = torch.where(keys < self._cached, keys, positions.gather(1, new_row))
+            key_positions = torch.where(keys < self._cached, keys, self._tables.positions.gather(1, new))
             if window is not None:
                 visible &= positions[:, :, None] - key_positions[:, None] < window
             if chunk is not None:
@@ -112,9 +112,14 @@ class StaticLayout:
         return torch.arange(end, device=self._cached.device)
 
 
-def _keys_of(sight: Sight, keys: int, rows: int) -> int:
+def _keys_of(sight: Sight, keys: int, new: int) -> int:
     """Keys that the rows of one sequence may see between them, of so many."""
     for reach in sight:
         if reach is not None:
-            keys = min(keys, -(-(reach - 1 + rows) // _KEY_STEP) * _KEY_STEP)
+            keys = min(keys, -(-(reach - 1 + new) // _KEY_STEP) * _KEY_STEP)
     return keys
+
+
+def padded(count: int, least: int = 1) -> int:
+    """The least power of two that is no smaller than either."""
+    return 1 << (max(count, least) - 1).bit_length()
