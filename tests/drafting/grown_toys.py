@@ -62,16 +62,15 @@ def tables() -> TargetTables:
     return TargetTables(embedding, output_rows(VOCAB, HIDDEN, generator) * 0.3)
 
 
-def drafters(
+def drafter_of(
     directory: Path,
     variant: str,
     options: Mapping[str, object],
     vocab: int = VOCAB,
     num_layers: int = 1,
     kit: BackendKit | None = None,
-) -> list[GrowingDrafter]:
-    """One that grows trees in one call, and the same that grows them step by step; ``kit``: what runs them, None: the
-    native one."""
+) -> GrowingDrafter:
+    """``kit``: what runs its head, None: the native one."""
     save_head(random_head("eagle" if variant == "eagle2" else variant, num_layers), directory)
     backend = ToyBackend(VOCAB, hashed_logits(VOCAB))
     backend.config = TARGET
@@ -81,8 +80,21 @@ def drafters(
         runner=ModelRunner(backend, cache_tokens=64, block_size=8),
         lend_tables=tables,
     )
-    both = [create_drafter(variant, context, model=str(directory), **options) for _ in range(2)]
-    assert all(isinstance(drafter, GrowingDrafter) for drafter in both)
+    drafter = create_drafter(variant, context, model=str(directory), **options)
+    assert isinstance(drafter, GrowingDrafter)
+    return drafter
+
+
+def drafters(
+    directory: Path,
+    variant: str,
+    options: Mapping[str, object],
+    vocab: int = VOCAB,
+    num_layers: int = 1,
+    kit: BackendKit | None = None,
+) -> list[GrowingDrafter]:
+    """One that grows trees in one call, and the same that grows them step by step."""
+    both = [drafter_of(directory, variant, options, vocab, num_layers, kit) for _ in range(2)]
     assert both[0]._growth is not None
     both[1]._growth = None
     return both

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from drafting_toys import ToySequence
-from grown_toys import CASES, GREEDY, HIDDEN, VOCAB, assert_alike, drafters, random_head, rounds, states
+from grown_toys import CASES, GREEDY, HIDDEN, VOCAB, assert_alike, drafter_of, drafters, random_head, rounds, states
 
 from headstart.backends.torch.eagle_growth import DraftShape, EagleGrowth
 from headstart.backends.torch.kit import TorchKit
@@ -131,6 +131,21 @@ def test_rows_of_texts_that_ended_are_given_back(tmp_path: Path, kit: TorchKit) 
     for name in range(3):
         drafter.end(name)
     assert len(pool._free) == pool._blocks
+
+
+@pytest.mark.parametrize(
+    "params", [[GREEDY] * 3, [GREEDY, SamplingParams(temperature=1.0), SamplingParams(temperature=0.7, top_k=9)]]
+)
+@pytest.mark.parametrize("options", [{}, {"width": 3, "draft_tokens": 4}, {"draft_tokens": 1}])
+def test_guesses_of_one_pass_are_those_that_are_not_recorded(
+    options: dict[str, object], params: list[SamplingParams], tmp_path: Path, kit: TorchKit, recorder: Reruns
+) -> None:
+    own = {"min_probability": 0.0, **FP32, **options}
+    both = [drafter_of(tmp_path, "p-eagle", own, kit=each) for each in (kit, TorchKit("cpu"))]
+    assert both[0]._growth is both[1]._growth is None
+    for _ in range(2):
+        assert assert_alike(both, params, BUDGETS)
+    assert recorder.replayed > recorder.recorded > 0
 
 
 @pytest.mark.parametrize(

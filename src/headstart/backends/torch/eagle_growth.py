@@ -12,22 +12,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.torch.draft_pool import BLOCK, PooledDraftCache
+from headstart.backends.torch.draft_pool import PooledDraftCache
+from headstart.backends.torch.eagle_rows import EagleRows
 from headstart.backends.torch.recorder import Recorder, Recordings, Run
-from headstart.backends.torch.staging import Staging
-from headstart.backends.torch.static_layout import LayoutTables, StaticLayout, padded
+from headstart.backends.torch.static_layout import padded
 from headstart.backends.torch.text_rows import TextRows
 from headstart.draft_tree import ROOT
 from headstart.heads.head_pass import DraftRoot, GrownTree, PathBounds, RowScores
 from headstart.heads.path_trees import IMPOSSIBLE, cut_tree
 from headstart.heads.text_vocabulary import TextVocabulary
-from headstart.models.config import EVERYTHING
 from headstart.passes import IntArray
 
 if TYPE_CHECKING:
     from headstart.backends.torch.eagle_pass import EaglePass
 
-_FEWEST_ROWS, _FEWEST_KEYS, _FEWEST_TOKENS = 4, 128, 128
+FEWEST_ROWS, FEWEST_KEYS = 4, 128
+_FEWEST_TOKENS = 128
 _FIRST_LEVELS = 2
 """Levels after which a look is taken whether a draft goes on; from then on whenever there are twice as many."""
 
@@ -107,7 +107,6 @@ class EagleGrowth:
         self._ids = torch.from_numpy(ids).long().to(running.device)
         self._text_rows = TextRows(running.config.hidden_size, running.dtype, running.device)
         self.recordings: Recordings[_Drafting] = Recordings(recorder)
-        self._moves = (0, 0)
 
     @torch.inference_mode()
     def grow(self, roots: Sequence[DraftRoot], bounds: PathBounds, scores: RowScores | None) -> list[GrownTree]:
@@ -116,11 +115,7 @@ class EagleGrowth:
         slots = [None if root.text_tokens is None else self._text_rows.slots(root.text_tokens) for root in roots]
         for root in roots:
             _cache(root).reserve(root.cache.rows + len(root.tokens) + shape.depth * self._width)
-        moves = (self._running.pool.moves, self._text_rows.moves)
-        if moves != self._moves:
-            # What was recorded reads memory that is gone.
-            self.recordings.clear()
-            self._moves = moves
+        self.recordings.of_memory((self._running.pool.moves, self._text_rows.moves))
         drafting = self.recordings.of(shape, lambda: self._drafting(shape, roots, slots, bounds, record=True))
         if drafting is None:
             drafting = self._drafting(shape, roots, slots, bounds, record=False)
@@ -158,8 +153,8 @@ class EagleGrowth:
         tokens = max(map(len, [root.text_tokens or () for root in roots]))
         return DraftShape(
             padded(len(roots)),
-            padded(rows, _FEWEST_ROWS),
-            padded(keys, _FEWEST_KEYS),
+            padded(rows, FEWEST_ROWS),
+            padded(keys, FEWEST_KEYS),
             padded(tokens, _FEWEST_TOKENS) if tokens else 0,
             depth,
             scored,
@@ -174,8 +169,7 @@ class EagleGrowth:
         record: bool,
     ) -> _Drafting:
         """Of a shape, whose tables are filled."""
-        features = roots[0].features.shape[1]
-        drafting = _Drafting(shape, features, self._running.device)
+        drafting = _Drafting(self._running, shape, roots[0].features.shape[1])
         drafting.fill(roots, slots, bounds)
         before: list[Tensor] = []
         for first, last in shape.stages:
@@ -213,19 +207,11 @@ class EagleGrowth:
 
     def _read(self, drafting: _Drafting) -> _Said:
         """Run the true rows."""
-        running, shape, tables = self._running, drafting.shape, drafting.tables
-        device = running.device
-        local = torch.minimum(torch.arange(shape.rows, device=device), tables["counts"][:, None] - 1)
-        positions = tables["cached"][:, None] + local
-        sees = torch.ones(shape.rows, shape.rows, dtype=torch.bool, device=device).tril()
-        layout = self._layout(drafting, tables["cached"], tables["counts"], sees.expand(shape.sequences, -1, -1))
-        features = running.fuse(drafting.features.index_select(0, tables["places"].flatten()))
-        output = running.rows(tables["tokens"].flatten(), features, positions.flatten(), layout)
-        last = torch.arange(shape.sequences, device=device) * shape.rows + tables["counts"] - 1
-        states, logits = running.say(output.index_select(0, last))
-        text = self._text_rows.table.index_select(0, tables["text_slots"].flatten())
-        text = text.view(shape.sequences, shape.tokens, self._running.config.hidden_size)
-        one = (shape.sequences, 1)
+        running, shape, rows = self._running, drafting.shape, drafting.rows
+        states, logits = running.say(rows.run().index_select(0, rows.last(1)))
+        text = self._text_rows.table.index_select(0, rows.tables["text_slots"].flatten())
+        text = text.view(shape.sequences, shape.tokens, running.config.hidden_size)
+        one, device = (shape.sequences, 1), running.device
         return _Said(
             self._with_text(drafting, logits[:, None], states[:, None], text),
             states[:, None],
@@ -237,7 +223,7 @@ class EagleGrowth:
 
     def _best(self, drafting: _Drafting, said: _Said, level: int) -> tuple[_Beams, Tensor]:
         """Children of each beam, of which the best are gone on from; and all of them as nodes."""
-        shape, tables = drafting.shape, drafting.tables
+        shape, tables = drafting.shape, drafting.rows.tables
         sequences, beams, columns = said.logits.shape
         best = said.logits.topk(min(self._width, columns))
         ranks = best.values.shape[2]
@@ -278,7 +264,7 @@ class EagleGrowth:
     def _step(self, drafting: _Drafting, beams: _Beams, level: int) -> _Said:
         """Run the nodes of the level before ``level``. A beam reads the state of the row that guessed it, and sees what
         that row saw, that row, and itself."""
-        running, tables = self._running, drafting.tables
+        running, tables = self._running, drafting.rows.tables
         sequences, width = beams.tokens.shape
         device, above = running.device, beams.parents[:, :, None]
         states = beams.states.gather(1, above.expand(-1, -1, beams.states.shape[2]))
@@ -287,25 +273,12 @@ class EagleGrowth:
         sees = torch.cat((seen, itself), dim=2)
         true_rows = tables["cached"] + tables["counts"]
         positions = (true_rows + (level - 2))[:, None].expand(-1, width)
-        layout = self._layout(drafting, true_rows, torch.full_like(true_rows, sees.shape[2]), sees)
+        layout = drafting.rows.layout(true_rows, torch.full_like(true_rows, sees.shape[2]), sees)
         output = running.rows(beams.tokens.flatten(), states.flatten(0, 1), positions.flatten(), layout)
         states, logits = running.say(output)
         states, logits = states.view(sequences, width, -1), logits.view(sequences, width, -1)
         logits = self._with_text(drafting, logits, states, beams.text)
         return _Said(logits, states, sees, beams.scores, beams.nodes, beams.text)
-
-    def _layout(self, drafting: _Drafting, cached: Tensor, counts: Tensor, sees: Tensor) -> StaticLayout:
-        config = self._running.config
-        # Nobody asks how far keys are apart.
-        positions = cached[:, None].expand(-1, sees.shape[2])
-        return StaticLayout(
-            LayoutTables(cached, counts, positions, sees, drafting.tables["blocks"]),
-            drafting.shape.keys,
-            BLOCK,
-            [EVERYTHING],
-            config.num_heads // config.num_kv_heads,
-            self._running.dtype,
-        )
 
     def _with_text(self, drafting: _Drafting, logits: Tensor, states: Tensor, text: Tensor) -> Tensor:
         """Logits [sequence, beam, column], those of the text's tokens behind the others (``TextTokens.logits``)."""
@@ -317,7 +290,7 @@ class EagleGrowth:
             rows = rows * (rows.square().mean(-1, keepdim=True) + config.norm_eps).rsqrt()
             states = rows.to(text.dtype)
         own = torch.bmm(states, text.transpose(1, 2)).float() + TextVocabulary.bias
-        absent = torch.arange(shape.tokens, device=own.device) >= drafting.tables["text_counts"][:, None]
+        absent = torch.arange(shape.tokens, device=own.device) >= drafting.rows.tables["text_counts"][:, None]
         return torch.cat((logits, own.masked_fill(absent[:, None], -torch.inf)), dim=-1)
 
     def _level_sizes(self, shape: DraftShape, levels: int) -> list[int]:
@@ -336,56 +309,26 @@ class _Drafting:
         features: numbers of a row.
     """
 
-    def __init__(self, shape: DraftShape, features: int, device: torch.device) -> None:
+    def __init__(self, running: EaglePass, shape: DraftShape, features: int) -> None:
         self.shape = shape
-        grid = (shape.sequences, shape.rows)
         texts = (shape.sequences, shape.tokens)
-        self._staging = Staging(
-            {
-                "tokens": grid,
-                "places": grid,
-                "members": (shape.sequences,),
-                "cached": (shape.sequences,),
-                "counts": (shape.sequences,),
-                "blocks": (shape.sequences, -(-shape.keys // BLOCK)),
-                "bounds": (2,),
-                "text_ids": texts,
-                "text_slots": texts,
-                "text_counts": (shape.sequences,),
-            },
-            device,
-        )
-        self.tables = self._staging.device
-        rows = shape.sequences * shape.rows
-        self._host_features = torch.zeros(rows, features, pin_memory=device.type == "cuda")
-        self.features = torch.zeros(rows, features, device=device)
+        more = {"bounds": (2,), "text_ids": texts, "text_slots": texts, "text_counts": (shape.sequences,)}
+        self.rows = EagleRows(running, shape.sequences, shape.rows, shape.keys, features, more)
         self.stages: list[Run] = []
 
     def fill(self, roots: Sequence[DraftRoot], slots: Sequence[NDArray[np.int64] | None], bounds: PathBounds) -> None:
         """Write what a draft begins with; ``slots``: of the texts' rows."""
-        self._staging.begin()
-        tables, shape = self._staging.host, self.shape
-        counts = np.array([len(root.tokens) for root in roots])
-        ends = np.cumsum(counts)
-        members = tables["members"]
-        members[:] = np.minimum(np.arange(shape.sequences), len(roots) - 1)
-        own = counts[members]
-        rows = (ends - counts)[members][:, None] + np.minimum(np.arange(shape.rows), own[:, None] - 1)
-        tables["places"][:], tables["tokens"][:] = rows, np.concatenate([root.tokens for root in roots])[rows]
-        tables["cached"][:], tables["counts"][:] = [roots[member].cache.rows for member in members], own
+        features = [root.features for root in roots]
+        self.rows.fill([root.cache for root in roots], [root.tokens for root in roots], features)
+        tables = self.rows.staging.host
         tables["bounds"].view(np.float64)[:] = bounds
-        for place, member in enumerate(members):
-            blocks = _cache(roots[member]).blocks[: tables["blocks"].shape[1]]
-            tables["blocks"][place, : len(blocks)] = blocks
+        for place, member in enumerate(tables["members"].tolist()):
             text, known = roots[member].text_tokens, slots[member]
             count = 0 if text is None or known is None else len(known)
             tables["text_counts"][place] = count
             if text is not None and known is not None:
                 tables["text_ids"][place, :count], tables["text_slots"][place, :count] = text.tokens, known
-        features, total = self._host_features, int(ends[-1])
-        np.concatenate([root.features for root in roots], out=features.numpy()[:total])
-        self.features[:total].copy_(features[:total], non_blocking=True)
-        self._staging.send()
+        self.rows.staging.send()
 
 
 def _kept_in(before: list[Tensor], run: Run) -> Sequence[Tensor]:

@@ -40,7 +40,7 @@ class TorchKit:
 
     def masked_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> MaskedPass:
         """See ``BackendKit``."""
-        return MaskedPass(head, tables, self._dtype(precision), self.device)
+        return MaskedPass(head, tables, self._dtype(precision), self.device, self._recorder)
 
     def block_pass(self, head: BlockHead, tables: TargetTables, precision: str) -> BlockPass:
         """See ``BackendKit``."""

@@ -136,11 +136,18 @@ class Recordings(Generic[Made]):
         self._most = most
         self._seen: OrderedDict[Hashable, None] = OrderedDict()
         self._made: OrderedDict[Hashable, Made] = OrderedDict()
+        self._memory: Hashable = None
         self._off = False
         recorder.join(self)
 
     def __len__(self) -> int:
         return len(self._made)
+
+    def of_memory(self, memory: Hashable) -> None:
+        """Drop all where the memory that they read was another one's: ``memory`` tells which it is."""
+        if memory != self._memory:
+            self.clear()
+            self._memory = memory
 
     def of(self, shape: Hashable, make: Callable[[], Made]) -> Made | None:
         """What ``make`` makes of a shape; None where it is new, or where recording has failed."""
