@@ -15,6 +15,10 @@ from headstart.models.config import Sight
 
 BLOCK = 32
 """Rows that are handed out together."""
+FEWEST_BLOCKS = 4
+"""There are in a pool at first."""
+RECORDED_BLOCKS = 128
+"""The same where recordings read a pool where it stands: they are lost when it moves."""
 Slots = NDArray[np.int64]
 
 
@@ -27,7 +31,7 @@ class DraftPool:
     """
 
     def __init__(
-        self, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, device: torch.device, blocks: int = 4
+        self, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, device: torch.device, blocks: int = FEWEST_BLOCKS
     ) -> None:
         self._least = blocks
         self.moves = 0
@@ -125,6 +129,7 @@ class DraftLayout:
         layer: its place in the caches.
         sight: how far its rows see.
         heads: query heads that share a key-value head.
+        mutual: rows see those behind them, too.
     """
 
     output_rows: Tensor | None = None
@@ -138,6 +143,7 @@ class DraftLayout:
         heads: int,
         dtype: torch.dtype,
         device: torch.device,
+        mutual: bool = False,
     ) -> None:
         self.groups: list[RowGroup] = []
         new: list[Slots] = []
@@ -151,8 +157,10 @@ class DraftLayout:
             slots = cache.slots(0, end)
             new.append(slots[end - count :])
             folded = count <= FOLDED_ROWS
-            visible = _visible(group, count, end, cache.lacking[layer], sight)
-            mask = added_mask(visible[None], heads if folded else 1, dtype, device)
+            mask = None
+            if not mutual:
+                visible = _visible(group, count, end, cache.lacking[layer], sight)
+                mask = added_mask(visible[None], heads if folded else 1, dtype, device)
             held = adjacent(slots)
             view = KeyView(torch.from_numpy(slots).to(device) if held is None else held, end, mask)
             rows = torch.arange(first_row, first_row + count, device=device) if len(groups) > 1 else None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backends.torch.attention import Layout, attend
-from headstart.backends.torch.draft_pool import DraftLayout, DraftPool, PooledDraftCache
+from headstart.backends.torch.draft_pool import FEWEST_BLOCKS, RECORDED_BLOCKS, DraftLayout, DraftPool, PooledDraftCache
 from headstart.backends.torch.eagle_growth import EagleGrowth
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.parallel_pass import best_tokens
@@ -28,8 +28,6 @@ from headstart.models.config import EVERYTHING
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.weights import LinearWeights
 from headstart.passes import IntArray
-
-_RECORDED_BLOCKS = 128
 
 
 @dataclass(frozen=True)
@@ -91,8 +89,7 @@ class EaglePass:
         }
         self._frequencies, self._scale = inverse_frequencies(config.rope).to(self.device), amplitude(config.rope)
         row = (2, config.num_kv_heads, config.head_dim)
-        # What is recorded reads the pool where it stands, so it is large from the beginning there.
-        blocks = 4 if recorder is None else _RECORDED_BLOCKS
+        blocks = FEWEST_BLOCKS if recorder is None else RECORDED_BLOCKS
         self.pool = DraftPool([row] * config.num_layers, dtype, self.device, blocks)
         self.target_ids = head.target_ids.cpu()
 

@@ -44,7 +44,7 @@ class TorchKit:
 
     def block_pass(self, head: BlockHead, tables: TargetTables, precision: str) -> BlockPass:
         """See ``BackendKit``."""
-        return BlockPass(head, tables, torch_kit(self._dtype(precision), self.device))
+        return BlockPass(head, tables, torch_kit(self._dtype(precision), self.device, self._recorder))
 
     def parallel_pass(self, heads: ParallelHeads, tables: TargetTables, precision: str) -> ParallelPass:
         """See ``BackendKit``."""
