@@ -71,6 +71,10 @@ def scattered(num_tables: int, blocks: int, seed: int = 0) -> list[list[int]]:
 def same(expected: PassOutput, output: PassOutput) -> None:
     assert output.logits.shape == expected.logits.shape
     torch.testing.assert_close(output.logits, expected.logits, rtol=1e-4, atol=1e-4)
+    assert (output.best is None) == (expected.best is None)
+    if output.best is not None and expected.best is not None:
+        assert output.best.dtype == np.int32
+        np.testing.assert_array_equal(output.best, expected.best)
     assert output.hidden.taps == expected.hidden.taps
     np.testing.assert_allclose(output.hidden.states, expected.hidden.states, rtol=1e-4, atol=1e-4)
 
@@ -123,7 +127,8 @@ def test_random_batches_of_random_trees(family: str, seed: int) -> None:
             parts.append(Rows(random_tokens(rows, seed=place), lengths[place], tables[place], parents))
         total = sum(len(part.tokens) for part in parts)
         wanted = sorted(random_.sample(range(total), random_.randrange(total + 1)))
-        run(pair, storages, make_pass(parts, logit_rows=wanted, taps=(1,)), times=3)
+        best = np.setdiff1d(np.arange(total), wanted)[: random_.randrange(total + 1)].astype(np.int32)
+        run(pair, storages, make_pass(parts, logit_rows=wanted, best_rows=best, taps=(1,)), times=3)
         run(pair, storages, make_pass(parts), times=3)
     assert pair.recorder.replayed >= 16
 
@@ -225,9 +230,11 @@ def test_storages_do_not_share_recordings() -> None:
 
 def test_the_shape_is_the_least_grid_that_holds_the_rows() -> None:
     parts = [Rows(random_tokens(5), 100, range(60)), Rows([3], 125, range(60)), Rows([3], 3, range(60))]
-    assert PassShape.of(make_pass(parts, logit_rows=[0, 5, 6], taps=(3, 1)), 4) == (4, 8, 128, 4, (3, 1), 4)
-    assert PassShape.of(make_pass(parts[:2]), 4) == (2, 8, 128, 8, (), 4)
-    assert PassShape.of(make_pass([Rows([3], 128, range(60))], logit_rows=[]), 4) == (1, 1, 256, 0, (), 4)
+    assert PassShape.of(make_pass(parts, logit_rows=[0, 5, 6], taps=(3, 1)), 4) == (4, 8, 128, 4, 0, (3, 1), 4)
+    assert PassShape.of(make_pass(parts[:2]), 4) == (2, 8, 128, 8, 0, (), 4)
+    best = np.zeros(1, np.int32)
+    one = make_pass([Rows([3], 128, range(60))], logit_rows=[], best_rows=best)
+    assert PassShape.of(one, 4) == (1, 1, 256, 0, 1, (), 4)
 
 
 class Refusing(Reruns):

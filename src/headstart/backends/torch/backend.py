@@ -88,7 +88,6 @@ class TorchBackend:
     """
 
     exact_rows = False
-    finds_best = False
     opens_layers = True
 
     def __init__(
@@ -105,6 +104,8 @@ class TorchBackend:
         self.config = config
         self.dtype = dtype
         self.device = torch.device(device)
+        # From an accelerator, tokens come faster than logits.
+        self.finds_best = self.device.type != "cpu"
         self.kit: BackendKit = kit or TorchKit(self.device, recorder)
         self.name = NAMES.get(dtype, f"torch-{dtype}".replace("torch.", ""))
         self._recorder = recorder if can_record(config) else None
@@ -164,10 +165,12 @@ class TorchBackend:
             states = StateLayout(batch, storage.num_states, self.device)
         shared = decoder.at(positions, layout, states)
         hidden = decoder.embed(self._tensor(batch.tokens), positions, self._inputs(batch.inputs))
-        rows = self._tensor(batch.logit_rows)
-        logits, taps = decoder.run(hidden, storage.layers[:depth], shared, batch.taps, rows)
+        rows, best_rows = self._tensor(batch.logit_rows), self._tensor(batch.best_rows)
+        shown = decoder.run(hidden, storage.layers[:depth], shared, batch.taps, rows, best_rows)
+        best = shown.best.numpy(force=True) if len(batch.best_rows) else None
         experts = None if config.experts is None else called_experts(layers)
-        return PassOutput(logits, TapStates.of({tap: taps[tap] for tap in batch.taps}), experts=experts)
+        taps = TapStates.of({tap: shown.states[tap] for tap in batch.taps})
+        return PassOutput(shown.logits, taps, best, experts)
 
     def _inputs(self, inputs: RowInputs | None) -> tuple[Tensor, Tensor] | None:
         if inputs is None:

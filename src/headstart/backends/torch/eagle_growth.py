@@ -72,8 +72,6 @@ class _Said(NamedTuple):
     """float32 [..] of the paths to the nodes that the rows read."""
     nodes: Tensor
     """int64 [..] those nodes."""
-    text: Tensor
-    """[sequence, token, hidden] output rows of the text's tokens."""
 
 
 class _Beams(NamedTuple):
@@ -89,7 +87,6 @@ class _Beams(NamedTuple):
     """bool [sequence, beam of the level before, draft row]."""
     scores: Tensor
     nodes: Tensor
-    text: Tensor
 
 
 class EagleGrowth:
@@ -185,32 +182,31 @@ class EagleGrowth:
     def _stage(self, drafting: _Drafting, first: int, last: int, before: Sequence[Tensor]) -> Sequence[Tensor]:
         """Levels ``first`` to ``last`` after what an earlier stage left, then what they leave, and their nodes: int32
         [token, parent or score, sequence, node]."""
-        shape, nodes = drafting.shape, []
-        said = self._read(drafting) if not first else None
-        beams = None
-        if said is None:
-            left = list(before[:-1])
-            said, beams = (_Said(*left), None) if shape.scored else (None, _Beams(*left))
+        shape, nodes, text = drafting.shape, [], self._text(drafting)
+        said: _Said | None = None
+        beams: _Beams | None = None
+        if not first:
+            said = self._read(drafting, text)
+        elif shape.scored:
+            said = _Said(*before[:-1])
+        else:
+            beams = _Beams(*before[:-1])
         for level in range(max(first, 1), last + 1):
-            if said is None:
-                assert beams is not None
-                said = self._step(drafting, beams, level)
+            if beams is not None:
+                said = self._step(drafting, beams, level, text)
+            assert said is not None
             beams, found = self._best(drafting, said, level)
             nodes.append(found)
-            said = None
-        packed = torch.cat(nodes, dim=2) if nodes else self._ids.new_zeros(0)
         if shape.scored and beams is not None and last < shape.depth:
-            said = self._step(drafting, beams, last + 1)
-        left_over = said if said is not None else beams
-        assert left_over is not None
-        return [*left_over, packed]
+            said, beams = self._step(drafting, beams, last + 1, text), None
+        left = said if beams is None else beams
+        assert left is not None
+        return [*left, torch.cat(nodes, dim=2) if nodes else self._ids.new_zeros(0)]
 
-    def _read(self, drafting: _Drafting) -> _Said:
+    def _read(self, drafting: _Drafting, text: Tensor) -> _Said:
         """Run the true rows."""
         running, shape, rows = self._running, drafting.shape, drafting.rows
         states, logits = running.say(rows.run().index_select(0, rows.last(1)))
-        text = self._text_rows.table.index_select(0, rows.tables["text_slots"].flatten())
-        text = text.view(shape.sequences, shape.tokens, running.config.hidden_size)
         one, device = (shape.sequences, 1), running.device
         return _Said(
             self._with_text(drafting, logits[:, None], states[:, None], text),
@@ -218,7 +214,6 @@ class EagleGrowth:
             torch.zeros(*one, 0, dtype=torch.bool, device=device),
             torch.zeros(one, device=device),
             torch.full(one, ROOT, dtype=torch.int64, device=device),
-            text,
         )
 
     def _best(self, drafting: _Drafting, said: _Said, level: int) -> tuple[_Beams, Tensor]:
@@ -258,10 +253,9 @@ class EagleGrowth:
             said.sees,
             chosen.values[:, : self._width],
             places + sum(self._level_sizes(shape, level - 1)),
-            said.text,
         ), nodes
 
-    def _step(self, drafting: _Drafting, beams: _Beams, level: int) -> _Said:
+    def _step(self, drafting: _Drafting, beams: _Beams, level: int, text: Tensor) -> _Said:
         """Run the nodes of the level before ``level``. A beam reads the state of the row that guessed it, and sees what
         that row saw, that row, and itself."""
         running, tables = self._running, drafting.rows.tables
@@ -277,8 +271,14 @@ class EagleGrowth:
         output = running.rows(beams.tokens.flatten(), states.flatten(0, 1), positions.flatten(), layout)
         states, logits = running.say(output)
         states, logits = states.view(sequences, width, -1), logits.view(sequences, width, -1)
-        logits = self._with_text(drafting, logits, states, beams.text)
-        return _Said(logits, states, sees, beams.scores, beams.nodes, beams.text)
+        logits = self._with_text(drafting, logits, states, text)
+        return _Said(logits, states, sees, beams.scores, beams.nodes)
+
+    def _text(self, drafting: _Drafting) -> Tensor:
+        """[sequence, token, hidden] output rows of the texts' tokens."""
+        shape = drafting.shape
+        rows = self._text_rows.table.index_select(0, drafting.rows.tables["text_slots"].flatten())
+        return rows.view(shape.sequences, shape.tokens, self._running.config.hidden_size)
 
     def _with_text(self, drafting: _Drafting, logits: Tensor, states: Tensor, text: Tensor) -> Tensor:
         """Logits [sequence, beam, column], those of the text's tokens behind the others (``TextTokens.logits``)."""

@@ -27,6 +27,8 @@ _MOST_SEQUENCES = 64
 _MOST_KEYS = 1 << 16
 """Of all sequences; where more are read, likewise."""
 _FEWEST_KEYS = 128
+_FEWEST_LOGITS = 16
+"""Rows that there is room for at first."""
 
 
 class PassShape(NamedTuple):
@@ -38,7 +40,9 @@ class PassShape(NamedTuple):
     keys: int
     """Of each sequence, those of its rows included."""
     wanted: int
-    """Rows whose logits are computed."""
+    """Rows whose logits are shown."""
+    best: int
+    """Rows whose best token is."""
     taps: tuple[int, ...]
     depth: int
     """Layers that are run."""
@@ -55,8 +59,8 @@ class PassShape(NamedTuple):
             return None
         if sequences * keys > _MOST_KEYS:
             return None
-        wanted = len(batch.logit_rows)
-        return cls(sequences, rows, keys, padded(wanted) if wanted else 0, batch.taps, depth)
+        wanted, best = (padded(len(each)) if len(each) else 0 for each in (batch.logit_rows, batch.best_rows))
+        return cls(sequences, rows, keys, wanted, best, batch.taps, depth)
 
 
 def can_record(config: ModelConfig) -> bool:
@@ -79,6 +83,8 @@ class RecordedPasses:
         self._decoder, self._stores, self._block_size = decoder, stores, block_size
         self.recordings: Recordings[_RecordedPass] = Recordings(recorder)
         alibi = decoder.config.alibi
+        self._logits = torch.empty(0, decoder.config.vocab_size, device=recorder.device)
+        """[row, vocab] what all recordings show: each of them is read before the next one is replayed."""
         self._alibi = None if alibi is None else (alibi, torch.tensor(alibi.slopes, device=recorder.device))
 
     def forward(self, batch: PassBatch, depth: int) -> PassOutput | None:
@@ -86,6 +92,9 @@ class RecordedPasses:
         shape = PassShape.of(batch, depth)
         if shape is None:
             return None
+        if shape.wanted > len(self._logits):
+            self._logits = self._logits.new_empty(max(shape.wanted, _FEWEST_LOGITS), self._logits.shape[1])
+        self.recordings.of_memory(len(self._logits))
         recorded = self.recordings.of(shape, lambda: self._recorded(shape, batch))
         return None if recorded is None else recorded(batch)
 
@@ -102,6 +111,7 @@ class RecordedPasses:
                 "paths": grid,
                 "blocks": (shape.sequences, -(-shape.keys // size)),
                 "wanted": (shape.wanted,),
+                "best": (shape.best,),
                 "places": (shape.sequences * shape.rows if shape.taps else 0,),
             },
             recorder.device,
@@ -110,8 +120,8 @@ class RecordedPasses:
         staging.send()
         return _RecordedPass(shape, staging, recorder.record(lambda: self._run(shape, staging.device)))
 
-    def _run(self, shape: PassShape, tables: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Logits [wanted, vocab] and states [tap, row of the pass, hidden], float32."""
+    def _run(self, shape: PassShape, tables: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits [wanted, vocab], best tokens [best], and states [tap, row of the pass, hidden]."""
         decoder, config = self._decoder, self._decoder.config
         stores = self._stores[: shape.depth]
         sights = {layer.sight for layer in decoder.layers[: shape.depth] if layer.attends}
@@ -128,11 +138,13 @@ class RecordedPasses:
         )
         tokens, positions = tables["tokens"].flatten(), tables["positions"].flatten()
         hidden, shared = decoder.embed(tokens, positions), decoder.at(positions, layout)
-        logits, states = decoder.run(hidden, stores, shared, shape.taps, tables["wanted"])
+        shown = decoder.run(hidden, stores, shared, shape.taps, tables["wanted"], tables["best"])
+        logits = self._logits[: shape.wanted]
+        logits.copy_(shown.logits)
         if not shape.taps:
-            return logits, logits[:0]
-        stacked = torch.stack([states[tap] for tap in shape.taps]).float()
-        return logits, stacked.index_select(1, tables["places"])
+            return logits, shown.best, logits[:0]
+        stacked = torch.stack([shown.states[tap] for tap in shape.taps]).float()
+        return logits, shown.best, stacked.index_select(1, tables["places"])
 
 
 class _RecordedPass:
@@ -145,10 +157,11 @@ class _RecordedPass:
         self._staging.begin()
         fill(self._staging, self._shape, batch)
         self._staging.send()
-        logits, states = self._replay()
+        logits, best, states = self._replay()
         # The next replay writes to the same memory.
+        tokens = best[: len(batch.best_rows)].to("cpu", copy=True).numpy() if len(batch.best_rows) else None
         shown = states[:, : batch.num_rows].to("cpu", copy=True).numpy() if batch.taps else NO_STATES.states
-        return PassOutput(logits[: len(batch.logit_rows)].clone(), TapStates(batch.taps, shown))
+        return PassOutput(logits[: len(batch.logit_rows)].clone(), TapStates(batch.taps, shown), tokens)
 
 
 def fill(staging: Staging, shape: PassShape, batch: PassBatch) -> None:
@@ -167,6 +180,7 @@ def fill(staging: Staging, shape: PassShape, batch: PassBatch) -> None:
     # Where the grid has the rows of the pass.
     places = np.arange(batch.num_rows) + np.repeat(np.arange(batch.num_sequences) * shape.rows - starts, counts)
     _fill_padded(tables["wanted"], places[batch.logit_rows])
+    _fill_padded(tables["best"], places[batch.best_rows])
     _fill_padded(tables["places"], places)
 
 

@@ -27,6 +27,8 @@ GRAPH_BYTES = 1 << 30
 _MOST_RECORDINGS = 96
 """Of one owner. A text that grows past a bound of keys leaves those of shorter texts behind."""
 _MOST_SEEN = 1024
+_LEAST_REPLAYS = 16
+"""Of a recording on average, before it makes room for others."""
 
 
 class Recorder(ABC):
@@ -41,6 +43,8 @@ class Recorder(ABC):
         self.device, self.most_bytes = device, most_bytes
         self.nbytes = 0
         """Memory that recordings take."""
+        self.recordings = self.replays = 0
+        """Made, and asked for again, since memory was last full."""
         self._owners: WeakSet[Recordings[Any]] = WeakSet()
 
     @abstractmethod
@@ -55,13 +59,18 @@ class Recorder(ABC):
         """Remember who owns recordings."""
         self._owners.add(owner)
 
-    def make_room(self) -> None:
-        """Where memory is full, drop all recordings of all owners."""
-        if self.nbytes >= self.most_bytes:
-            for owner in self._owners:
-                owner.clear()
-            self.nbytes = 0
-            self._give_back()
+    def make_room(self) -> bool:
+        """Whether there is memory for a further recording. Where it is full, all recordings of all owners are dropped;
+        but not before they have paid, since making one takes as long as several passes."""
+        if self.nbytes < self.most_bytes:
+            return True
+        if self.replays < _LEAST_REPLAYS * self.recordings:
+            return False
+        for owner in self._owners:
+            owner.clear()
+        self.nbytes = self.recordings = self.replays = 0
+        self._give_back()
+        return True
 
     @abstractmethod
     def _give_back(self) -> None:
@@ -124,7 +133,7 @@ def recorder_of(device: torch.device) -> CudaGraphs | None:
 class Recordings(Generic[Made]):
     """What one owner has recorded, by shape: from the second time on that a shape is asked for.
 
-    Those that were not asked for longest are dropped. When the recorder's memory is full, all owners begin afresh.
+    Those that were not asked for longest are dropped.
 
     Args:
         recorder: shared with other owners.
@@ -154,6 +163,7 @@ class Recordings(Generic[Made]):
         made = self._made.get(shape)
         if made is not None:
             self._made.move_to_end(shape)
+            self.recorder.replays += 1
             return made
         if self._off:
             return None
@@ -162,7 +172,8 @@ class Recordings(Generic[Made]):
             if len(self._seen) > _MOST_SEEN:
                 self._seen.popitem(last=False)
             return None
-        self.recorder.make_room()
+        if not self.recorder.make_room():
+            return None
         while len(self._made) >= self._most:
             self._made.popitem(last=False)
         try:
@@ -176,6 +187,7 @@ class Recordings(Generic[Made]):
                 str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
             )
             return None
+        self.recorder.recordings += 1
         self._made[shape] = made
         return made
 
