@@ -5,15 +5,18 @@
         --temperature 0.8 --tokens 1 --device cuda
 
 Lines of the file are as ``headstart train --prompts`` reads them. Of ``turns`` all are asked, one after the other, and
-each such conversation is one document. Temperatures take turns from line to line.
+each such conversation is one document. Temperatures take turns from line to line. A second run goes on where the first
+one ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from multiprocessing import Pool
 from pathlib import Path
 
@@ -36,17 +39,22 @@ class Conversation:
     """What is asked, as tokens, and what has been said."""
 
     questions: list[list[int]]
-    """The first prompt, and what stands between an answer and the next one."""
+    """Not asked yet: the first prompt, then what stands between an answer and the next one."""
     temperature: float
     tokens: list[int] = field(default_factory=list)
     answers: list[bool] = field(default_factory=list)
 
-    def ask(self, turn: int, ends: Sequence[int]) -> None:
-        if turn and self.tokens[-1] in ends:
+    def ask(self, ends: Sequence[int]) -> None:
+        """The next question."""
+        if self.tokens and self.tokens[-1] in ends:
             # The question brings the end of the answer before it along.
             self.tokens.pop()
             self.answers.pop()
-        self.add(self.questions[turn], False)
+        self.add(self.questions.pop(0), False)
+
+    @property
+    def document(self) -> Document:
+        return Document(np.asarray(self.tokens, np.int32), np.asarray(self.answers))
 
     def add(self, tokens: list[int], answer: bool) -> None:
         self.tokens += tokens
@@ -111,40 +119,40 @@ def main() -> None:
     config, weights = load_decoder(checkpoint, torch.float32)
     decoder = StaticDecoder(config, weights, torch.device(given.device))
     ends = list(dict.fromkeys((*config.eos_token_ids, *tokenizer.eos_token_ids)))
-    began, written = time.perf_counter(), 0
-    order = np.random.default_rng(given.seed).permutation(len(asked))
-    done: list[Conversation] = []
-    # A stretch of the file at a time, the longest prompts of it together; second turns follow at once.
-    stretch = 4 * given.batch
-    for first in range(0, len(order), stretch):
-        members = [asked[index] for index in order[first : first + stretch]]
-        for turn in range(max(len(each.questions) for each in members)):
-            speaking = [each for each in members if turn < len(each.questions)]
-            for each in speaking:
-                each.ask(turn, ends)
-            speaking.sort(key=lambda each: len(each.tokens))
-            for start in range(0, len(speaking), given.batch):
-                part = speaking[start : start + given.batch]
-                said = decoder.decode(
-                    [each.tokens for each in part], [each.temperature for each in part], given.answer_tokens, ends
-                )
-                for each, answer in zip(part, said, strict=True):
-                    each.add(answer.tolist(), True)
-                    written += len(answer)
-        done += members
-        spent = time.perf_counter() - began
-        print(f"{len(done)} of {len(asked)}: {written} tokens, {written / spent:.0f} a second", flush=True)
-        if spent > given.seconds:
-            break
     about = {
         "target_digest": checkpoint.digest(),
         "temperatures": temperatures,
         "prompts": [given.prompts.name],
         "seed": given.seed,
     }
-    documents = [Document(np.asarray(each.tokens, np.int32), np.asarray(each.answers)) for each in done]
-    Corpus(given.out, about).extend(documents)
+    corpus = Corpus(given.out, about)
+    began, written = time.perf_counter(), 0
+    order = np.random.default_rng(given.seed).permutation(len(asked))[len(corpus) :]
+    # A stretch of the file at a time, prompts of like length together; a conversation that goes on does so in the next.
+    stretch, coming, waiting = 4 * given.batch, iter(order), list[Conversation]()
+    while members := [asked[index] for index in islice(coming, stretch)] or waiting:
+        members = [*waiting, *(each for each in members if not each.tokens)]
+        for each in members:
+            each.ask(ends)
+        members.sort(key=lambda each: len(each.tokens))
+        for start in range(0, len(members), given.batch):
+            part = members[start : start + given.batch]
+            said = decoder.decode(
+                [each.tokens for each in part], [each.temperature for each in part], given.answer_tokens, ends
+            )
+            for each, answer in zip(part, said, strict=True):
+                each.add(answer.tolist(), True)
+                written += len(answer)
+        waiting = [each for each in members if each.questions]
+        corpus.extend([each.document for each in members if not each.questions])
+        spent = time.perf_counter() - began
+        print(f"{len(corpus)} of {len(asked)}: {written} tokens, {written / spent:.0f} a second", flush=True)
+        if spent > given.seconds:
+            break
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -173,7 +173,10 @@ class Backend(Protocol):
         ...
 
     def forward(self, batch: PassBatch, storage: KVStorage) -> PassOutput:
-        """Run one pass: write the rows' keys and values, return the logits and taps asked for."""
+        """Run one pass: write the rows' keys and values, return the logits and taps asked for.
+
+        It is over when it returns, on an accelerator too: passes are timed, and drafts planned by their times.
+        """
         ...
 
 

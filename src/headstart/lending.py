@@ -20,9 +20,9 @@ from headstart.loading import Model, create_backend, create_encoder_decoder, loa
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
 from headstart.models.encoder_decoder_weights import select_decoder_layers
+from headstart.models.layer_selection import select_layers
 from headstart.models.multi_token import MultiTokenModules, load_multi_token
 from headstart.models.weight_loading import config_of, load_decoder, load_tables
-from headstart.models.weights import select_layers
 from headstart.reading import Reading
 from headstart.runner import ModelRunner
 

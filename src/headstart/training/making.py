@@ -18,8 +18,9 @@ from headstart.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.heads.tables import TargetTables
 from headstart.loading import Model
 from headstart.models.config import ModelConfig
+from headstart.models.layer_selection import choose_layers, select_layers
 from headstart.models.saving import check_writable
-from headstart.models.weights import DecoderWeights, choose_layers, select_layers
+from headstart.models.weights import DecoderWeights
 from headstart.training.block_objective import BlockObjective
 from headstart.training.draft_objective import DraftModelObjective
 from headstart.training.eagle_objective import EagleObjective

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headstart.backends.torch.device import parse_device
 from headstart.backends.torch.trainable import is_trainable
 from headstart.enumerations import Precision
 from headstart.errors import ConfigError
@@ -113,11 +116,8 @@ def train_head(
     name, head = trunk_of(name, head)
     _require_own(out)
     place = _place(device)
-    if place.type == "cuda" and wishes.precision == "bf16":
-        # What autocast leaves in float32 need not be more exact than three passes of bf16 would be.
-        torch.set_float32_matmul_precision("high")
     keep_freed()
-    with join_team(place) as team:
+    with _products(place, wishes.precision), join_team(place) as team:
         if minutes is not None:
             told.left(budget.left)
         told.begin(f"Loading {model}", None)
@@ -254,7 +254,25 @@ def _place(device: str | None) -> torch.device:
         raise ConfigError(f"device is {device!r}; give cpu or cuda.")
     if kind == "cuda" and found != "cuda":
         raise ConfigError(f"device is {device!r}, but PyTorch finds no GPU here; give cpu.")
-    return torch.device(device or found)
+    if device in (None, "cuda") and found == "cuda" and "LOCAL_RANK" in os.environ:
+        # Of several processes each has a GPU of its own (``torchrun``).
+        return parse_device(f"cuda:{os.environ['LOCAL_RANK']}")
+    return parse_device(device or found)
+
+
+@contextmanager
+def _products(place: torch.device, precision: str) -> Iterator[None]:
+    """Inside, what autocast leaves in float32 on CUDA need not be more exact than three passes of bf16 would be.
+
+    Only inside: the process may serve in float32 afterwards.
+    """
+    before = torch.get_float32_matmul_precision()
+    if place.type == "cuda" and precision == "bf16":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _states_bytes(wanted_gb: float) -> int:

@@ -9,7 +9,7 @@ import torch
 
 from devices import PLACES, on
 from headstart import LLM, SamplingParams, SpeculationParams
-from headstart.backends.torch.device import available_devices, parse_device
+from headstart.backends.torch.device import available_devices, avoid_attention_plans, finish, parse_device
 from headstart.backends.torch.kit import TorchKit
 from headstart.errors import ConfigError
 from headstart.sampling.structured import StructuredOutputsParams
@@ -84,6 +84,41 @@ def test_requests_of_every_kind_run_where_nothing_is_left_on_the_processor(tiny_
                 ]
             )
     assert said[0] == said[1]
+
+
+class Stream:
+    """Counts who waits for it."""
+
+    waits = 0
+
+    def synchronize(self) -> None:
+        Stream.waits += 1
+
+
+def test_a_pass_is_over_when_it_returns(tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of drafts rest on the times of passes, which an accelerator only begins when it is asked for them."""
+    over: list[torch.device] = []
+    monkeypatch.setattr("headstart.backends.torch.backend.finish", over.append)
+    with on("simulated") as device:
+        llm = LLM(tiny_model_dir, "none", precision="fp32", device=device)
+        llm.generate(PROMPTS, GREEDY)
+        assert over == [torch.device(device)] * llm.engine.runner.passes
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
+    finish(torch.device("cuda:1"))
+    finish(torch.device("cpu"))
+    assert Stream.waits == 1
+
+
+def test_attention_is_not_planned_anew_for_every_length() -> None:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        avoid_attention_plans(torch.device("cpu"))
+        assert torch.backends.cuda.cudnn_sdp_enabled()
+        avoid_attention_plans(torch.device("cuda:0"))
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def test_precisions_of_the_processor_are_refused_elsewhere() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from headstart.backend import BackendKit
 from headstart.backends.torch.attention import AttentionLayout
 from headstart.backends.torch.decoder import Decoder, called_experts
+from headstart.backends.torch.device import avoid_attention_plans, finish
 from headstart.backends.torch.kit import TorchKit
 from headstart.backends.torch.mixers import cache_row, state_shapes
 from headstart.backends.torch.recorded_pass import RecordedPasses, can_record
@@ -104,6 +105,7 @@ class TorchBackend:
         self.config = config
         self.dtype = dtype
         self.device = torch.device(device)
+        avoid_attention_plans(self.device)
         # From an accelerator, tokens come faster than logits.
         self.finds_best = self.device.type != "cpu"
         self.kit: BackendKit = kit or TorchKit(self.device, recorder)
@@ -146,6 +148,7 @@ class TorchBackend:
         if storage.recorded is not None:
             output = storage.recorded.forward(batch, depth)
             if output is not None:
+                finish(self.device)
                 return output
         layers = decoder.layers[:depth]
         sights = {layer.sight for layer in layers if layer.attends}
@@ -169,6 +172,7 @@ class TorchBackend:
         shown = decoder.run(hidden, storage.layers[:depth], shared, batch.taps, rows, best_rows)
         best = shown.best.numpy(force=True) if len(batch.best_rows) else None
         experts = None if config.experts is None else called_experts(layers)
+        finish(self.device)
         taps = TapStates.of({tap: shown.states[tap] for tap in batch.taps})
         return PassOutput(shown.logits, taps, best, experts)
 

@@ -29,10 +29,11 @@ class TorchKit:
     """
 
     rows = None
-    has_cheap_rows = False
 
     def __init__(self, device: torch.device | str = "cpu", recorder: Recorder | None = None) -> None:
         self.device, self._recorder = torch.device(device), recorder
+        # An accelerator waits for weights, however few rows there are.
+        self.has_cheap_rows = self.device.type != "cpu"
 
     def head_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> EaglePass:
         """See ``BackendKit``."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backends.torch.trainable import TrainableDecoder
+from headstart.errors import ConfigError
 from headstart.models.config import ModelConfig
 from headstart.models.weights import DecoderWeights
 
@@ -35,10 +36,15 @@ class StaticDecoder:
         device: where it runs.
 
     Raises:
-        ConfigError: gradients are not for a model of this kind.
+        ConfigError: it is of another kind.
     """
 
     def __init__(self, config: ModelConfig, weights: DecoderWeights, device: torch.device) -> None:
+        if config.attention_softcap is not None or any(layer.window is not None for layer in config.layers):
+            raise ConfigError(
+                f"{config.name or config.family} has windows or softcaps, which are not decoded in tables of a fixed "
+                "size; let the engine write its text."
+            )
         self._config, self._device = config, device
         self._decoder = TrainableDecoder(config, weights, frozen=True, device=device).to(torch.bfloat16)
         self._head = weights.head.weight.to(device, torch.bfloat16)
@@ -86,9 +92,9 @@ class StaticDecoder:
         positions = torch.arange(tokens.shape[1], device=self._device).expand(len(tokens), -1)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            tables.keys[layer, rows, : tokens.shape[1]] = k.to(torch.bfloat16)
-            tables.values[layer, rows, : tokens.shape[1]] = v.to(torch.bfloat16)
             q, k, v = (heads.to(torch.bfloat16).transpose(1, 2) for heads in (q, k, v))
+            tables.keys[layer, rows, :, : tokens.shape[1]] = k
+            tables.values[layer, rows, :, : tokens.shape[1]] = v
             # What stands behind a prompt is padding, which only padding sees.
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self._config.scale, enable_gqa=True)
             return mixed.transpose(1, 2).flatten(2)
@@ -100,18 +106,20 @@ class StaticDecoder:
 
     def _step(self, tables: _Tables, ends: Tensor) -> None:
         """One token more of every sequence."""
-        kv_heads, head_dim = self._config.num_kv_heads, self._config.head_dim
+        hidden = (tables.places > tables.positions[:, None])[:, None]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = tables.keys[layer], tables.values[layer]
-            keys[tables.rows, tables.positions] = k[:, 0].to(torch.bfloat16)
-            values[tables.rows, tables.positions] = v[:, 0].to(torch.bfloat16)
-            # The heads that share keys stand as rows of one product.
-            queries = q[:, 0].to(torch.bfloat16).view(len(q), kv_heads, -1, head_dim)
-            sees = (tables.places <= tables.positions[:, None])[:, None, None]
-            keys, values = keys.transpose(1, 2), values.transpose(1, 2)
-            mixed = F.scaled_dot_product_attention(queries, keys, values, sees, scale=self._config.scale)
-            return mixed.flatten(1)[:, None]
+            place = tables.rows[:, None], tables.kv_heads, tables.positions[:, None]
+            keys[place] = k[:, 0].to(torch.bfloat16)
+            values[place] = v[:, 0].to(torch.bfloat16)
+            # The heads that share keys stand as rows of one product: kernels of attention take many rows at a time, and
+            # there are few.
+            queries = (q[:, 0] * self._config.scale).to(torch.bfloat16)
+            queries = queries.view(-1, queries.shape[1] // self._config.num_kv_heads, queries.shape[2])
+            scores = torch.bmm(queries, keys.flatten(0, 1).transpose(1, 2)).view(len(q), -1, tables.length)
+            shares = scores.float().masked_fill(hidden, -torch.inf).softmax(-1).to(torch.bfloat16)
+            return torch.bmm(shares.view(len(queries), -1, tables.length), values.flatten(0, 1)).view(len(q), 1, -1)
 
         with torch.autocast(self._device.type, torch.bfloat16, cache_enabled=False):
             inputs = self._decoder.embed(tables.tokens[:, None])
@@ -129,10 +137,11 @@ class _Tables:
 
     def __init__(self, config: ModelConfig, rows: int, length: int, device: torch.device) -> None:
         self.length = length
-        shape = (config.num_layers, rows, length, config.num_kv_heads, config.head_dim)
+        shape = (config.num_layers, rows, config.num_kv_heads, length, config.head_dim)
         self.keys, self.values = (torch.zeros(shape, dtype=torch.bfloat16, device=device) for _ in range(2))
         self.tokens, self.positions = (torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(2))
         self.rows, self.places = torch.arange(rows, device=device), torch.arange(length, device=device)
+        self.kv_heads = torch.arange(config.num_kv_heads, device=device)
         self.logits = torch.zeros(rows, config.vocab_size, device=device)
         self.temperatures = torch.zeros(rows, 1, device=device)
         self.finished = torch.zeros(rows, dtype=torch.bool, device=device)
