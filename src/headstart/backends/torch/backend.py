@@ -111,6 +111,7 @@ class TorchBackend:
         self.kit: BackendKit = kit or TorchKit(self.device, recorder)
         self.name = NAMES.get(dtype, f"torch-{dtype}".replace("torch.", ""))
         self._recorder = recorder if can_record(config) else None
+        self.unrecorded = 0 if self._recorder is None else 2
         with torch.inference_mode():
             self.decoder = Decoder(config, weights, dtype, self.device)
 
