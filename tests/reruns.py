@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
+from devices import PLACES, on
 from headstart.backends.torch.recorder import Recorder, Run
+
+RECORDED_PLACES = [*PLACES, "recorded"]
+"""The devices for tests, and once more the simulated one, which records."""
 
 
 class Reruns(Recorder):
@@ -40,3 +46,14 @@ class Reruns(Recorder):
     def _give_back(self) -> None:
         """See ``Recorder``."""
         self.dropped += 1
+
+
+@contextmanager
+def recording_on(place: str) -> Iterator[str]:
+    """``on`` for ``RECORDED_PLACES``."""
+    if place == "recorded":
+        with patch("headstart.loading.recorder_of", Reruns), on("simulated") as device:
+            yield device
+    else:
+        with on(place) as device:
+            yield device

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 import torch
 from head_toys import shake
 
-from devices import DEVICES, PLACES, on
+from devices import DEVICES
 from headstart.backends.native.heads import NativeEaglePass
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packing import read_matrix
@@ -30,7 +28,7 @@ from headstart.loading import Model, load_model
 from headstart.models.weight_loading import load_tables
 from headstart.sampling.params import SamplingParams
 from mapped_heads import map_rows
-from reruns import Reruns
+from reruns import RECORDED_PLACES, recording_on
 from tiny_checkpoint import write_tiny_model
 
 PROMPTS = [list(range(40, 40 + length)) for length in (1, 3, 30, 12)]
@@ -42,13 +40,11 @@ PARAMS = [
 ]
 
 
-@pytest.fixture(scope="module", params=[*PLACES, "recorded"])
+@pytest.fixture(scope="module", params=RECORDED_PLACES)
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     """On every device that is there, and on one that is simulated: heads are computed where their target is. There
     passes and drafts are recorded, too."""
-    recorded = request.param == "recorded"
-    recorder = patch("headstart.loading.recorder_of", Reruns) if recorded else nullcontext()
-    with recorder, on("simulated" if recorded else request.param) as device:
+    with recording_on(request.param) as device:
         yield load_model(write_tiny_model(tmp_path_factory.mktemp("model")), "fp32", device=device)
 
 
