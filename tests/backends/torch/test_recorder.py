@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from devices import on
 from headstart.backends.torch.recorder import Recordings, Run, recorder_of
 from reruns import Reruns
 
@@ -100,3 +101,24 @@ def test_only_cuda_records(name: str) -> None:
 
 def test_one_recorder_serves_all_models_of_a_device() -> None:
     assert recorder_of(torch.device("cuda:0")) is recorder_of(torch.device("cuda:0")) is not None
+
+
+@pytest.mark.parametrize("work", ["item", "nonzero", "bool index", "list", "to the processor", "unique"])
+def test_the_recorder_of_tests_refuses_what_waits_for_a_device(work: str) -> None:
+    with on("simulated") as device, torch.inference_mode():
+        there = torch.arange(4).to(device)
+        works = {
+            "item": lambda: there.sum().item(),
+            "nonzero": lambda: there.nonzero(),
+            "bool index": lambda: there[there > 1],
+            "list": lambda: torch.tensor([1, 2], device=device),
+            "to the processor": lambda: there.cpu(),
+            "unique": lambda: torch.unique(there),
+        }
+        owner = Reruns(torch.device(device))
+        with pytest.raises(RuntimeError, match="capturing"):
+            owner.record(lambda: [works[work](), there])  # type: ignore[list-item]
+        assert [each.tolist() for each in owner.record(lambda: [there + 1, torch.arange(2, device=device)])()] == [
+            [1, 2, 3, 4],
+            [0, 1],
+        ]
