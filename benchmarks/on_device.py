@@ -31,9 +31,11 @@ from headstart.analysis.provenance import finished, model_record, provenance
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
 from headstart.backends.torch.backend import TorchBackend
 from headstart.backends.torch.device import available_devices, finish, parse_device
+from headstart.backends.torch.recorder import recorder_of
 from headstart.drafting.options import pieces
 from headstart.errors import HeadstartError
 from headstart.loading import load_model
+from headstart.reading import Reading
 from headstart.runner import Span
 from headstart.sampling.params import SamplingParams
 
@@ -88,10 +90,13 @@ def measure_rates(device: torch.device, tiny: bool) -> dict[str, float]:
     return {"copy_bytes_per_second": 2 * size / copied, "bf16_operations_per_second": 2 * side**3 / multiplied}
 
 
-def measure_shape(name: str, device: torch.device, context: int, copy_rate: float, seconds: float) -> dict[str, Any]:
-    """Passes of a random target, in about so many seconds."""
+def measure_shape(
+    name: str, device: torch.device, context: int, copy_rate: float, seconds: float, graphs: bool
+) -> dict[str, Any]:
+    """Passes of a random target, in about so many seconds; ``graphs``: recorded ones."""
     config, weights = random_model(**ALL_SHAPES[name], device=device, one_layer=False)
-    backend = TorchBackend(config, weights, torch.bfloat16, device)
+    recorder = recorder_of(device) if graphs else None
+    backend = TorchBackend(config, weights, torch.bfloat16, device, recorder=recorder)
     read = backend.nbytes - backend.decoder.embedding.nbytes
     bench = Workbench(backend, max_context=context + 2 * ROWS[-1], max_sequences=BATCH)
     text = np.random.default_rng(0).integers(config.vocab_size, size=context).tolist()
@@ -200,9 +205,11 @@ def differences(bench: Workbench, plain: Sequence[Any], others: Sequence[Any]) -
             yield {"prompt": number, "token": parting.index, "gap": parting.gap, "tie": tie}
 
 
-def measure_model(name: str, device: torch.device, drafters: Sequence[str], max_tokens: int) -> dict[str, Any]:
+def measure_model(
+    name: str, device: torch.device, drafters: Sequence[str], max_tokens: int, graphs: bool
+) -> dict[str, Any]:
     """A model's texts on prompts of the package."""
-    model = load_model(name, device=device)
+    model = load_model(name, device=device, reading=Reading(cuda_graphs=graphs))
     bench = Workbench.of_model(model, max_context=1024)
     encoded = [encode_turns(model, prompt.turns[:1], []) for prompt in choose(read_prompts(), 1)]
     prompts = [tokens for tokens in encoded if bench.fits(tokens, max_tokens)][:_PROMPTS]
@@ -241,6 +248,8 @@ def main() -> None:
     parser.add_argument("--model", help="whose texts are decoded too: a directory, file or name")
     parser.add_argument("--drafters", default="ngram,eagle3,auto", help="for the model")
     parser.add_argument("--max-tokens", type=int, default=96, help="of a text")
+    graphs = argparse.BooleanOptionalAction
+    parser.add_argument("--cuda-graphs", action=graphs, default=True, help="record passes, where the device can")
     parser.add_argument("--out", type=Path, help="JSON file, written anew after each part")
     wanted = parser.parse_args()
     shapes = [] if wanted.shapes == "none" else wanted.shapes.split(",")
@@ -266,11 +275,11 @@ def main() -> None:
     parts: list[Callable[[], dict[str, Any]]] = []
     if wanted.model:
         drafters = pieces(wanted.drafters, ",")
-        parts.append(lambda: measure_model(wanted.model, device, drafters, wanted.max_tokens))
+        parts.append(lambda: measure_model(wanted.model, device, drafters, wanted.max_tokens, wanted.cuda_graphs))
     for place, shape in enumerate(shapes):
         parts.append(
             lambda shape=shape, place=place: measure_shape(  # type: ignore[misc]
-                shape, device, wanted.context, copy_rate, clock.left / (2 * (len(shapes) - place))
+                shape, device, wanted.context, copy_rate, clock.left / (2 * (len(shapes) - place)), wanted.cuda_graphs
             )
         )
     for part in parts:

@@ -196,3 +196,11 @@ class RunsStretches(Protocol):
     """A backend that can run several rounds at once."""
 
     stretches: Stretches
+
+
+@runtime_checkable
+class RecordsPasses(Protocol):
+    """A backend that records a pass when one of its shape comes again."""
+
+    unrecorded: int
+    """Passes of a shape that take longer than all others: those before it is recorded, and that which records it."""

@@ -41,11 +41,12 @@ class Running:
     backend: options.Backend = enumerations.BackendChoice.AUTO
     trust_remote_code: options.TrustRemoteCode = False
     lora: options.Lora = None
+    cuda_graphs: options.CudaGraphs = True
     max_context: options.MaxContext = None
 
     @property
     def reading(self) -> Reading:
-        return Reading(self.backend, self.trust_remote_code, self.lora)
+        return Reading(self.backend, self.trust_remote_code, self.lora, self.cuda_graphs)
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,11 @@ class Reader:
     backend: options.Backend = enumerations.BackendChoice.AUTO
     trust_remote_code: options.TrustRemoteCode = False
     lora: options.Lora = None
+    cuda_graphs: options.CudaGraphs = True
 
     @property
     def reading(self) -> Reading:
-        return Reading(self.backend, self.trust_remote_code, self.lora)
+        return Reading(self.backend, self.trust_remote_code, self.lora, self.cuda_graphs)
 
 
 @dataclass(frozen=True)
