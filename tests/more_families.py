@@ -98,6 +98,20 @@ LLAMA4: dict[str, Any] = {**TINY, **MOE, "intermediate_size_mlp": 80, "attention
     "head_dim": 16,
 }
 
+GEMMA4: dict[str, Any] = {**TINY, "num_hidden_layers": 6, "head_dim": 16, "global_head_dim": 32} | {
+    "sliding_window": 7,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+    "hidden_size_per_layer_input": 12,
+    "vocab_size_per_layer_input": 250,
+    "final_logit_softcapping": 20.0,
+}
+GEMMA3N: dict[str, Any] = {**GEMMA4, "intermediate_size": [72, 80, 72, 64, 72, 72], "laurel_rank": 10} | {
+    "altup_num_inputs": 3,
+    "activation_sparsity_pattern": [0.9, 0.0, 0.3, 0.0, 0.6, 0.0],
+}
+
 MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2-relu": (
         "GPT2",
@@ -137,6 +151,24 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4": ("Glm4", {**TINY, "head_dim": 16}),
     "gemma": ("Gemma", {**TINY, "head_dim": 16, "hidden_act": "gelu"}),
     "vaultgemma": ("VaultGemma", {**TINY, **WINDOWS, "head_dim": 16, "query_pre_attn_scalar": 12}),
+    "gemma3n_text": ("Gemma3nText", GEMMA3N),
+    "gemma3n_text-plain": (
+        "Gemma3nText",
+        {**GEMMA3N, "altup_correct_scale": False, "altup_num_inputs": 2, "num_kv_shared_layers": 0}
+        | {"activation_sparsity_pattern": None, "intermediate_size": 72},
+    ),
+    "gemma4_text": ("Gemma4Text", GEMMA4),
+    "gemma4_text-experts": (
+        "Gemma4Text",
+        {**GEMMA4, "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 24}
+        | {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True}
+        | {"num_global_key_value_heads": 1},
+    ),
+    "gemma4_unified_text": (
+        "Gemma4UnifiedText",
+        {**TINY, "head_dim": 16, "global_head_dim": 32, "sliding_window": 7, "attention_k_eq_v": True}
+        | {"num_global_key_value_heads": 1},
+    ),
     "granite_swa": ("GraniteSWA", {**TINY, **WINDOWS, **SCALED, "layer_rope_theta": [1e4, 0, 1e3]}),
     "llava": ("Llava", {"text_config": {**TINY, "model_type": "llama"}, "vision_config": EYES}),
     "llava-qwen2": ("Llava", {"text_config": {**TINY, "model_type": "qwen2"}, "vision_config": EYES}),

@@ -111,6 +111,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 _MODELS = {
     "Gemma3Text": "Gemma3ForCausalLM",
     "Gemma3": "Gemma3ForConditionalGeneration",
+    "Gemma3nText": "Gemma3nForCausalLM",
+    "Gemma4Text": "Gemma4ForCausalLM",
+    "Gemma4UnifiedText": "Gemma4UnifiedForCausalLM",
     "GPT2": "GPT2LMHeadModel",
     "Llama4Text": "Llama4ForCausalLM",
     "Qwen3_5Text": "Qwen3_5ForCausalLM",
@@ -139,6 +142,8 @@ def make_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
         for name, buffer in model.named_buffers():
             if "correction" in name or "expert_bias" in name:
                 buffer.normal_(0, 0.2)
+            elif "layer_scalar" in name:
+                buffer.uniform_(0.7, 1.3)
     return model
 
 

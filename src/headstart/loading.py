@@ -316,7 +316,8 @@ def _accelerator_dtype(precision: Precision, device: torch.device) -> torch.dtyp
 def _torch_bytes(weights: DecoderWeights, dtype: torch.dtype) -> int:
     """Of the weights as PyTorch keeps them, and of the largest matrix while it is read and copied."""
     matrices = [linear.matrix for linear in weights.linears]
-    sizes = [math.prod(each.shape) for each in (*matrices, weights.table)]
+    tables = [weights.table] if weights.layer_inputs is None else [weights.table, weights.layer_inputs.whole]
+    sizes = [math.prod(each.shape) for each in (*matrices, *tables)]
     positions = 0 if weights.positions is None else weights.positions.numel()
     return (sum(sizes) + positions) * dtype.itemsize + 4 * max(sizes)
 

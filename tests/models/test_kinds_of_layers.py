@@ -23,6 +23,8 @@ KINDS = {
     "ALiBi": "bloom",
     "sinks": "gpt_oss",
     "latent attention": "deepseek_v3",
+    "streams": "gemma3n_text",
+    "keys of earlier layers": "gemma4_text",
     "short convolution": "lfm3",
     "Mamba": "jamba",
     "Mamba-2": "nemotron_h",

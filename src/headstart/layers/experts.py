@@ -33,12 +33,23 @@ class ExpertsParts(Protocol):
     def shared(self) -> MlpParts | None: ...
     @property
     def shared_gate(self) -> Operation | None: ...
+    @property
+    def router_norm(self) -> Operation | None: ...
+    @property
+    def own_scales(self) -> Tensor | None: ...
 
 
-def run_experts(config: ExpertsConfig, parts: ExpertsParts, x: Tensor, activation: str) -> tuple[Tensor, int]:
-    """[..., hidden] -> [..., hidden], and how many distinct experts these rows call."""
+def run_experts(
+    config: ExpertsConfig, parts: ExpertsParts, x: Tensor, activation: str, routed: Tensor | None = None
+) -> tuple[Tensor, int]:
+    """[..., hidden] -> [..., hidden], and how many distinct experts these rows call; ``routed``: what the router reads
+    in place of ``x``."""
     rows = x.reshape(-1, x.shape[-1])
-    chosen, weights = choose_experts(config, parts.router(rows.float()), parts.correction)
+    told = (x if routed is None else routed).reshape(rows.shape).float()
+    told = told if parts.router_norm is None else parts.router_norm(told)
+    chosen, weights = choose_experts(config, parts.router(told), parts.correction)
+    if parts.own_scales is not None:
+        weights = weights * parts.own_scales[chosen]
     mixed = torch.zeros_like(rows)
     called = torch.unique(chosen).tolist()
     for expert in called:

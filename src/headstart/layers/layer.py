@@ -80,6 +80,21 @@ class LayerParts(Protocol):
     def mlp_post_norm(self) -> Operation | None: ...
     @property
     def channel(self) -> Operation | None: ...
+    @property
+    def side(self) -> Operation | None:
+        """A second path beside the mixer, on the normed stream; see ``ModelConfig.side_rank``."""
+        ...
+
+
+class SideParts(Protocol):
+    """By the names of ``SideWeights``."""
+
+    @property
+    def down(self) -> Operation: ...
+    @property
+    def up(self) -> Operation: ...
+    @property
+    def norm(self) -> Operation: ...
 
 
 class HeadLayerParts(AttentionParts, MlpParts, Protocol):
@@ -104,15 +119,29 @@ def run_attention(
 
 
 def run_mlp(
-    parts: MlpParts, x: Tensor, activation: str = "silu", gated: bool = True, curve: Tensor | None = None
+    parts: MlpParts,
+    x: Tensor,
+    activation: str = "silu",
+    gated: bool = True,
+    curve: Tensor | None = None,
+    cut: float | None = None,
 ) -> Tensor:
-    """[..., hidden] -> [..., hidden]; ``curve``: of xielu."""
+    """[..., hidden] -> [..., hidden]; ``curve``: of xielu; ``cut``: so many standard deviations above a row's mean gate
+    counts as 0, and what is below it, too."""
     raised = parts.up(x)
     activate = ACTIVATIONS[activation] if curve is None else partial(xielu, curve=curve)
     if not gated:
         return parts.down(activate(raised))
     gate, up = raised.chunk(2, dim=-1)
+    if cut is not None:
+        least = gate.mean(-1, keepdim=True) + gate.std(-1, keepdim=True, correction=0) * cut
+        gate = F.relu(gate - least)
     return parts.down(activate(gate) * up)
+
+
+def run_side(parts: SideParts, x: Tensor) -> Tensor:
+    """[..., hidden] -> [..., hidden] (LAuReL, low-rank: Menghani et al. 2024, section 2.2, with a norm)."""
+    return x + parts.norm(parts.up(parts.down(x)))
 
 
 def run_layer(config: ModelConfig, parts: LayerParts, hidden: Tensor, mix: Operation | None) -> Tensor:
@@ -125,6 +154,8 @@ def run_layer(config: ModelConfig, parts: LayerParts, hidden: Tensor, mix: Opera
         read = normed if config.shared_norm else _normed(parts.mlp_norm, hidden)
         return hidden + attended + parts.channel(read)
     hidden = hidden + _normed(parts.attention_post_norm, attended)
+    if parts.side is not None:
+        hidden = (hidden + parts.side(normed)) * 2**-0.5
     changed = parts.channel(_normed(parts.mlp_norm, hidden))
     return hidden + _normed(parts.mlp_post_norm, changed)
 

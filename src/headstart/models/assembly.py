@@ -16,25 +16,34 @@ from headstart.models.config import (
     HeadNorms,
     LatentConfig,
     LayerConfig,
+    LayerInputsConfig,
     Mamba2Config,
     MambaConfig,
+    StreamsConfig,
 )
 from headstart.models.layout_tensors import LayoutTensors, Shape, require_weights, stacked
 from headstart.models.stored import FileMatrix, MatrixPart
 from headstart.models.weights import (
     AttentionWeights,
+    ChannelWeights,
     ConvolutionWeights,
     DecoderWeights,
     DeltaWeights,
     ExpertsWeights,
     LatentWeights,
+    LayerInputsWeights,
+    LayerInputWeights,
     LayerWeights,
     LinearWeights,
     Mamba2Weights,
     MambaWeights,
     MixerWeights,
+    MlpAndExpertsWeights,
     MlpWeights,
     NormWeights,
+    SideWeights,
+    StreamEndsWeights,
+    StreamsWeights,
     TwoMixersWeights,
 )
 
@@ -72,6 +81,8 @@ class Assembly(LayoutTensors):
             positions=positions,
             rope_factors=factors,
             embedding_norm=embedding_norm,
+            streams=None if config.streams is None else self._stream_ends(config.streams),
+            layer_inputs=None if config.layer_inputs is None else self._layer_inputs(config.layer_inputs),
         )
 
     def tables(self) -> tuple[FileMatrix, FileMatrix]:
@@ -104,14 +115,70 @@ class Assembly(LayoutTensors):
             return self._norm(self.layout.layer.get(role, "").format(i=index), role, config.hidden_size)
 
         mixes, has_channel = layer.mixer != "none", layer.channel != "none"
+        reads_stream = layer.channel == "mlp+experts"  # whose norms are its own
         return LayerWeights(
             mixer=self._mixer(index, layer) if mixes else None,
             channel=self._channel(index, layer) if has_channel else None,
             attention_norm=norm("attention_norm") if config.pre_norms and mixes else None,
-            mlp_norm=norm("mlp_norm") if config.pre_norms and has_channel and not config.shared_norm else None,
+            mlp_norm=norm("mlp_norm")
+            if config.pre_norms and has_channel and not (config.shared_norm or reads_stream)
+            else None,
             attention_post_norm=norm("attention_post_norm") if config.post_norms else None,
             mlp_post_norm=norm("mlp_post_norm") if config.post_norms else None,
+            side=None if config.side_rank is None else self._side(index, config.side_rank),
+            streams=None if config.streams is None else self._streams(index, config.streams),
+            input=None
+            if config.layer_inputs is None or layer.input is None
+            else self._layer_input(index, config.layer_inputs),
+            scale=self._vector(index, "layer_scale", 1) if config.layer_scales else None,
         )
+
+    def _side(self, index: int, rank: int) -> SideWeights:
+        hidden = self.config.hidden_size
+        return SideWeights(
+            down=self._linear(index, {"side_down": rank}, hidden, False),
+            up=self._linear(index, {"side_up": hidden}, rank, False),
+            norm=self._norm_of(index, "side_norm"),
+        )
+
+    def _streams(self, index: int, streams: StreamsConfig) -> StreamsWeights:
+        hidden, count = self.config.hidden_size, streams.count
+        return StreamsWeights(
+            router=self._linear(index, {"stream_router": count}, hidden, False),
+            router_norm=self._norm_of(index, "stream_norm"),
+            predict=self._linear(index, {"stream_predict": count * count}, count, False),
+            correct=self._linear(index, {"stream_correct": count}, count, False),
+            scale=self._vector(index, "stream_scale", hidden) if streams.scaled else None,
+        )
+
+    def _stream_ends(self, streams: StreamsConfig) -> StreamEndsWeights:
+        hidden = self.config.hidden_size
+
+        def linears(name: str) -> tuple[LinearWeights, ...]:
+            names = (f"{self.prefix}{name.format(i=stream)}" for stream in range(streams.count - 1))
+            return tuple(self.matrix(each, (hidden, hidden)) for each in names)
+
+        return StreamEndsWeights(linears(self.layout.stream_spread), linears(self.layout.stream_merge))
+
+    def _layer_input(self, index: int, inputs: LayerInputsConfig) -> LayerInputWeights:
+        hidden = self.config.hidden_size
+        return LayerInputWeights(
+            gate=self._linear(index, {"input_gate": inputs.size}, hidden, False),
+            output=self._linear(index, {"input_output": hidden}, inputs.size, False),
+            norm=self._norm_of(index, "input_norm"),
+        )
+
+    def _layer_inputs(self, inputs: LayerInputsConfig) -> LayerInputsWeights:
+        layout, size = self.layout, inputs.count * inputs.size
+        table = self._part(f"{self.prefix}{layout.inputs_table}.weight", (inputs.vocab_size, size))
+        return LayerInputsWeights(
+            projection=self.matrix(f"{self.prefix}{layout.inputs_projection}", (size, self.config.hidden_size)),
+            norm=self._norm(layout.inputs_norm, "inputs_norm", inputs.size),
+            table=FileMatrix((table,), size, self.dtype, keeps=True),
+        )
+
+    def _norm_of(self, index: int, role: str) -> NormWeights:
+        return self._norm(self.layout.layer[role].format(i=index), role, self.config.hidden_size)
 
     def _mixer(self, index: int, layer: LayerConfig) -> MixerWeights:
         config = self.config
@@ -127,27 +194,44 @@ class Assembly(LayoutTensors):
         if layer.mixer in ("mamba2", "attention+mamba2"):
             assert config.mamba2 is not None
             mamba = self._mamba2(index, config.mamba2)
-            return mamba if layer.mixer == "mamba2" else TwoMixersWeights(self._attention(index), mamba)
+            return mamba if layer.mixer == "mamba2" else TwoMixersWeights(self._attention(index, layer), mamba)
         if layer.mixer == "delta":
             assert config.delta is not None
             return self._delta(index, config.delta)
-        return self._attention(index)
+        return self._attention(index, layer)
 
-    def _channel(self, index: int, layer: LayerConfig) -> MlpWeights | ExpertsWeights:
+    def _channel(self, index: int, layer: LayerConfig) -> ChannelWeights:
         config = self.config
         if layer.channel == "experts":
             assert config.experts is not None
             return self._experts(index, config.experts)
-        return self._mlp(index, ("gate", "up", "down"), config.mlp_size)
+        mlp = self._mlp(index, ("gate", "up", "down"), config.mlp_size if layer.mlp_size is None else layer.mlp_size)
+        if layer.channel == "mlp":
+            return mlp
+        assert config.experts is not None
+        return MlpAndExpertsWeights(
+            mlp=mlp,
+            experts=self._experts(index, config.experts),
+            mlp_norm=self._norm_of(index, "mlp_norm"),
+            mlp_post_norm=self._norm_of(index, "dense_post_norm"),
+            experts_norm=self._norm_of(index, "experts_norm"),
+            experts_post_norm=self._norm_of(index, "experts_post_norm"),
+        )
 
-    def _attention(self, index: int) -> AttentionWeights:
+    def _attention(self, index: int, layer: LayerConfig) -> AttentionWeights:
         config = self.config
-        q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        size, kv_heads = config.head_dim_of(layer), config.kv_heads_of(layer)
+        q, kv = config.num_heads * size, kv_heads * size
         qkv = {"qkv": q + 2 * kv} if "qkv" in self.layout.layer else {"q": q, "k": kv, "v": kv}
+        if layer.values_are_keys:
+            qkv.pop("v")
+        if layer.reads is not None:
+            qkv = {"q": q}
         q_norm = k_norm = None
         if config.qk_norm is not None:
-            q_norm = self._head_norm(index, "q_norm", config.qk_norm, config.num_heads)
-            k_norm = self._head_norm(index, "k_norm", config.qk_norm, config.num_kv_heads)
+            q_norm = self._head_norm(index, "q_norm", config.qk_norm, config.num_heads, size)
+            if layer.reads is None:
+                k_norm = self._head_norm(index, "k_norm", config.qk_norm, kv_heads, size)
         return AttentionWeights(
             qkv=self._linear(index, qkv, config.hidden_size, config.qkv_bias),
             output=self._linear(index, {"output": config.hidden_size}, q, config.output_bias),
@@ -161,8 +245,7 @@ class Assembly(LayoutTensors):
             else None,
         )
 
-    def _head_norm(self, index: int, role: str, norms: HeadNorms, heads: int) -> NormWeights:
-        size = self.config.head_dim
+    def _head_norm(self, index: int, role: str, norms: HeadNorms, heads: int, size: int) -> NormWeights:
         shape = (heads * size,) if norms.reach == "all" else (heads, size) if norms.own else (size,)
         if not norms.learnt:
             return self._blank(shape, norms.bias)
@@ -367,6 +450,8 @@ class Assembly(LayoutTensors):
             correction=self._vector(index, "router_correction", count) if experts.correction else None,
             shared=shared,
             shared_gate=shared_gate,
+            router_norm=NormWeights(self._vector(index, "router_norm", hidden)) if experts.router_norm else None,
+            own_scales=self._vector(index, "expert_scales", count) if experts.own_scales else None,
         )
 
     def _of_expert(

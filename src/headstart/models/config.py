@@ -25,8 +25,9 @@ StateNorm = Literal["after_gate", "before_gate", "none"]
 """Where the norm of what a state gives stands."""
 MambaNorms = Literal["none", "unlearnt", "learnt"]
 """unlearnt: without weights (Falcon-Mamba); learnt: with (Jamba)."""
-Channel = Literal["mlp", "experts", "none"]
-"""What a layer does with every row by itself; "none": nothing."""
+Channel = Literal["mlp", "experts", "mlp+experts", "none"]
+"""What a layer does with every row by itself; "mlp+experts": both, each between norms of its own, added up (Gemma 4);
+"none": nothing."""
 ExpertScore = Literal["softmax", "sigmoid", "sparsemixer"]
 GroupScore = Literal["best", "two_best"]
 
@@ -66,6 +67,18 @@ class LayerConfig:
     channel: Channel = "mlp"
     chunk: int | None = None
     """Rows see those before them in their own chunk of so many tokens alone (Llama 4)."""
+    reads: int | None = None
+    """It keeps no keys and values, but reads those of this earlier layer (Gemma 3n)."""
+    head_dim: int | None = None
+    """None: as ``ModelConfig`` has it; so are the next two."""
+    num_kv_heads: int | None = None
+    mlp_size: int | None = None
+    values_are_keys: bool = False
+    """Values are what keys are before their norm and rotation (Gemma 4)."""
+    sparsity: float = 0.0
+    """Of a gated MLP: the share of a normal distribution's gates that are cut off; 0: none are (Gemma 3n)."""
+    input: int | None = None
+    """Which of the ``LayerInputsConfig.count`` it reads."""
 
     @property
     def sight(self) -> Sight:
@@ -73,7 +86,7 @@ class LayerConfig:
 
     @property
     def attends(self) -> bool:
-        """Whether it keeps keys and values of every token."""
+        """Whether its rows see keys and values."""
         return self.mixer in ("attention", "latent", "attention+mamba2")
 
     @property
@@ -98,6 +111,29 @@ class HeadNorms:
     """After the rotation, not before it (Hunyuan)."""
     everywhere: bool = True
     """False: in layers with a rotation alone (Llama 4)."""
+
+
+@dataclass(frozen=True)
+class LayerInputsConfig:
+    """What layers read of a row beside its stream: made of its token's embedding, and looked up by its token in a
+    table of their own (Gemma 3n: transformers' models/gemma3n)."""
+
+    count: int
+    """Layers that there is something for."""
+    size: int
+    """Of what one reads."""
+    vocab_size: int
+    """Rows of the table; tokens beyond it read the first one."""
+
+
+@dataclass(frozen=True)
+class StreamsConfig:
+    """Several residual streams, of which the layer computes the first; the others follow by what each layer predicts
+    and corrects (alternating updates: Baykal et al. 2023, section 3)."""
+
+    count: int
+    scaled: bool = True
+    """The first one is scaled before inputs of layers are added to the others."""
 
 
 @dataclass(frozen=True)
@@ -269,6 +305,10 @@ class ExpertsConfig:
     """A score is a factor of what its expert reads, not of what it gives (Llama 4)."""
     router_bias: bool = False
     bias: bool = False
+    router_norm: bool = False
+    """The router reads the row after a norm of its own (Gemma 4)."""
+    own_scales: bool = False
+    """A learnt factor of each expert's score, after all that."""
     clamp: float | None = None
     """gpt-oss: gate and up are cut off at it, up counts from -1, and silu's slope is 1.702."""
 
@@ -310,6 +350,15 @@ class ModelConfig:
     qkv_clip: float | None = None
     """What queries, keys and values are cut off at, before they are rotated."""
     qk_norm: HeadNorms | None = None
+    value_norm: bool = False
+    """RMS norms of values, head by head, without weights (Gemma 3n)."""
+    side_rank: int | None = None
+    """A second path beside the mixer, of two matrices with so many numbers between them; the stream is divided by
+    sqrt(2) after both (LAuReL: Menghani et al. 2024, section 2)."""
+    streams: StreamsConfig | None = None
+    layer_inputs: LayerInputsConfig | None = None
+    layer_scales: bool = False
+    """Each layer's output is multiplied by a learnt number (Gemma 4)."""
     parallel_residual: bool = False
     """x + attention(norm1(x)) + mlp(norm2(x)) (GPT-NeoX)."""
     shared_norm: bool = False
@@ -365,12 +414,20 @@ class ModelConfig:
     @property
     def has_experts(self) -> bool:
         """Whether any of its layers has."""
-        return any(layer.channel == "experts" for layer in self.layers)
+        return any(layer.channel in ("experts", "mlp+experts") for layer in self.layers)
 
     @property
     def keeps_states(self) -> bool:
         """Whether any layer keeps a state beside keys and values."""
         return any(layer.keeps_state for layer in self.layers)
+
+    def kv_heads_of(self, layer: LayerConfig) -> int:
+        """Key-value heads of a layer."""
+        return self.num_kv_heads if layer.num_kv_heads is None else layer.num_kv_heads
+
+    def head_dim_of(self, layer: LayerConfig) -> int:
+        """Size of a layer's heads."""
+        return self.head_dim if layer.head_dim is None else layer.head_dim
 
     @property
     def scale(self) -> float:

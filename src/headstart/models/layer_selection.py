@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from headstart.errors import ConfigError
-from headstart.models.config import ModelConfig
+from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.weights import DecoderWeights
 
 
@@ -16,13 +16,27 @@ def select_layers(
     """The model with only ``layers``, in the order given; its tensors are shared, not copied.
 
     Raises:
-        ConfigError: ``layers`` is empty or names one that the model does not have.
+        ConfigError: ``layers`` is empty or names one that the model does not have, or one without the layer before it
+            whose keys and values it reads.
     """
     require_layers(layers, config.num_layers)
     return (
-        replace(config, layers=tuple(config.layers[layer] for layer in layers)),
+        replace(config, layers=tuple(_moved(config, layers, place) for place in range(len(layers)))),
         weights.with_layers([weights.layers[layer] for layer in layers]),
     )
+
+
+def _moved(config: ModelConfig, layers: Sequence[int], place: int) -> LayerConfig:
+    """A layer as it is in its new place."""
+    layer = config.layers[layers[place]]
+    if layer.reads is None:
+        return layer
+    if layer.reads not in layers[:place]:
+        raise ConfigError(
+            f"layers is {list(layers)}, but layer {layers[place]} reads the keys and values of layer {layer.reads}; "
+            "name that one before it, or leave both out."
+        )
+    return replace(layer, reads=list(layers).index(layer.reads))
 
 
 def spread_layers(count: int, available: int) -> list[int]:

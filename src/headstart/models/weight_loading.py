@@ -7,7 +7,7 @@ anything is read. Matrices stay in the file until somebody asks for one.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from headstart.errors import CheckpointError
 from headstart.models.assembly import Assembly
 from headstart.models.config import ModelConfig
 from headstart.models.families import config_from_gguf, config_from_hf, encoder_decoder_layout, tensor_layout
-from headstart.models.families.base import CheckpointKind
+from headstart.models.families.base import CheckpointKind, TensorLayout
 from headstart.models.layout_tensors import Shape, require_weights
 from headstart.models.stored import FileMatrix
 from headstart.models.weights import DecoderWeights, TensorSource
@@ -119,7 +119,7 @@ def _checked(
     if config.tied_head and f"{embedding}.weight" not in shapes and f"{layout.head}.weight" in shapes:
         embedding = layout.head  # what is tied may be stored under either name
     Assembly(config, layout, prefix, dtype, note, None, embedding).decoder(has_factors)
-    carries_nothing = re.compile("|".join(layout.ignored) or r"(?!)")
+    carries_nothing = re.compile("|".join((*layout.ignored, *_unread(config, layout))) or r"(?!)")
 
     def is_surplus(name: str) -> bool:
         known = name in expected or name == f"{layout.head}.weight"  # files may hold a copy of a tied head
@@ -128,6 +128,14 @@ def _checked(
 
     check_names(config, shapes, expected, [name for name in shapes if is_surplus(name)])
     return Assembly(config, layout, prefix, dtype, read, source, embedding), has_factors
+
+
+def _unread(config: ModelConfig, layout: TensorLayout) -> Iterator[str]:
+    """Patterns of what released files hold of keys and values in layers that read another one's."""
+    for index, layer in enumerate(config.layers):
+        if layer.reads is not None:
+            for role in ("k", "v", "k_norm"):
+                yield re.escape(layout.layer[role].format(i=index)) + r"\.(weight|bias)"
 
 
 def _is_beyond(name: str, config: ModelConfig) -> bool:

@@ -96,7 +96,8 @@ class AttentionWeights:
     """Attention over keys and values of heads; norms that the family does not have are None."""
 
     qkv: LinearWeights
-    """Rows: num_heads * head_dim of q, then num_kv_heads * head_dim of k, then as many of v."""
+    """Rows: num_heads * head_dim of q, then num_kv_heads * head_dim of k, then as many of v (none, where values are
+    keys; of q alone, where the layer reads another one's keys)."""
     output: LinearWeights
     q_norm: NormWeights | None = None
     """[head_dim], [num_heads, head_dim] or [num_heads * head_dim], see ``HeadNorms``."""
@@ -287,6 +288,9 @@ class ExpertsWeights:
     shared: MlpWeights | None = None
     shared_gate: LinearWeights | None = None
     """[1, hidden]"""
+    router_norm: NormWeights | None = None
+    own_scales: Tensor | None = None
+    """[count] float32."""
 
     @property
     def linears(self) -> Iterator[LinearWeights]:
@@ -295,6 +299,100 @@ class ExpertsWeights:
             yield from mlp.linears
         if self.shared_gate is not None:
             yield self.shared_gate
+
+
+@dataclass(frozen=True)
+class MlpAndExpertsWeights:
+    """Both, side by side: norm, part, norm; what they give is added up."""
+
+    mlp: MlpWeights
+    experts: ExpertsWeights
+    mlp_norm: NormWeights
+    mlp_post_norm: NormWeights
+    experts_norm: NormWeights
+    """The router reads the stream before it."""
+    experts_post_norm: NormWeights
+
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        yield from self.mlp.linears
+        yield from self.experts.linears
+
+
+@dataclass(frozen=True)
+class SideWeights:
+    """A second path beside the mixer, see ``ModelConfig.side_rank``."""
+
+    down: LinearWeights
+    """[rank, hidden]"""
+    up: LinearWeights
+    """[hidden, rank]"""
+    norm: NormWeights
+
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        yield from (self.down, self.up)
+
+
+@dataclass(frozen=True)
+class StreamsWeights:
+    """How a layer predicts and corrects the streams, see ``StreamsConfig``."""
+
+    router: LinearWeights
+    """[count, hidden]"""
+    router_norm: NormWeights
+    predict: LinearWeights
+    """[count * count, count]: for each stream, the shares of all in it."""
+    correct: LinearWeights
+    """[count, count]"""
+    scale: Tensor | None = None
+    """float32 [hidden]"""
+
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        yield from (self.router, self.predict, self.correct)
+
+
+@dataclass(frozen=True)
+class LayerInputWeights:
+    """How a layer reads its input, see ``LayerInputsConfig``."""
+
+    gate: LinearWeights
+    """[size, hidden]"""
+    output: LinearWeights
+    """[hidden, size]"""
+    norm: NormWeights
+
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        yield from (self.gate, self.output)
+
+
+@dataclass(frozen=True)
+class LayerInputsWeights:
+    """What the inputs of all layers are made of, see ``LayerInputsConfig``."""
+
+    projection: LinearWeights
+    """[count * size, hidden], layer by layer."""
+    norm: NormWeights
+    """[size]"""
+    table: _Held = _Held()
+    """[vocab_size, count * size]; read anew each time where it is a file's."""
+
+    @property
+    def whole(self) -> Tensor | Matrix:
+        """``table``, unread."""
+        held: Tensor | Matrix = self.__dict__["_table"]
+        return held
+
+
+@dataclass(frozen=True)
+class StreamEndsWeights:
+    """What makes the streams but the first of an embedding, and what takes them to where the first one is."""
+
+    spread: tuple[LinearWeights, ...]
+    """[count - 1] of [hidden, hidden]."""
+    merge: tuple[LinearWeights, ...]
 
 
 @dataclass(frozen=True)
@@ -308,18 +406,32 @@ class CrossWeights:
     output: LinearWeights
 
 
+ChannelWeights = MlpWeights | ExpertsWeights | MlpAndExpertsWeights
+
+
 @dataclass(frozen=True)
 class LayerWeights:
     """One decoder layer: a mixer and a channel part, or one of them; norms that the family does not have are None."""
 
     mixer: MixerWeights | None
-    channel: MlpWeights | ExpertsWeights | None
+    channel: ChannelWeights | None
     attention_norm: NormWeights | None = None
     mlp_norm: NormWeights | None = None
     attention_post_norm: NormWeights | None = None
     mlp_post_norm: NormWeights | None = None
     cross: CrossWeights | None = None
     """Between the two, in a decoder that reads an encoder's states."""
+    side: SideWeights | None = None
+    streams: StreamsWeights | None = None
+    input: LayerInputWeights | None = None
+    scale: Tensor | None = None
+    """float32 [1] of what it gives."""
+
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        for part in (self.mixer, self.channel, self.side, self.streams, self.input):
+            if part is not None:
+                yield from part.linears
 
 
 @dataclass(frozen=True)
@@ -338,6 +450,8 @@ class DecoderWeights:
     """float32 [rotated dims / 2], divides the rotary frequencies of every layer: how GGUF files store Llama 3's
     scaling."""
     embedding_norm: NormWeights | None = None
+    streams: StreamEndsWeights | None = None
+    layer_inputs: LayerInputsWeights | None = None
     identity: WeightsIdentity | None = None
     """Of the files that all of this comes from; None: it has been changed, or was never in a file."""
 
@@ -351,10 +465,11 @@ class DecoderWeights:
     def linears(self) -> Iterator[LinearWeights]:
         """Every matrix but the embedding, layer by layer, the output head last."""
         for layer in self.layers:
-            if layer.mixer is not None:
-                yield from layer.mixer.linears
-            if layer.channel is not None:
-                yield from layer.channel.linears
+            yield from layer.linears
+        if self.streams is not None:
+            yield from (*self.streams.spread, *self.streams.merge)
+        if self.layer_inputs is not None:
+            yield self.layer_inputs.projection
         yield self.head
 
     def with_layers(self, layers: Sequence[LayerWeights]) -> DecoderWeights:

@@ -106,7 +106,7 @@ def test_outputs_follow_from_what_the_encoder_read(case: Case) -> None:
 def test_foreign_slots_of_pages_are_never_read() -> None:
     case = load("t5")
     bench = Bench(case.backend)
-    bench.storage.data.fill_(float("nan"))  # type: ignore[attr-defined]
+    bench.storage.pages[0].fill_(float("nan"))  # type: ignore[attr-defined]
     source, tokens = random_tokens(9, seed=1), random_tokens(3, seed=2)
     logits = bench.run([Rows(tokens, 0, bench.take(3))], [bench.encode(source)])
     assert_close(logits, reference_logits(case.model, source, tokens))

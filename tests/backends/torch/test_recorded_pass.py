@@ -181,7 +181,7 @@ def test_foreign_and_freed_slots_are_never_read() -> None:
     tables = scattered(2, 12, seed=5)
     storages = pair.storages(2 * 12)
     for storage in storages:
-        storage.data.fill_(torch.nan)
+        storage.pages[0].fill_(torch.nan)
     for table, length in zip(tables, (30, 5), strict=True):
         run(pair, storages, make_pass([Rows(random_tokens(length), 0, table)]))
     parts = [Rows([4], 30, tables[0]), Rows(random_tokens(4, seed=8), 5, tables[1], [-1, 0, 0, 2])]

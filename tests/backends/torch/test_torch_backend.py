@@ -146,7 +146,7 @@ def test_foreign_and_freed_slots_are_never_read(case: Case) -> None:
     """Whatever they hold: NaN would spread through a masked product."""
     tables = scattered(2, 12, seed=5)
     storage = case.backend.allocate_cache(2 * 12, BLOCK_SIZE)
-    storage.data.fill_(torch.nan)  # type: ignore[attr-defined]
+    storage.pages[0].fill_(torch.nan)  # type: ignore[attr-defined]
     prompts = [random_tokens(30, seed=6), random_tokens(5, seed=7)]
     for prompt, table in zip(prompts, tables, strict=True):
         fill(case, storage, prompt, table)
@@ -336,10 +336,10 @@ def test_bfloat16_stays_near_float32(family: str, device: str) -> None:
 def numbered_storage() -> TorchStorage:
     storage = load("llama").backend.allocate_cache(8, BLOCK_SIZE)
     assert isinstance(storage, TorchStorage)
-    assert not storage.data.any()
+    assert not storage.pages[0].any()
     slots = torch.arange(8.0 * BLOCK_SIZE)[None, :, None, None, None]
-    layers = 100 * torch.arange(float(len(storage.data)))[:, None, None, None, None]
-    storage.data.copy_((slots + layers).expand(storage.data.shape))
+    layers = 100 * torch.arange(float(len(storage.pages[0])))[:, None, None, None, None]
+    storage.pages[0].copy_((slots + layers).expand(storage.pages[0].shape))
     return storage
 
 
@@ -350,25 +350,25 @@ def test_moves_happen_in_order(seed: int) -> None:
     slots = np.arange(8 * BLOCK_SIZE, dtype=np.int32)
     pairs = [generator.choice(slots, 12), generator.choice(slots, 12, replace=False)]
     storage = numbered_storage()
-    expected = storage.data.clone()
+    expected = storage.pages[0].clone()
     for source, target in zip(*pairs, strict=True):
         expected[:, target] = expected[:, source]
     storage.move(*(slots.tolist() for slots in pairs))
-    assert torch.equal(storage.data, expected)
+    assert torch.equal(storage.pages[0], expected)
 
 
 def test_an_ascending_path_moves_down() -> None:
     storage = numbered_storage()
     storage.move([9, 11, 12], [8, 9, 10])
-    assert storage.data[1, 8:13, 1, 0, 0].tolist() == [109, 111, 112, 111, 112]
+    assert storage.pages[0][1, 8:13, 1, 0, 0].tolist() == [109, 111, 112, 111, 112]
     storage.move([], [])
 
 
 def test_blocks_are_copied_whole() -> None:
     storage = numbered_storage()
-    before = storage.data.clone()
+    before = storage.pages[0].clone()
     storage.copy_blocks([1, 6], [4, 0])
-    blocks, old = storage.data.unflatten(1, (8, BLOCK_SIZE)), before.unflatten(1, (8, BLOCK_SIZE))
+    blocks, old = storage.pages[0].unflatten(1, (8, BLOCK_SIZE)), before.unflatten(1, (8, BLOCK_SIZE))
     assert torch.equal(blocks[:, [4, 0]], old[:, [1, 6]])
     assert torch.equal(blocks[:, [1, 2, 3, 5, 6, 7]], old[:, [1, 2, 3, 5, 6, 7]])
 

@@ -45,6 +45,11 @@ def _lacking(config: ModelConfig) -> str | None:
     needs = {
         "layers that keep states": config.keeps_states,
         "layers of one part": any("none" in (layer.mixer, layer.channel) for layer in config.layers),
+        "several residual streams": config.streams is not None,
+        "layers that read another one's keys": any(layer.reads is not None for layer in config.layers),
+        "heads of several sizes": len({config.head_dim_of(layer) for layer in config.layers}) > 1,
+        "inputs of layers": config.layer_inputs is not None,
+        "norms of values": config.value_norm,
         "experts beside attention": config.has_experts and config.parallel_residual,
         "attention of several kinds": len({layer.mixer for layer in config.layers}) > 1,
         f"activation {config.activation}": config.activation not in ACTIVATIONS,

@@ -154,7 +154,7 @@ def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     no such expert), then cross attention's, or latent attention's further ones, or the gate's."""
     mixer = layer.mixer
     assert mixer is not None
-    assert layer.channel is not None
+    assert isinstance(layer.channel, MlpWeights | ExpertsWeights)
     dense = layer.channel.shared if isinstance(layer.channel, ExpertsWeights) else layer.channel
     channel = (None, None) if dense is None else (dense.up, dense.down)
     if isinstance(mixer, LatentWeights):

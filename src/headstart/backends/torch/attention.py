@@ -7,7 +7,7 @@ multiplies. Sequences are grouped so that padding, which exists in here alone, s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -71,8 +71,8 @@ class Layout(Protocol):
 class AttentionLayout:
     """Everything about a pass's attention that does not depend on the layer.
 
-    ``sights``: how far the model's layers see.
-    ``heads_per_kv``: query heads that share a key-value head. ``alibi``: what distance takes off the scores.
+    ``sights``: how far the model's layers see, and the query heads that share a key-value head in those that see so
+    far. ``alibi``: what distance takes off the scores.
     ``with_distances``: views of windows tell how far apart rows and keys stand.
     """
 
@@ -80,8 +80,7 @@ class AttentionLayout:
         self,
         batch: PassBatch,
         block_size: int,
-        sights: Iterable[Sight],
-        heads_per_kv: int,
+        sights: Mapping[Sight, int],
         dtype: torch.dtype,
         device: torch.device,
         alibi: Alibi | None = None,
@@ -91,7 +90,6 @@ class AttentionLayout:
         self._alibi = alibi
         self._with_distances = with_distances
         self._block_size = block_size
-        self._heads_per_kv = heads_per_kv
         self._dtype = dtype
         self._device = device
         self._starts = batch.row_starts[:-1].astype(np.int64)
@@ -102,7 +100,6 @@ class AttentionLayout:
         logical = self._cached[sequence] + np.arange(batch.num_rows) - self._starts[sequence]
         self.new_slots = self._index(self._physical(sequence, logical))
 
-        sights = tuple(sights)
         self.groups: list[RowGroup] = []
         place = np.empty(batch.num_rows, dtype=np.int64)
         offset = 0
@@ -122,7 +119,7 @@ class AttentionLayout:
         group = row_class * 64 + context_class
         return [np.flatnonzero(group == each) for each in np.unique(group)]
 
-    def _group(self, members: Indices, sights: tuple[Sight, ...]) -> tuple[RowGroup, Indices, NDArray[np.bool_]]:
+    def _group(self, members: Indices, sights: Mapping[Sight, int]) -> tuple[RowGroup, Indices, NDArray[np.bool_]]:
         """The group of the sequences ``members``, its rows [sequence * row], and which of them are no padding."""
         counts = self._counts[members][:, None]
         num_rows = int(counts.max())
@@ -133,9 +130,12 @@ class AttentionLayout:
         is_chain = bool((parents == np.where(local == 0, -1, rows - 1))[real].all())
         ancestors = None if is_chain else _ancestors(np.where(parents < 0, -1, parents - rows[:, :1]), num_rows)
         folded = num_rows <= FOLDED_ROWS
-        views = {sight: self._view(members, rows, ancestors, sight, folded) for sight in sights}
+        views = {
+            sight: self._view(members, rows, ancestors, sight, shared if folded else 1)
+            for sight, shared in sights.items()
+        }
         if self._batch.memory_lengths is not None:
-            views[MEMORY] = self._memory_view(members, num_rows, folded)
+            views[MEMORY] = self._memory_view(members, num_rows)
         in_order = rows.size == self._batch.num_rows and bool((rows.ravel() == np.arange(rows.size)).all())
         index = None if in_order else self._index(rows.ravel())
         return RowGroup(len(members), num_rows, index, folded, views), rows.ravel(), real.ravel()
@@ -146,8 +146,9 @@ class AttentionLayout:
         rows: Indices,
         ancestors: NDArray[np.bool_] | None,
         sight: Sight,
-        folded: bool,
+        folded: int,
     ) -> KeyView:
+        """``folded``: heads of a row that stand as rows of one product."""
         window, chunk = sight
         cached = self._cached[members][:, None]
         totals = cached + self._counts[members][:, None]
@@ -185,7 +186,8 @@ class AttentionLayout:
         told = self._index(distances.astype(np.int64)) if distances is not None and self._with_distances else None
         return KeyView(self._slots(slots, len(members)), num_keys, self._mask(visible, folded, bias), told)
 
-    def _memory_view(self, members: Indices, num_rows: int, folded: bool) -> KeyView:
+    def _memory_view(self, members: Indices, num_rows: int) -> KeyView:
+        """Of decoders whose heads share no keys."""
         tables, lengths = self._batch.memory_tables, self._batch.memory_lengths
         assert tables is not None
         assert lengths is not None
@@ -193,7 +195,7 @@ class AttentionLayout:
         keys = np.arange(int(totals.max()))
         slots = self._physical(members[:, None], np.minimum(keys, totals - 1), tables).ravel()
         visible = np.broadcast_to((keys < totals)[:, None], (len(members), num_rows, len(keys)))
-        return KeyView(self._slots(slots, len(members)), len(keys), self._mask(visible, folded))
+        return KeyView(self._slots(slots, len(members)), len(keys), self._mask(visible, 1))
 
     def _physical(self, sequence: Indices, logical: Indices, tables: IntArray | None = None) -> Indices:
         """Physical slots of logical ones; ``tables``: others than those of the sequences' own tokens."""
@@ -204,12 +206,12 @@ class AttentionLayout:
     def _slots(self, slots: Indices, num_sequences: int) -> Tensor | slice:
         return adjacent(slots) or self._index(slots) if num_sequences == 1 else self._index(slots)
 
-    def _mask(self, visible: NDArray[np.bool_], folded: bool, bias: Tensor | None = None) -> Tensor | None:
+    def _mask(self, visible: NDArray[np.bool_], folded: int, bias: Tensor | None = None) -> Tensor | None:
         if bias is not None:
             bias = bias.masked_fill_(torch.from_numpy(~visible[:, None]), -torch.inf)
-            bias = folded_bias(bias, self._heads_per_kv) if folded else bias
+            bias = folded_bias(bias, folded) if folded > 1 else bias
             return bias.to(self._device, self._dtype)
-        return added_mask(visible, self._heads_per_kv if folded else 1, self._dtype, self._device)
+        return added_mask(visible, folded, self._dtype, self._device)
 
     def _index(self, values: Indices) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)

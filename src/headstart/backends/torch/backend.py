@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ from headstart.backends.torch.attention import AttentionLayout
 from headstart.backends.torch.decoder import Decoder, called_experts
 from headstart.backends.torch.device import avoid_attention_plans, finish
 from headstart.backends.torch.kit import TorchKit
-from headstart.backends.torch.mixers import cache_row, state_shapes
+from headstart.backends.torch.mixers import cache_row, sights_of, state_shapes
 from headstart.backends.torch.recorded_pass import RecordedPasses, can_record
 from headstart.backends.torch.recorder import Recorder
 from headstart.backends.torch.states import LayerStore, StateLayout
@@ -26,8 +27,9 @@ NAMES = {torch.float32: "torch-fp32", torch.bfloat16: "torch-bf16"}
 
 
 class TorchStorage:
-    """What tokens keep, paged: ``data`` [layer, slot, *``cache_row``] of the layers that attend, slots block by block;
-    and the states of the others, with one slot more than there are, which holds zeros: that of an empty text."""
+    """What tokens keep, paged: ``pages`` [layer, slot, *``cache_row``] of the layers that keep keys and values, one for
+    each shape of row, slots block by block; and the states of the others, with one slot more than there are, which
+    holds zeros: that of an empty text."""
 
     def __init__(
         self,
@@ -41,17 +43,23 @@ class TorchStorage:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.num_states = num_states
-        attending = [layer.attends for layer in config.layers]
-        shape = (sum(attending), num_blocks * block_size, *cache_row(config))
-        self.data = torch.zeros(shape, dtype=dtype, device=device)
-        place = 0
+        keeping = [layer for layer in config.layers if layer.attends and layer.reads is None]
+        counts = Counter(cache_row(config, layer) for layer in keeping)
+        slots = num_blocks * block_size
+        by_row = {row: torch.zeros((count, slots, *row), dtype=dtype, device=device) for row, count in counts.items()}
+        self.pages = list(by_row.values())
+        left = {row: iter(pages) for row, pages in by_row.items()}
         self.layers: list[LayerStore] = []
-        """What each layer keeps."""
+        """What each layer keeps, or reads."""
         self.recorded: RecordedPasses | None = None
         """Passes over it that are replayed; None: all of them run anew."""
         for layer in config.layers:
-            pages = self.data[place] if layer.attends else self.data.new_zeros(0)
-            place += layer.attends
+            if not layer.attends:
+                pages = torch.zeros(0, dtype=dtype, device=device)
+            elif layer.reads is not None:
+                pages = self.layers[layer.reads].pages
+            else:
+                pages = next(left[cache_row(config, layer)])
             states = [
                 torch.zeros((num_states + 1, *size), dtype=kept, device=device)
                 for size, kept in state_shapes(config, layer, dtype)
@@ -60,7 +68,7 @@ class TorchStorage:
 
     @property
     def nbytes(self) -> int:
-        return self.data.nbytes + sum(state.nbytes for layer in self.layers for state in layer.states)
+        return sum(each.nbytes for each in (*self.pages, *(state for layer in self.layers for state in layer.states)))
 
     def move(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy slots pairwise, in order (see ``KVStorage.move``)."""
@@ -76,8 +84,9 @@ class TorchStorage:
 
     @torch.inference_mode()
     def _copy(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
-        sources, targets = (torch.from_numpy(slots).to(self.data.device) for slots in (source, target))
-        self.data.index_copy_(1, targets, self.data.index_select(1, sources))
+        for pages in self.pages:
+            sources, targets = (torch.from_numpy(slots).to(pages.device) for slots in (source, target))
+            pages.index_copy_(1, targets, pages.index_select(1, sources))
 
 
 class TorchBackend:
@@ -152,13 +161,10 @@ class TorchBackend:
                 finish(self.device)
                 return output
         layers = decoder.layers[:depth]
-        sights = {layer.sight for layer in layers if layer.attends}
-        _, kv_heads, _ = cache_row(config)
         layout = AttentionLayout(
             batch,
             storage.block_size,
-            sights,
-            config.num_heads // kv_heads,
+            sights_of(config, config.layers[:depth]),
             self.dtype,
             self.device,
             config.alibi,
@@ -168,9 +174,11 @@ class TorchBackend:
         if config.keeps_states:
             states = StateLayout(batch, storage.num_states, self.device)
         shared = decoder.at(positions, layout, states)
-        hidden = decoder.embed(self._tensor(batch.tokens), positions, self._inputs(batch.inputs))
+        tokens = self._tensor(batch.tokens)
+        hidden = decoder.embed(tokens, positions, self._inputs(batch.inputs))
+        inputs = decoder.inputs_of_layers(tokens, hidden)
         rows, best_rows = self._tensor(batch.logit_rows), self._tensor(batch.best_rows)
-        shown = decoder.run(hidden, storage.layers[:depth], shared, batch.taps, rows, best_rows)
+        shown = decoder.run(hidden, storage.layers[:depth], shared, batch.taps, rows, best_rows, inputs)
         best = shown.best.numpy(force=True) if len(batch.best_rows) else None
         experts = None if config.experts is None else called_experts(layers)
         finish(self.device)

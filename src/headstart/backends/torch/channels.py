@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from headstart.backends.torch.linear import Linear
+from headstart.backends.torch.norms import Norm
 from headstart.layers.experts import run_experts
 from headstart.layers.layer import run_mlp
-from headstart.models.config import ModelConfig
-from headstart.models.weights import ExpertsWeights, MlpWeights
+from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.weights import ChannelWeights, ExpertsWeights, MlpAndExpertsWeights, MlpWeights
 
 
 class Channel(Protocol):
@@ -26,28 +28,38 @@ class Channel(Protocol):
 
 
 def channel_of(
-    config: ModelConfig, weights: MlpWeights | ExpertsWeights, dtype: torch.dtype, device: torch.device
+    config: ModelConfig, layer: LayerConfig, weights: ChannelWeights, dtype: torch.dtype, device: torch.device
 ) -> Channel:
     """What computes a channel part of this kind."""
+    if isinstance(weights, MlpAndExpertsWeights):
+        return MlpAndExperts(config, weights, dtype, device)
     if isinstance(weights, ExpertsWeights):
         return Experts(config, weights, dtype, device)
-    return Mlp(config, weights, dtype, device)
+    return Mlp(config, weights, dtype, device, layer.sparsity)
 
 
 class Mlp:
-    """A dense channel part."""
+    """A dense channel part; ``sparsity``: see ``LayerConfig``."""
 
-    def __init__(self, config: ModelConfig, weights: MlpWeights, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: MlpWeights,
+        dtype: torch.dtype,
+        device: torch.device,
+        sparsity: float = 0.0,
+    ) -> None:
         self.up, self.down = Linear(weights.up, dtype, device), Linear(weights.down, dtype, device)
         self.curve = None if weights.curve is None else weights.curve.to(device)
         self.activation, self.gated = config.activation, config.gated_mlp
+        self.cut = NormalDist().inv_cdf(sparsity) if sparsity else None
 
     @property
     def nbytes(self) -> int:
         return self.up.nbytes + self.down.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        return run_mlp(self, x, self.activation, self.gated, self.curve)
+        return run_mlp(self, x, self.activation, self.gated, self.curve, self.cut)
 
 
 class Experts:
@@ -64,12 +76,41 @@ class Experts:
         self.correction = None if weights.correction is None else weights.correction.to(device)
         self.shared = None if weights.shared is None else Mlp(config, weights.shared, dtype, device)
         self.shared_gate = None if weights.shared_gate is None else Linear(weights.shared_gate, dtype, device)
+        self.router_norm = None if weights.router_norm is None else Norm.of(config, weights.router_norm, device)
+        self.own_scales = None if weights.own_scales is None else weights.own_scales.to(device)
 
     @property
     def nbytes(self) -> int:
         parts = [self.router, *self.experts, *(part for part in (self.shared, self.shared_gate) if part is not None)]
         return sum(part.nbytes for part in parts)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        mixed, self.called = run_experts(self.config, self, x, self.activation)
+    def __call__(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
+        mixed, self.called = run_experts(self.config, self, x, self.activation, routed)
         return mixed
+
+
+class MlpAndExperts:
+    """Both, each between norms of its own, added up."""
+
+    def __init__(
+        self, config: ModelConfig, weights: MlpAndExpertsWeights, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.mlp = Mlp(config, weights.mlp, dtype, device)
+        self.experts = Experts(config, weights.experts, dtype, device)
+        self.mlp_norm, self.mlp_post_norm, self.experts_norm, self.experts_post_norm = (
+            Norm.of(config, norm, device)
+            for norm in (weights.mlp_norm, weights.mlp_post_norm, weights.experts_norm, weights.experts_post_norm)
+        )
+
+    @property
+    def called(self) -> int:
+        """As ``Experts.called``."""
+        return self.experts.called
+
+    @property
+    def nbytes(self) -> int:
+        return self.mlp.nbytes + self.experts.nbytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        dense = self.mlp_post_norm(self.mlp(self.mlp_norm(x)))
+        return dense + self.experts_post_norm(self.experts(self.experts_norm(x), routed=x))

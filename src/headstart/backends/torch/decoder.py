@@ -11,13 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headstart.backends.torch.around import LayerInput, LayerInputs, Side, StreamEnds, Streams
 from headstart.backends.torch.attention import Layout
-from headstart.backends.torch.channels import Experts, channel_of
+from headstart.backends.torch.channels import Experts, MlpAndExperts, channel_of
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.mixers import MixerPass, mixer_of
 from headstart.backends.torch.norms import Norm
 from headstart.backends.torch.states import LayerStore, StateLayout
-from headstart.layers.layer import run_layer
+from headstart.layers.layer import Operation, run_layer
 from headstart.layers.positions import sinusoids_at
 from headstart.layers.rotary import Rotation
 from headstart.models.config import LayerConfig, ModelConfig
@@ -42,10 +43,9 @@ class DecoderLayer:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self.config = config
-        self.sight, self.attends = layer.sight, layer.attends
+        self.config, self.layer = config, layer
         self.mixer = None if weights.mixer is None else mixer_of(config, layer, weights.mixer, dtype, device)
-        self.channel = None if weights.channel is None else channel_of(config, weights.channel, dtype, device)
+        self.channel = None if weights.channel is None else channel_of(config, layer, weights.channel, dtype, device)
         self.attention_norm, self.mlp_norm, self.attention_post_norm, self.mlp_post_norm = (
             None if norm is None else Norm.of(config, norm, device)
             for norm in (
@@ -55,15 +55,35 @@ class DecoderLayer:
                 weights.mlp_post_norm,
             )
         )
+        self.side = None if weights.side is None else Side(config, weights.side, dtype, device)
+        self.streams = None if weights.streams is None else Streams(config, weights.streams, dtype, device)
+        self.input = None if weights.input is None else LayerInput(config, weights.input, dtype, device)
+        self.scale = None if weights.scale is None else weights.scale.to(device, dtype)
 
     @property
     def nbytes(self) -> int:
-        return sum(part.nbytes for part in (self.mixer, self.channel) if part is not None)
+        parts = (self.mixer, self.channel, self.side, self.streams, self.input)
+        return sum(part.nbytes for part in parts if part is not None)
 
-    def __call__(self, hidden: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
-        """[row, hidden] -> [row, hidden]; what the mixer keeps of the rows is written to ``store``."""
+    def __call__(self, hidden: Tensor, store: LayerStore, shared: MixerPass, inputs: Tensor | None = None) -> Tensor:
+        """[row, hidden] -> [row, hidden], or [row, stream, hidden] both; what the mixer keeps of the rows is written to
+        ``store``. ``inputs``: what all layers read beside it [row, count, size]."""
         mix = None if self.mixer is None else partial(self.mixer, store=store, shared=shared)
-        return run_layer(self.config, self, hidden, mix)
+        given = None if inputs is None or self.layer.input is None else inputs[:, self.layer.input]
+        if self.streams is not None:
+            return self._run_streams(self.streams, hidden, mix, given)
+        hidden = run_layer(self.config, self, hidden, mix)
+        if self.input is not None and given is not None:
+            hidden = hidden + self.input(hidden, given)
+        return hidden if self.scale is None else hidden * self.scale
+
+    def _run_streams(self, streams: Streams, hidden: Tensor, mix: Operation | None, given: Tensor | None) -> Tensor:
+        before = streams.predicted(hidden)
+        after = streams.corrected(before, run_layer(self.config, self, before[:, 0], mix))
+        if self.input is not None and given is not None:
+            first = after[:, 0] if streams.scale is None else after[:, 0] * streams.scale
+            after[:, 1:] += self.input(first, given)[:, None]
+        return after
 
 
 class DecoderOutput(NamedTuple):
@@ -94,14 +114,18 @@ class Decoder:
         self.embedding_norm = None
         if weights.embedding_norm is not None:
             self.embedding_norm = Norm.of(config, weights.embedding_norm, device)
+        self.streams = None if weights.streams is None else StreamEnds(weights.streams, dtype, device)
+        self.layer_inputs = None
+        if weights.layer_inputs is not None:
+            self.layer_inputs = LayerInputs(config, weights.layer_inputs, dtype, device)
         self.head = Linear(weights.head, dtype, device)
 
     @property
     def nbytes(self) -> int:
         """Size of tables and matrices in bytes (a tied head is held twice: as a table and packed for products)."""
         tables = self.embedding.nbytes + (0 if self.positions is None else self.positions.nbytes)
-        matrices = sum(layer.nbytes for layer in self.layers)
-        return tables + matrices + self.head.nbytes
+        parts = [*self.layers, *(part for part in (self.streams, self.layer_inputs) if part is not None)]
+        return tables + sum(part.nbytes for part in parts) + self.head.nbytes
 
     def embed(self, tokens: Tensor, positions: Tensor, inputs: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """[row] ids and positions -> [row, hidden], the first layer's input.
@@ -119,6 +143,10 @@ class Decoder:
             rows = sinusoids_at("tensor2tensor", positions + _FIRST_SINE, self.config.hidden_size)
             hidden = hidden + rows.to(hidden.dtype)
         return hidden if self.embedding_norm is None else self.embedding_norm(hidden)
+
+    def inputs_of_layers(self, tokens: Tensor, embedded: Tensor) -> Tensor | None:
+        """[row] ids and what ``embed`` gave for them -> what layers read beside it [row, count, size], if they do."""
+        return None if self.layer_inputs is None else self.layer_inputs(tokens, embedded)
 
     def at(self, positions: Tensor, layout: Layout, states: StateLayout | None = None) -> MixerPass:
         """What the mixers need to know of rows at ``positions`` [row]."""
@@ -141,6 +169,7 @@ class Decoder:
         taps: Collection[int],
         rows: Tensor,
         best_rows: Tensor,
+        inputs: Tensor | None = None,
     ) -> DecoderOutput:
         """The layers that have a store, from the first one on, final norm and head.
 
@@ -151,21 +180,30 @@ class Decoder:
             taps: as ``PassBatch.taps`` has them.
             rows: [wanted] those whose logits are computed.
             best_rows: [best] those whose best token is.
+            inputs: as ``inputs_of_layers`` gives them.
         """
         depth = len(stores)
+        hidden = hidden if self.streams is None else self.streams.spread(hidden)
         states: dict[int, Tensor] = {}
         for index, (layer, store) in enumerate(zip(self.layers[:depth], stores, strict=True)):
             if index in taps:
-                states[index] = hidden * self.config.tap_scale
-            hidden = layer(hidden, store, shared)
+                states[index] = self._tapped(hidden)
+            hidden = layer(hidden, store, shared, inputs)
         if depth in taps:
-            states[depth] = hidden * self.config.tap_scale
+            states[depth] = self._tapped(hidden)
+        if self.streams is not None:
+            hidden = self.streams.merged(hidden)
         if FINAL_TAP in taps:
             hidden = states[FINAL_TAP] = self.final_norm(hidden)
             wanted, best = (hidden.index_select(0, each) for each in (rows, best_rows))
         else:
             wanted, best = (self.final_norm(hidden.index_select(0, each)) for each in (rows, best_rows))
         return DecoderOutput(self.logits(wanted), self._best(best), states)
+
+    def _tapped(self, hidden: Tensor) -> Tensor:
+        """[row, hidden]; of several streams, the first."""
+        shown = hidden if self.streams is None else hidden[:, 0]
+        return shown * self.config.tap_scale
 
     def _best(self, normed: Tensor) -> Tensor:
         """As ``PassOutput.best`` has them, of [row, hidden] after the final norm. Logits are of no use later."""
@@ -183,5 +221,5 @@ class Decoder:
 def called_experts(layers: Sequence[DecoderLayer]) -> float | None:
     """Distinct experts that the latest rows called, on average over those of the layers that have any; None: none
     has."""
-    called = [layer.channel.called for layer in layers if isinstance(layer.channel, Experts)]
+    called = [layer.channel.called for layer in layers if isinstance(layer.channel, Experts | MlpAndExperts)]
     return fmean(called) if called else None

@@ -116,7 +116,6 @@ class EagleRows:
             LayoutTables(cached, counts, positions, sees, self.tables["blocks"]),
             self._keys,
             BLOCK,
-            [EVERYTHING],
-            config.num_heads // config.num_kv_heads,
+            {EVERYTHING: config.num_heads // config.num_kv_heads},
             self._running.dtype,
         )

@@ -105,7 +105,7 @@ class EncoderDecoderBackend:
         places = torch.from_numpy(slots).to(self.device)
         shape = (len(states), 2, self.config.num_kv_heads, self.config.head_dim)
         for index, cross in enumerate(self._cross):
-            own.data[index].index_copy_(0, places, cross.kv(states).view(shape))
+            own.layers[index].pages.index_copy_(0, places, cross.kv(states).view(shape))
         finish(self.device)
 
     @torch.inference_mode()
@@ -116,14 +116,14 @@ class EncoderDecoderBackend:
             TypeError: the storage is another backend's.
             ValueError: a tap lies beyond the layers that run.
         """
-        data, config = self._own(storage).data, self.config
+        kept, config = self._own(storage).layers, self.config
         depth = config.num_layers if batch.num_layers is None else batch.num_layers
         beyond = [tap for tap in batch.taps if tap != FINAL_TAP and not 0 <= tap <= depth]
         if not 0 < depth <= config.num_layers or beyond:
             raise ValueError(f"taps {list(batch.taps)} and num_layers {depth} do not fit {config.num_layers} layers")
         relative = bool(self._relative)
         layout = AttentionLayout(
-            batch, storage.block_size, [EVERYTHING], 1, self.dtype, self.device, with_distances=relative
+            batch, storage.block_size, {EVERYTHING: 1}, self.dtype, self.device, with_distances=relative
         )
         masks = self._masks(layout)
         inputs = None
@@ -134,7 +134,7 @@ class EncoderDecoderBackend:
         for index, (parts, cross) in enumerate(zip(self._layers[:depth], self._cross[:depth], strict=True)):
             if index in batch.taps:
                 taps[index] = hidden
-            cache = data[index]
+            cache = kept[index].pages
             hidden = self._layer.attention(
                 parts, hidden, partial(self._attend, cache=cache, layout=layout, masks=masks(index))
             )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from headstart.backends.torch.attention import Layout, attend
@@ -21,7 +22,7 @@ from headstart.layers.layer import run_attention
 from headstart.layers.mamba import run_mamba
 from headstart.layers.mamba2 import run_mamba2
 from headstart.layers.rotary import Rotation
-from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.config import LayerConfig, ModelConfig, Sight
 from headstart.models.weights import (
     AttentionWeights,
     ConvolutionWeights,
@@ -105,12 +106,17 @@ def state_shapes(
     return []
 
 
-def cache_row(config: ModelConfig) -> tuple[int, int, int]:
-    """Shape of what one token keeps in every layer that attends: keys and values of heads [2, kv_head, head_dim]; of
+def cache_row(config: ModelConfig, layer: LayerConfig) -> tuple[int, int, int]:
+    """Shape of what one token keeps in a layer that attends: keys and values of heads [2, kv_head, head_dim]; of
     latent attention the state, which is key and value in one [1, 1, size]."""
     if config.latent is not None:
         return 1, 1, config.latent.kv_rank + config.latent.rope_dim
-    return 2, config.num_kv_heads, config.head_dim
+    return 2, config.kv_heads_of(layer), config.head_dim_of(layer)
+
+
+def sights_of(config: ModelConfig, layers: Iterable[LayerConfig]) -> dict[Sight, int]:
+    """How far those of some layers see that attend, and how many query heads share a key-value head in them."""
+    return {layer.sight: config.num_heads // cache_row(config, layer)[1] for layer in layers if layer.attends}
 
 
 class SelfAttention:
@@ -125,11 +131,14 @@ class SelfAttention:
         device: torch.device,
     ) -> None:
         self.config, self.layer = config, layer
+        self.head_dim, self.keeps = config.head_dim_of(layer), layer.reads is None
+        self.turning = config.num_heads + (config.kv_heads_of(layer) if self.keeps else 0)
+        """Heads of queries and of the keys that it makes."""
         self.qkv, self.output = Linear(weights.qkv, dtype, device), Linear(weights.output, dtype, device)
         self.head_norm: HeadNorm | None = None
         normed = config.qk_norm is not None and (config.qk_norm.everywhere or layer.rope is not None)
-        if normed and config.qk_norm is not None and weights.q_norm is not None and weights.k_norm is not None:
-            self.head_norm = HeadNorm(config, config.qk_norm, weights.q_norm, weights.k_norm, device)
+        if normed and config.qk_norm is not None and weights.q_norm is not None:
+            self.head_norm = HeadNorm(config, layer, config.qk_norm, weights.q_norm, weights.k_norm, device)
         self.sinks = None if weights.sinks is None else weights.sinks.to(device)
         self.gate = None if weights.gate is None else Linear(weights.gate, dtype, device)
 
@@ -139,11 +148,15 @@ class SelfAttention:
 
     def __call__(self, x: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
         attend = partial(self._attend, cache=store.pages, shared=shared)
-        return run_attention(self, self.config.head_dim, x, attend, self.gate)
+        return run_attention(self, self.head_dim, x, attend, self.gate)
 
     def _attend(self, heads: Tensor, cache: Tensor, shared: MixerPass) -> Tensor:
         config, layout = self.config, shared.layout
-        turned = heads[:, : config.num_heads + config.num_kv_heads]
+        turned, values = heads[:, : self.turning], heads[:, self.turning :]
+        if self.layer.values_are_keys:
+            values = turned[:, config.num_heads :].clone()
+        if config.value_norm and self.keeps:
+            values.copy_(F.rms_norm(values.float(), values.shape[-1:], None, config.norm_eps))
         norm = self.head_norm
         if norm is not None and not norm.norms.rotated:
             norm.apply_(turned)
@@ -153,7 +166,10 @@ class SelfAttention:
             shared.rotations[self.layer.rope].apply_(turned)
         if norm is not None and norm.norms.rotated:
             norm.apply_(turned)
-        cache.index_copy_(0, layout.new_slots, heads[:, config.num_heads :].view(len(heads), 2, -1, config.head_dim))
+        if self.keeps:
+            kept = heads[:, config.num_heads :].view(len(heads), -1, cache.shape[2], self.head_dim)
+            kept = torch.cat((kept, values[:, None]), dim=1) if self.layer.values_are_keys else kept
+            cache.index_copy_(0, layout.new_slots, kept)
         queries = heads[:, : config.num_heads]
         grown = config.query_growth
         if shared.growth is not None and grown is not None and (grown.everywhere or self.layer.rope is None):

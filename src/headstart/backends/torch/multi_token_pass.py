@@ -13,7 +13,7 @@ from torch import Tensor
 from headstart.backends.torch.decoder import Decoder
 from headstart.backends.torch.draft_pool import DraftLayout, DraftPool, PooledDraftCache
 from headstart.backends.torch.linear import Linear
-from headstart.backends.torch.mixers import cache_row
+from headstart.backends.torch.mixers import cache_row, sights_of
 from headstart.backends.torch.norms import Norm
 from headstart.backends.torch.parallel_pass import best_tokens
 from headstart.backends.torch.states import LayerStore
@@ -80,7 +80,7 @@ class MultiTokenPass:
         self._decoder = Decoder(config, weights, dtype, self.device)
         self.target_ids = torch.arange(config.vocab_size)
         self._last = len(self._modules) - 1
-        shapes: list[tuple[int, ...]] = [cache_row(config)] * len(self._modules)
+        shapes: list[tuple[int, ...]] = [cache_row(config, layer) for layer in config.layers]
         if self._last:
             # What the next module reads of the row before.
             shapes.append((self._last * config.hidden_size,))
@@ -171,8 +171,8 @@ class MultiTokenPass:
     ) -> Tensor:
         """One module over its rows: the last ``counts`` of each group. [row, hidden] after its last norm."""
         module, layer, config = self._modules[index], self._decoder.layers[index], self.config
-        heads = config.num_heads // cache_row(config)[1]
-        layout = DraftLayout(groups, counts, index, layer.sight, heads, self.dtype, self.device)
+        ((sight, heads),) = sights_of(config, [layer.layer]).items()
+        layout = DraftLayout(groups, counts, index, sight, heads, self.dtype, self.device)
         shared = self._decoder.at(torch.from_numpy(positions).to(self.device), layout)
         store = LayerStore(self._pool.tensors[index])
         return module.final_norm(layer(module.read(embeddings, before), store, shared))

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.models.config import HeadNorms, ModelConfig, NormKind
+from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, NormKind
 from headstart.models.weights import NormWeights
 
 
@@ -39,15 +39,23 @@ class Norm:
 
 
 class HeadNorm:
-    """The norms of a layer's queries and keys."""
+    """The norms of a layer's queries and keys; ``k``: None where it makes queries alone."""
 
     def __init__(
-        self, config: ModelConfig, norms: HeadNorms, q: NormWeights, k: NormWeights, device: torch.device
+        self,
+        config: ModelConfig,
+        layer: LayerConfig,
+        norms: HeadNorms,
+        q: NormWeights,
+        k: NormWeights | None,
+        device: torch.device,
     ) -> None:
         self.norms, self.eps = norms, config.norm_eps
-        self.heads = [config.num_heads, config.num_kv_heads]
-        size = config.head_dim
-        parts = list(zip(self.heads, (q, k), strict=True))
+        parts = [(config.num_heads, q)]
+        if k is not None:
+            parts.append((config.kv_heads_of(layer), k))
+        self.heads = [heads for heads, _ in parts]
+        size = config.head_dim_of(layer)
 
         def joined(tensors: list[Tensor]) -> Tensor:
             rows = [
@@ -60,7 +68,7 @@ class HeadNorm:
         self.bias = joined(biases) if biases else None
 
     def apply_(self, heads: Tensor) -> None:
-        """[row, num_heads + num_kv_heads, head_dim] in place."""
+        """[row, heads of queries and keys, head_dim] in place."""
         x = heads.float()
         if self.norms.reach == "all":
             x = torch.cat([self._norm(part, 2) for part in torch.split(x, self.heads, dim=1)], dim=1)

@@ -143,8 +143,7 @@ class _Block:
             LayoutTables(cached, torch.full_like(cached, size), positions, sees, tables["blocks"]),
             self._keys,
             BLOCK,
-            [EVERYTHING],
-            config.num_heads // config.num_kv_heads,
+            {EVERYTHING: config.num_heads // config.num_kv_heads},
             running.dtype,
         )
         return running.say(torch.cat((roots, masks), dim=1), positions, layout, self._slots)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backends.torch.decoder import Decoder
-from headstart.backends.torch.mixers import cache_row
+from headstart.backends.torch.mixers import sights_of
 from headstart.backends.torch.recorder import Recorder, Recordings, Run
 from headstart.backends.torch.staging import Staging
 from headstart.backends.torch.states import LayerStore
@@ -124,21 +124,20 @@ class RecordedPasses:
         """Logits [wanted, vocab], best tokens [best], and states [tap, row of the pass, hidden]."""
         decoder, config = self._decoder, self._decoder.config
         stores = self._stores[: shape.depth]
-        sights = {layer.sight for layer in decoder.layers[: shape.depth] if layer.attends}
         bits = torch.arange(shape.rows, device=self.recordings.recorder.device)
         sees = ((tables["paths"][:, :, None] >> bits) & 1).bool()
         layout = StaticLayout(
             LayoutTables(tables["cached"], tables["counts"], tables["positions"], sees, tables["blocks"]),
             shape.keys,
             self._block_size,
-            sights,
-            config.num_heads // cache_row(config)[1],
+            sights_of(config, config.layers[: shape.depth]),
             decoder.dtype,
             self._alibi,
         )
         tokens, positions = tables["tokens"].flatten(), tables["positions"].flatten()
         hidden, shared = decoder.embed(tokens, positions), decoder.at(positions, layout)
-        shown = decoder.run(hidden, stores, shared, shape.taps, tables["wanted"], tables["best"])
+        inputs = decoder.inputs_of_layers(tokens, hidden)
+        shown = decoder.run(hidden, stores, shared, shape.taps, tables["wanted"], tables["best"], inputs)
         logits = self._logits[: shape.wanted]
         logits.copy_(shown.logits)
         if not shape.taps:

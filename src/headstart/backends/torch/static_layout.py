@@ -6,7 +6,7 @@ writes what another row does: rows behind a sequence's last one repeat it, seque
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -43,8 +43,7 @@ class StaticLayout:
         tables: where the rows stand.
         keys: of a sequence, its new rows included, at most.
         block_size: keys of a block.
-        sights: how far the model's layers see.
-        heads_per_kv: query heads that share a key-value head.
+        sights: as ``AttentionLayout`` has them.
         alibi: what distance takes off the scores, and the slopes on the device.
     """
 
@@ -55,22 +54,21 @@ class StaticLayout:
         tables: LayoutTables,
         keys: int,
         block_size: int,
-        sights: Iterable[Sight],
-        heads_per_kv: int,
+        sights: Mapping[Sight, int],
         dtype: torch.dtype,
         alibi: tuple[Alibi, Tensor] | None = None,
     ) -> None:
         self._tables, self._block_size = tables, block_size
-        self._heads, self._dtype, self._alibi = heads_per_kv, dtype, alibi
+        self._dtype, self._alibi = dtype, alibi
         self._cached, self._totals = tables.cached[:, None], (tables.cached + tables.counts)[:, None]
         sequences, rows, new = tables.sees.shape
         self._positions = tables.positions[:, new - rows :]
         local = torch.minimum(self._range(rows) + (new - rows), tables.counts[:, None] - 1)
         self.new_slots = self._physical(self._cached + local).flatten()
-        views = {sight: self._view(sight, _keys_of(sight, keys, new)) for sight in sights}
+        views = {sight: self._view(sight, _keys_of(sight, keys, new), shared) for sight, shared in sights.items()}
         self.groups = [RowGroup(sequences, rows, None, True, views)]
 
-    def _view(self, sight: Sight, num_keys: int) -> KeyView:
+    def _view(self, sight: Sight, num_keys: int, shared: int) -> KeyView:
         window, chunk = sight
         first = torch.zeros_like(self._cached)
         if window is not None:
@@ -94,14 +92,14 @@ class StaticLayout:
                 visible &= positions[:, :, None] // chunk == key_positions[:, None] // chunk
             if self._alibi is not None:
                 bias = alibi_bias(*self._alibi, positions.float(), key_positions.float())
-        return KeyView(slots, num_keys, self._mask(visible, bias))
+        return KeyView(slots, num_keys, self._mask(visible, bias, shared))
 
-    def _mask(self, visible: Tensor, bias: Tensor | None) -> Tensor:
+    def _mask(self, visible: Tensor, bias: Tensor | None, shared: int) -> Tensor:
         hidden = ~visible[:, None]
         if bias is not None:
-            return folded_bias(bias.masked_fill(hidden, -torch.inf), self._heads).to(self._dtype)
+            return folded_bias(bias.masked_fill(hidden, -torch.inf), shared).to(self._dtype)
         mask = torch.zeros_like(hidden, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
-        return mask.repeat_interleave(self._heads, dim=2) if mask.shape[2] > 1 else mask
+        return mask.repeat_interleave(shared, dim=2) if mask.shape[2] > 1 else mask
 
     def _physical(self, logical: Tensor) -> Tensor:
         """[sequence, slot] physical slots of logical ones."""

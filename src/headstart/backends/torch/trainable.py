@@ -145,6 +145,7 @@ class TrainableExperts(nn.Module):
         self.correction = None if weights.correction is None else keep(weights.correction)
         self.shared = None if weights.shared is None else TrainableMlp(config, weights.shared, keep)
         self.shared_gate = None if weights.shared_gate is None else TrainableLinear(weights.shared_gate, keep)
+        self.router_norm = self.own_scales = None
 
     def forward(self, x: Tensor) -> Tensor:
         assert self.config.experts is not None
@@ -168,8 +169,9 @@ class TrainableLayer(nn.Module):
     def __init__(self, config: ModelConfig, layer: LayerConfig, weights: LayerWeights, keep: Keep) -> None:
         super().__init__()
         assert isinstance(weights.mixer, AttentionWeights)
-        assert weights.channel is not None
+        assert isinstance(weights.channel, MlpWeights | ExpertsWeights)
         self.config, self.rope = config, layer.rope
+        self.side = None
         self.mixer = TrainableAttention(config, weights.mixer, keep)
         self.channel: TrainableMlp | TrainableExperts
         if isinstance(weights.channel, ExpertsWeights):
@@ -339,6 +341,11 @@ def _lacking(config: ModelConfig) -> str | None:
         "latent attention": config.latent is not None,
         "layers that keep states": config.keeps_states,
         "queries that grow with their position": config.query_growth is not None,
+        "layers that read another one's keys": any(layer.reads is not None for layer in config.layers),
+        "heads of several sizes": len({config.head_dim_of(layer) for layer in config.layers}) > 1,
+        "norms of values": config.value_norm,
+        "several streams": config.streams is not None,
+        "inputs of layers": config.layer_inputs is not None,
     }
     return next((kind for kind, has in kinds.items() if has), None)
 

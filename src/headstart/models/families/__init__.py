@@ -16,6 +16,8 @@ from headstart.models.families import (
     dbrx,
     deepseek,
     gemma,
+    gemma3n,
+    gemma4,
     glm,
     gpt,
     gpt_kin,
@@ -47,6 +49,8 @@ FAMILIES: tuple[Family, ...] = (
     *phi.FAMILIES,
     *granite.FAMILIES,
     *gemma.FAMILIES,
+    *gemma3n.FAMILIES,
+    *gemma4.FAMILIES,
     *gpt.FAMILIES,
     *kin.FAMILIES,
     *olmo.FAMILIES,
@@ -207,15 +211,17 @@ def _checked(config: ModelConfig, source: str) -> ModelConfig:
         raise CheckpointError(
             f"{source} has {config.num_heads} heads for {config.hidden_size} hidden dimensions; fetch the model again."
         )
-    if config.num_heads % config.num_kv_heads:
-        raise CheckpointError(
-            f"{source} has {config.num_heads} heads, which {config.num_kv_heads} key-value heads do not divide; "
-            "fetch the model again."
-        )
-    for rope in config.ropes:
-        if rope.dim < 2 or rope.dim % 2 or rope.dim > config.head_dim:
+    for kv_heads in sorted({config.num_kv_heads, *map(config.kv_heads_of, config.layers)}):
+        if config.num_heads % kv_heads:
             raise CheckpointError(
-                f"{source} rotates {rope.dim} dimensions of heads of size {config.head_dim}; "
+                f"{source} has {config.num_heads} heads, which {kv_heads} key-value heads do not divide; "
+                "fetch the model again."
+            )
+    largest = max((config.head_dim, *map(config.head_dim_of, config.layers)))
+    for rope in config.ropes:
+        if rope.dim < 2 or rope.dim % 2 or rope.dim > largest:
+            raise CheckpointError(
+                f"{source} rotates {rope.dim} dimensions of heads of size {largest}; "
                 "it must be an even number up to that size."
             )
     positions = config.max_positions

@@ -26,13 +26,17 @@ class TensorLayout:
     ``layer``: role -> name, with ``{i}`` for the layer. Roles are the fields of ``LayerWeights`` and of its parts,
     except that ``qkv`` may be split in ``q``, ``k``, ``v``, and a gated MLP's ``up`` in ``gate`` and ``up``. Latent
     attention has ``q_down`` (or ``q``), ``kv_down``, ``q_up``, ``kv_up``; experts ``router``, ``router_correction``,
-    ``expert_gate``, ``expert_up``, ``expert_down``, whose names have ``{e}`` for the expert or are those of tensors in
-    which all experts' are stacked, and ``shared_gate``, ``shared_up``, ``shared_down``, ``shared_scale``; short
-    convolutions ``convolution_input``, ``convolution_kernel``, ``convolution_output``. Recurrent mixers have
-    ``convolution_kernel``, ``step_bias``, ``log_decay``, ``state_norm``, and Mamba-2 ``skip``, ``mamba_input``,
-    ``mamba_output``; Mamba 1 besides ``mamba_selection``, ``mamba_step``, ``step_norm``, ``where_to_norm``,
-    ``from_where_norm``; the delta rule ``delta_qkv``, ``delta_gate``, ``delta_share``, ``delta_step`` (or the first two
-    and the last two in one, ``delta_qkv_gate``, ``delta_share_step``) and ``delta_output``.
+    ``router_norm``, ``expert_scales``, ``expert_gate``, ``expert_up``, ``expert_down``, of which the last three have
+    ``{e}`` for the expert in their names or name tensors in which all experts' are stacked, and ``shared_gate``,
+    ``shared_up``, ``shared_down``, ``shared_scale``; short convolutions ``convolution_input``, ``convolution_kernel``,
+    ``convolution_output``. Recurrent mixers have ``convolution_kernel``, ``step_bias``, ``log_decay``, ``state_norm``,
+    and Mamba-2 ``skip``, ``mamba_input``, ``mamba_output``; Mamba 1 besides ``mamba_selection``, ``mamba_step``,
+    ``step_norm``, ``where_to_norm``, ``from_where_norm``; the delta rule ``delta_qkv``, ``delta_gate``,
+    ``delta_share``, ``delta_step`` (or the first two and the last two in one, ``delta_qkv_gate``, ``delta_share_step``)
+    and ``delta_output``. A second path has ``side_down``, ``side_up``, ``side_norm``; streams ``stream_router``,
+    ``stream_norm``, ``stream_predict``, ``stream_correct``, ``stream_scale``; inputs of layers ``input_gate``,
+    ``input_output``, ``input_norm``; experts beside an MLP ``dense_post_norm``, ``experts_norm``,
+    ``experts_post_norm``; and a layer's output ``layer_scale``.
     """
 
     embedding: str
@@ -42,6 +46,13 @@ class TensorLayout:
     prefix: str = ""
     """Before every name but the head's; files of the bare model leave it out."""
     embedding_norm: str = ""
+    inputs_table: str = ""
+    """Of what layers read beside their stream; likewise ``inputs_projection`` and ``inputs_norm``."""
+    inputs_projection: str = ""
+    inputs_norm: str = ""
+    stream_spread: str = ""
+    """Of a matrix for each stream but the first, ``{i}``; ``stream_merge`` likewise."""
+    stream_merge: str = ""
     positions: str = ""
     first_position: int = 0
     """Row of the table that position 0 reads (OPT)."""

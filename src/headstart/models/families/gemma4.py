@@ -1,0 +1,185 @@
+"""Gemma 4: heads of two sizes, values that are keys, last layers that read the keys and values of earlier ones, inputs
+of layers, and experts beside an MLP, each of these in some models. The text forms, and the text of those that see and
+hear.
+
+Sources: the configuration and modelling files of transformers (models/gemma4, gemma4_unified).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
+from headstart.models.families.base import Family, TensorLayout
+from headstart.models.families.fields import Fields
+from headstart.models.families.gemma3n import INPUTS_LAYOUT, TOWERS, layer_inputs, shared_keys, text_of
+from headstart.models.families.kin import with_defaults
+from headstart.models.families.llama import activation, base_from_hf, windows_from_hf
+from headstart.models.families.rope import rope_from_hf
+
+_LOCAL_THETA = 10_000.0
+_GLOBAL_THETA = 1_000_000.0
+_ROPES = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": _LOCAL_THETA},
+    "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": _GLOBAL_THETA},
+}
+_PATTERN = 6
+"""Every so many-th layer has full attention, where no entry says which; and the last one, whatever it says."""
+_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 262_144,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "bos_token_id": 2,
+    "eos_token_id": 1,
+    "rope_parameters": _ROPES,
+}
+"""transformers' own: released files leave out what equals them."""
+_APART: dict[str, Any] = {"max_position_embeddings": 131_072, "sliding_window": 512}
+_UNIFIED: dict[str, Any] = {"max_position_embeddings": 262_144, "sliding_window": 1024} | {
+    "hidden_size_per_layer_input": 0
+}
+_GLOBAL_HEAD = 512
+_OWN = ("head_dim", "num_key_value_heads")
+"""Entries that single layers may have of their own."""
+
+
+def _gemma4(family: str, defaults: Mapping[str, Any], fields: Fields) -> ModelConfig:
+    fields.refuse("use_bidirectional_attention", True, "all", because="which no decoder can have")
+    fields = with_defaults(fields, {**_DEFAULTS, **defaults})
+    size = fields.integer("head_dim", 256)
+    local = rope_from_hf(fields, size, _LOCAL_THETA, "sliding_attention")
+    config = base_from_hf(
+        fields,
+        family,
+        tied=True,
+        default_head_dim=256,
+        rope=local,
+        activation=activation(fields, "hidden_activation", "gelu_pytorch_tanh"),
+    )
+    count = config.num_layers
+    sliding = [(i + 1) % _PATTERN != 0 for i in range(count)]
+    windows = [*windows_from_hf(fields, count, fields.integer("sliding_window"), sliding)[:-1], None]
+    reads = shared_keys(fields, windows, fields.integer("num_kv_shared_layers", 0, minimum=0))
+    own = _overrides(fields, windows)
+    same, wide = fields.flag("attention_k_eq_v", False), fields.flag("use_double_wide_mlp", False)
+    inputs, experts = layer_inputs(fields, count), _experts(fields)
+    layers = tuple(
+        LayerConfig(
+            window,
+            rope=1 if window is None else 0,
+            channel="mlp" if experts is None else "mlp+experts",
+            reads=reads[index],
+            mlp_size=2 * config.mlp_size if wide and reads[index] is not None else None,
+            values_are_keys=same and window is None and reads[index] is None,
+            input=None if inputs is None else index,
+            head_dim=own.get(index, {}).get("head_dim"),
+            num_kv_heads=own.get(index, {}).get("num_key_value_heads"),
+        )
+        for index, window in enumerate(windows)
+    )
+    full = {config.head_dim_of(layer) for layer in layers if layer.window is None}
+    if len(full) > 1:
+        raise fields.unsupported("per_layer_config", fields.get("per_layer_config"), "one size of heads that see all")
+    bias = fields.flag("attention_bias", False)
+    return replace(
+        config,
+        layers=layers,
+        ropes=(local, rope_from_hf(fields, full.pop(), _GLOBAL_THETA, "full_attention", whole_heads=False)),
+        qk_norm=HeadNorms(),
+        value_norm=True,
+        attention_scale=1.0,
+        qkv_bias=bias,
+        output_bias=bias,
+        post_norms=True,
+        embedding_scale=config.hidden_size**0.5,
+        logit_softcap=fields.optional_number("final_logit_softcapping"),
+        layer_inputs=inputs,
+        layer_scales=True,
+        experts=experts,
+    )
+
+
+def _overrides(fields: Fields, windows: list[int | None]) -> dict[int, dict[str, int]]:
+    """What single layers have of their own: listed, as transformers 5.20 and later write it, or told of all that have
+    full attention."""
+    listed = fields.within("per_layer_config")
+    if listed is None and fields.get("per_layer_config") is None:
+        told = {"head_dim": fields.integer("global_head_dim", _GLOBAL_HEAD)}
+        kv_heads = fields.optional_integer("num_global_key_value_heads")
+        if kv_heads is not None and fields.flag("attention_k_eq_v", False):
+            told["num_key_value_heads"] = kv_heads
+        return {index: told for index, window in enumerate(windows) if window is None}
+    own: dict[int, dict[str, int]] = {}
+    for key in () if listed is None else listed.entries:
+        layer = listed.within(key) if listed is not None else None
+        known = key.isdecimal() and int(key) < len(windows)
+        if layer is None or not known or layer.entries.keys() - {*_OWN}:
+            raise fields.unsupported(
+                "per_layer_config", fields.get("per_layer_config"), f"{' and '.join(_OWN)} by number of layer"
+            )
+        own[int(key)] = {name: layer.integer(name) for name in layer.entries}
+    return own
+
+
+def _experts(fields: Fields) -> ExpertsConfig | None:
+    if not fields.flag("enable_moe_block", False):
+        return None
+    count = fields.integer("num_experts")
+    return ExpertsConfig(
+        count,
+        fields.integer("top_k_experts", maximum=count),
+        fields.integer("moe_intermediate_size"),
+        normalised=True,
+        router_norm=True,
+        own_scales=True,
+    )
+
+
+def _seeing(family: str, defaults: Mapping[str, Any], fields: Fields) -> ModelConfig:
+    return _gemma4(family, defaults, text_of(fields))
+
+
+def _router_norm(weight: Tensor, config: ModelConfig) -> Tensor:
+    """What the router reads is divided by the root of its size."""
+    return weight / math.sqrt(config.hidden_size)
+
+
+_LAYOUT: TensorLayout = replace(
+    INPUTS_LAYOUT,
+    layer={
+        **INPUTS_LAYOUT.layer,
+        "layer_scale": "layers.{i}.layer_scalar",
+        "router": "layers.{i}.router.proj",
+        "router_norm": "layers.{i}.router.scale",
+        "expert_scales": "layers.{i}.router.per_expert_scale",
+        "expert_up": "layers.{i}.experts.gate_up_proj",
+        "expert_down": "layers.{i}.experts.down_proj",
+        "dense_post_norm": "layers.{i}.post_feedforward_layernorm_1",
+        "experts_norm": "layers.{i}.pre_feedforward_layernorm_2",
+        "experts_post_norm": "layers.{i}.post_feedforward_layernorm_2",
+    },
+    whole=frozenset({"layer_scale", "router_norm", "expert_scales", "expert_up", "expert_down"}),
+    convert={"router_norm": _router_norm},
+)
+_SEEING_LAYOUT = replace(_LAYOUT, prefix="model.language_model.", ignored=(*_LAYOUT.ignored, *TOWERS))
+
+
+def _families(model_type: str, defaults: Mapping[str, Any]) -> tuple[Family, Family]:
+    """A text form and the one that sees and hears."""
+    text, seeing = model_type, f"{model_type}_seeing"
+    return (
+        Family(text, f"{model_type}_text", "", partial(_gemma4, text, defaults), None, _LAYOUT, None),
+        Family(seeing, model_type, "", partial(_seeing, seeing, defaults), None, _SEEING_LAYOUT, None),
+    )
+
+
+FAMILIES = (*_families("gemma4", _APART), *_families("gemma4_unified", _UNIFIED))
