@@ -104,10 +104,11 @@ GEMMA4: dict[str, Any] = {**TINY, "num_hidden_layers": 6, "head_dim": 16, "globa
     "num_kv_shared_layers": 2,
     "use_double_wide_mlp": True,
     "hidden_size_per_layer_input": 12,
-    "vocab_size_per_layer_input": 250,
+    "vocab_size_per_layer_input": 259,
     "final_logit_softcapping": 20.0,
 }
 GEMMA3N: dict[str, Any] = {**GEMMA4, "intermediate_size": [72, 80, 72, 64, 72, 72], "laurel_rank": 10} | {
+    "vocab_size_per_layer_input": 200,
     "altup_num_inputs": 3,
     "activation_sparsity_pattern": [0.9, 0.0, 0.3, 0.0, 0.6, 0.0],
 }
@@ -164,10 +165,18 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True}
         | {"num_global_key_value_heads": 1},
     ),
-    "gemma4_unified_text": (
-        "Gemma4UnifiedText",
-        {**TINY, "head_dim": 16, "global_head_dim": 32, "sliding_window": 7, "attention_k_eq_v": True}
-        | {"num_global_key_value_heads": 1},
+    "gemma4": (
+        "Gemma4",
+        {"text_config": GEMMA4}
+        | {"vision_config": {**EYES, "num_key_value_heads": 2, "head_dim": 16, "model_type": "gemma4_vision"}}
+        | {"audio_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}},
+    ),
+    "gemma4_unified": (
+        "Gemma4Unified",
+        {
+            "text_config": {**TINY, "head_dim": 16, "global_head_dim": 32, "sliding_window": 7}
+            | {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
+        },
     ),
     "granite_swa": ("GraniteSWA", {**TINY, **WINDOWS, **SCALED, "layer_rope_theta": [1e4, 0, 1e3]}),
     "llava": ("Llava", {"text_config": {**TINY, "model_type": "llama"}, "vision_config": EYES}),

@@ -113,14 +113,23 @@ _MODELS = {
     "Gemma3": "Gemma3ForConditionalGeneration",
     "Gemma3nText": "Gemma3nForCausalLM",
     "Gemma4Text": "Gemma4ForCausalLM",
-    "Gemma4UnifiedText": "Gemma4UnifiedForCausalLM",
     "GPT2": "GPT2LMHeadModel",
     "Llama4Text": "Llama4ForCausalLM",
     "Qwen3_5Text": "Qwen3_5ForCausalLM",
     "Qwen3_5MoeText": "Qwen3_5MoeForCausalLM",
 } | {
     name: f"{name}ForConditionalGeneration"
-    for name in ("Llama4", "Llava", "Mistral3", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Qwen3VLMoe")
+    for name in (
+        "Gemma4",
+        "Gemma4Unified",
+        "Llama4",
+        "Llava",
+        "Mistral3",
+        "Qwen2VL",
+        "Qwen2_5_VL",
+        "Qwen3VL",
+        "Qwen3VLMoe",
+    )
 }
 
 
