@@ -59,6 +59,7 @@ class Pass(Structure):
         *((name, c_int32) for name in ("logit_stride", "lean", "memory_blocks")),
         *((name, c_void_p) for name in ("memory_lengths", "memory_tables")),
         ("experts", c_void_p),
+        *((name, c_int32) for name in ("context_rows", "both_ways")),
     )
 
 

@@ -64,6 +64,10 @@ struct HeadstartPass {
   int32_t memory_blocks;
   const int32_t *memory_lengths, *memory_tables;
   double *experts;  // distinct experts that its rows call, on average over layers that have any; null: nobody asks
+  // Block heads: the first rows stand for the target's states, `inputs` are theirs [context_rows][features]. Keys and
+  // values are made of them in every layer, nothing else. They are sequences of their own.
+  int32_t context_rows;
+  int32_t both_ways;  // rows of a sequence see those behind them, too
 };
 
 // Rows of a matrix as a file keeps them: `kind` is the number of their type in GGUF, or from 100 on of a folder's
