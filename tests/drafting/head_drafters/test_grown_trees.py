@@ -20,6 +20,7 @@ from headstart.drafting.base import DraftBudget, RoundOutcome
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.growing import GrowingDrafter
 from headstart.drafting.registry import create_drafter
+from headstart.heads.block import BlockHead, block_config
 from headstart.heads.eagle import EagleHead, eagle_config
 from headstart.heads.head_pass import DraftRoot, GrownTree
 from headstart.heads.saving import save_head
@@ -34,7 +35,14 @@ from toys import ToyBackend, hashed_logits
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 
 VOCAB, DRAFT_VOCAB, HIDDEN, ROUNDS, SLOTS = 77, 45, 96, 4, 6
-VARIANTS = ("eagle3", "eagle2", "p-eagle")
+BLOCKS: Mapping[str, Mapping[str, object]] = {
+    "dflash": {},
+    "jetspec": {"causal": True, "confidence": True, "own_output": True},
+    "dspark": {"root_speaks": True, "markov_rank": 5, "confidence": True, "confidence_reads_token": True},
+    "a factor without a confidence": {"markov_rank": 70, "attention_bias": True},
+}
+VARIANTS = ("eagle3", "eagle2", "p-eagle", *BLOCKS)
+SPEAKING = [variant for variant in VARIANTS if variant != "eagle2"]
 TARGET = replace(head_target(VOCAB), hidden_size=HIDDEN, head_dim=32, ropes=(RopeConfig(1000.0, 32),))
 GREEDY = SamplingParams(temperature=0)
 CASES: Mapping[str, Mapping[str, object]] = {
@@ -48,18 +56,34 @@ CASES: Mapping[str, Mapping[str, object]] = {
 }
 
 
-def random_head(variant: str, num_layers: int = 1) -> EagleHead:
-    """EAGLE-3's cannot say every token, and says some in another order; P-EAGLE's is such a head."""
+def random_head(variant: str, num_layers: int = 1) -> EagleHead | BlockHead:
+    """EAGLE-3's cannot say every token, and says some in another order; P-EAGLE's is such a head, as are blocks'."""
+    if variant in BLOCKS:
+        block = BlockHead(replace(block_config(TARGET, SLOTS, num_layers, 6, DRAFT_VOCAB), **BLOCKS[variant]))  # type: ignore[arg-type]
+        shake(block, 3, 0.15)
+        with torch.no_grad():
+            if block.config.markov_rank:
+                block.markov_head.markov_w2.weight.mul_(40 / block.config.markov_rank)
+            if block.config.confidence:
+                block.confidence_head.proj.weight.mul_(0.2)
+                block.confidence_head.proj.bias.add_(1)
+        block.d2t.copy_(draft_ids() - torch.arange(DRAFT_VOCAB))
+        if block.config.own_output:
+            block.lm_head.weight.data.copy_(tables().head[draft_ids()])
+        return block
     reduced = None if variant == "eagle" else DRAFT_VOCAB
     fused = "eagle" if variant == "eagle" else "eagle3"
     masks = {"slots": SLOTS, "mask_token_id": 6} if variant == "p-eagle" else {}
     head = EagleHead(eagle_config(TARGET, fused, reduced, num_layers, **masks))  # type: ignore[arg-type]
     shake(head, 3, 0.15)
     if head.config.reduced:
-        ids = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(4))[:DRAFT_VOCAB]
-        head.d2t.copy_(ids - torch.arange(DRAFT_VOCAB))
+        head.d2t.copy_(draft_ids() - torch.arange(DRAFT_VOCAB))
         map_rows(head, tables().head, 0.15)
     return head
+
+
+def draft_ids() -> torch.Tensor:
+    return torch.randperm(VOCAB, generator=torch.Generator().manual_seed(4))[:DRAFT_VOCAB]
 
 
 def tables() -> TargetTables:
@@ -80,7 +104,8 @@ def drafters(
         runner=ModelRunner(backend, cache_tokens=64, block_size=8),
         lend_tables=tables,
     )
-    both = [create_drafter(variant, context, model=str(directory), **options) for _ in range(2)]
+    name = "dflash" if variant in BLOCKS else variant
+    both = [create_drafter(name, context, model=str(directory), **options) for _ in range(2)]
     assert all(isinstance(drafter, GrowingDrafter) for drafter in both)
     assert isinstance(both[0]._growth, NativeGrowth)
     both[1]._growth = None
@@ -148,7 +173,7 @@ def test_of_heads_of_several_layers(variant: str, tmp_path: Path) -> None:
     assert assert_alike(both, [GREEDY] * 3, [DraftBudget(31, 9), DraftBudget(4, 2), DraftBudget(9, 5)])
 
 
-@pytest.mark.parametrize("variant", ["eagle3", "p-eagle"])
+@pytest.mark.parametrize("variant", SPEAKING)
 @pytest.mark.parametrize(
     "params",
     [
@@ -163,14 +188,14 @@ def test_with_the_noise_of_sampling_requests(params: SamplingParams, variant: st
     assert assert_alike(both, [params, GREEDY, params], budgets)
 
 
-@pytest.mark.parametrize("variant", ["eagle3", "p-eagle"])
+@pytest.mark.parametrize("variant", SPEAKING)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_in_every_precision(precision: str, variant: str, tmp_path: Path) -> None:
     both = drafters(tmp_path, variant, {"min_probability": 0.0, "precision": precision})
     assert assert_alike(both, [GREEDY] * 2, [DraftBudget(15, 5)] * 2)
 
 
-@pytest.mark.parametrize("variant", ["eagle3", "p-eagle"])
+@pytest.mark.parametrize("variant", SPEAKING)
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(temperature=1.0, top_k=20)])
 def test_tokens_of_the_text_that_the_head_lacks_are_guessed(
     params: SamplingParams, variant: str, tmp_path: Path
@@ -186,7 +211,7 @@ def test_tokens_of_the_text_that_the_head_lacks_are_guessed(
     assert not {token for tree in rounds(without, [params] * 3, budgets) for token in tree.tokens.tolist()} & lacking
 
 
-@pytest.mark.parametrize("variant", ["eagle3", "p-eagle"])
+@pytest.mark.parametrize("variant", SPEAKING)
 def test_tokens_that_the_target_lacks_are_not_guessed(variant: str, tmp_path: Path) -> None:
     both = drafters(tmp_path, variant, {"min_probability": 0.0, "width": 40, "tree_nodes": 60}, vocab=30)
     grown = rounds(both[0], [GREEDY], [DraftBudget(60, 2)])

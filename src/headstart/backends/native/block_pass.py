@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from headstart.backends.native.caching_pass import NativeCachingPass, unfit_heads
-from headstart.backends.native.library import Pass
-from headstart.backends.native.linear import native_kit
+from headstart.backends.native.growth import NativeGrowth, OnePass
+from headstart.backends.native.library import Block, Pass
+from headstart.backends.native.linear import NativeLinear, native_kit
 from headstart.backends.native.packing import (
     BORROWED,
     FEATURE_NORM,
@@ -22,6 +23,7 @@ from headstart.backends.native.packing import (
     Packer,
     address,
     as_float32,
+    as_int32,
 )
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.block_factors import BlockFactors
@@ -68,6 +70,8 @@ class NativeBlockPass(NativeCachingPass):
         kit = native_kit(precision, self._threads, self._library.isa)
         assert kit is not None  # the library is there
         self._factors = BlockFactors(head, kit)
+        if self._factors.chained:
+            self._draft_ids = as_int32(self._factors.draft_ids.numpy())
         self.slots = config.slots
         self.chained, self.confident = self._factors.chained, self._factors.confident
         with torch.inference_mode():
@@ -107,9 +111,21 @@ class NativeBlockPass(NativeCachingPass):
         """See ``BlockHeadPass``."""
         return self._factors.following(tokens)
 
-    def growth(self, width: int, ids: IntArray, ends: bool) -> None:
+    def growth(self, width: int, ids: IntArray, ends: bool) -> NativeGrowth:
         """See ``BlockHeadPass``."""
-        return
+        config, factors = self.config, self._factors
+        block = Block(rows=config.block_size, first_slot=config.speaking.start, causal=config.causal)
+        if factors.chained:
+            assert isinstance(factors.after, NativeLinear)  # made by the native kit
+            block.following, block.rank, block.tokens = factors.after.handle, config.markov_rank, len(self._draft_ids)
+            block.before, block.draft_ids = factors.before.data_ptr(), address(self._draft_ids)
+        if factors.confident and ends:
+            bias = factors.sureness.bias
+            assert bias is not None
+            block.sureness, block.sureness_bias = factors.sureness.weight.data_ptr(), float(bias)
+            block.sureness_reads_token = config.confidence_reads_token
+        one_pass = OnePass(config.slots, config.block_size, config.mask_token_id, block=block)
+        return NativeGrowth(self._library, self.handle, config, self._pages, self._ropes, width, ids, one_pass)
 
     def _run(
         self,

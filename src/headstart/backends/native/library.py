@@ -123,6 +123,19 @@ class Drafted(Structure):
     )
 
 
+class Block(Structure):
+    """``HeadstartBlock``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("rows", "first_slot", "causal")),
+        ("following", c_void_p),
+        *((name, c_int32) for name in ("rank", "tokens")),
+        *((name, c_void_p) for name in ("before", "draft_ids", "sureness")),
+        ("sureness_bias", c_float),
+        ("sureness_reads_token", c_int32),
+    )
+
+
 class Draft(Structure):
     """``HeadstartDraft``."""
 
@@ -132,6 +145,7 @@ class Draft(Structure):
         *((name, c_void_p) for name in ("target_ids", "logits")),
         *((name, c_int32) for name in ("slots", "mask_token")),
         ("mask_features", c_void_p),
+        ("block", POINTER(Block)),
         ("drafted", POINTER(Drafted)),
     )
 

@@ -49,7 +49,7 @@ class NativeLinear:
         )
         if not handle:
             raise ConfigError(f"a matrix of {self._outputs} x {self._inputs} does not fit in memory as {precision}")
-        self._handle: int = handle
+        self.handle: int = handle
         self._library = library
         weakref.finalize(self, library.linear_destroy, handle)
         self.nbytes = int(library.linear_bytes(handle))
@@ -60,7 +60,7 @@ class NativeLinear:
             raise ValueError(f"rows are {tuple(x.shape)}; rows x inputs is {(len(x), self._inputs)}")
         x = as_float32(x)
         y = torch.empty(len(x), self._outputs)
-        error = self._library.linear_run(self._handle, len(x), x.data_ptr(), y.data_ptr())
+        error = self._library.linear_run(self.handle, len(x), x.data_ptr(), y.data_ptr())
         if error is not None:
             raise ValueError(f"the layer cannot run: {error.decode()}")
         return y

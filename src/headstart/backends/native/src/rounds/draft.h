@@ -1,9 +1,9 @@
 // A draft that grows level by level from the likeliest paths (Li et al. 2024, EAGLE-2, section 4), in one call; or from
-// one pass, where the head guesses several tokens in it (P-EAGLE, arXiv:2602.01469).
+// one pass, where the head guesses several tokens in it (P-EAGLE, arXiv:2602.01469; DFlash, arXiv:2602.06036).
 //
 // Tree for tree what ConfidenceTrees of drafting/head_drafters/head_trees.py makes of the same logits: a path's
 // log-probability is a sum of floats from the root down, and of equal ones the shallower, then the earlier node is the
-// better. With masks likeliest_paths.h.
+// better. Where one pass says all depths likeliest_paths.h, but for heads whose guesses depend on those before them.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -12,6 +12,7 @@
 
 #include "../kernels/best.h"
 #include "../pass/pass.h"
+#include "block_factors.h"
 #include "likeliest_paths.h"
 #include "noise_ranking.h"
 #include "text_vocabulary.h"
@@ -24,14 +25,14 @@ class Draft {
   const char *run(const KvCache &cache, const HeadstartDraft &draft, int first, int last) {
     if (first == 0)
       if (const char *error = read(cache, draft)) return error;
-    if (draft.slots) {
+    if (draft.slots && !is_chained(draft)) {
       if (last > 0) grow_at_once(draft);
       last = 0;
     }
     for (int level = std::max(first, 1); level <= last; ++level) {
       grow(draft, level);
       if (std::all_of(trees_.begin(), trees_.end(), [](const Tree &tree) { return tree.beams.empty(); })) break;
-      if (const char *error = step(cache, draft, level)) return error;
+      if (const char *error = draft.slots ? follow(draft, level) : step(cache, draft, level)) return error;
     }
     for (int s = 0; s < draft.sequences; ++s) report(trees_[s], draft.drafted[s]);
     return nullptr;
@@ -43,41 +44,105 @@ class Draft {
     float score;
   };
   struct Beam {
-    int node, guessed_by;  // row of the last pass after which it was guessed
+    int node, guessed_by;  // row of logits after which it was guessed
   };
   struct Tree {
-    int cached, held;  // true rows, and those of the draft behind them
-    int first_row;     // of its beams in the last pass
+    int cached, held;       // true rows, and those of the draft behind them
+    int depth;              // at most
+    int first_row;          // of its beams in the logits
+    int first_slot;         // of its slots in what the one pass says
+    int root, best;         // the last token; the last of a chain of the best ones, slot by slot
+    const float *best_row;  // logits after it
+    float reached;          // how likely that chain is accepted
     std::vector<Node> nodes;
-    std::vector<Beam> beams;     // nodes whose children come next; with masks a row for each depth
+    std::vector<Beam> beams;     // nodes whose children come next; at once a row for each depth
     std::vector<int32_t> paths;  // [beam][level] logical slots that a beam sees
   };
 
-  // The true rows that are not in the cache yet, and masks behind them; each follows the one before it.
+  // Guesses depend on the ones before them, though one pass says all of them.
+  static bool is_chained(const HeadstartDraft &draft) { return draft.block && draft.block->following; }
+  static bool is_confident(const HeadstartDraft &draft) { return draft.block && draft.block->sureness; }
+
   const char *read(const KvCache &cache, const HeadstartDraft &draft) {
     trees_.resize(draft.sequences);
     rows_.clear(), inputs_.clear();
     for (int s = 0; s < draft.sequences; ++s) {
       const HeadstartDrafted &of = draft.drafted[s];
-      const int masks = std::max(std::min(draft.slots, of.depth) - 1, 0), said = static_cast<int>(rows_.wanted.size());
-      const size_t size = m_.shape.features;
-      for (int i = 0; i < of.unread + masks; ++i)
-        rows_.add(i < of.unread ? of.tokens[i] : draft.mask_token, of.cached + i, i ? rows_.count() - 1 : -1);
-      rows_.end_sequence(s, of.cached);
-      for (int row = rows_.count() - masks - 1; row < rows_.count(); ++row) rows_.wanted.push_back(row);
-      inputs_.insert(inputs_.end(), of.features, of.features + of.unread * size);
-      for (int i = 0; i < masks; ++i) inputs_.insert(inputs_.end(), draft.mask_features, draft.mask_features + size);
       Tree &tree = trees_[s];
-      tree.cached = of.cached + of.unread, tree.held = 0, tree.first_row = said;
-      tree.nodes.clear(), tree.paths.clear(), tree.beams.assign(1 + masks, {-1, said});
+      tree.cached = of.cached + of.unread, tree.held = 0;
+      tree.depth = draft.slots ? std::min(draft.slots, of.depth) : of.depth;
+      tree.root = tree.best = of.tokens[of.unread - 1], tree.reached = 1.f;
+      tree.nodes.clear(), tree.paths.clear(), tree.beams.clear();
+      add_true_rows(draft, s);
     }
+    if (draft.block) rows_.context = rows_.count();
+    for (int s = 0; s < draft.sequences && draft.block; ++s) add_block(draft, s);
     // It is the states of the rows that say tokens which the draft begins with.
-    if (const char *error = pass(cache, draft, 0)) return error;
+    const bool chained = is_chained(draft);
+    if (chained) said_.resize(rows_.wanted.size() * draft.columns);
+    float *const said = chained ? said_.data() : draft.logits;
+    if (const char *error = pass(cache, draft, 0, said)) return error;
     const size_t size = m_.shape.hidden;
     for (size_t i = 0; i < rows_.wanted.size(); ++i)
       std::memmove(&states_[i * size], &states_[rows_.wanted[i] * size], size * sizeof(float));
-    add_text_logits(draft);
+    add_text_logits(draft, said);
+    if (chained) {
+      for (Tree &tree : trees_) tree.first_slot = tree.first_row, tree.beams.assign(1, {-1, 0});
+      return follow(draft, 0);
+    }
+    if (is_confident(draft)) end_where_unsure(draft);
     return nullptr;
+  }
+
+  // The true rows of a sequence that are not in the cache yet, and masks behind them; each follows the one before it.
+  void add_true_rows(const HeadstartDraft &draft, int s) {
+    const HeadstartDrafted &of = draft.drafted[s];
+    const int masks = draft.block ? 0 : std::max(std::min(draft.slots, of.depth) - 1, 0);
+    const size_t size = m_.shape.features;
+    for (int i = 0; i < of.unread + masks; ++i)
+      rows_.add(i < of.unread ? of.tokens[i] : draft.mask_token, of.cached + i, i ? rows_.count() - 1 : -1);
+    rows_.end_sequence(s, of.cached);
+    inputs_.insert(inputs_.end(), of.features, of.features + of.unread * size);
+    for (int i = 0; i < masks; ++i) inputs_.insert(inputs_.end(), draft.mask_features, draft.mask_features + size);
+    if (!draft.block) want(trees_[s], rows_.count() - masks - 1, masks + 1);
+  }
+
+  // The last token and masks. Rows behind those that are wanted matter where they are seen.
+  void add_block(const HeadstartDraft &draft, int s) {
+    const HeadstartBlock &block = *draft.block;
+    Tree &tree = trees_[s];
+    const int first = rows_.count(), rows = block.causal ? block.first_slot + tree.depth : block.rows;
+    for (int i = 0; i < rows; ++i)
+      rows_.add(i ? draft.mask_token : tree.root, tree.cached + i, i ? rows_.count() - 1 : -1);
+    rows_.end_sequence(s, tree.cached);
+    want(tree, first + block.first_slot, tree.depth);
+  }
+
+  // Logits after these rows.
+  void want(Tree &tree, int first, int count) {
+    tree.first_row = static_cast<int>(rows_.wanted.size()), tree.beams.assign(count, {-1, tree.first_row});
+    for (int row = first; row < first + count; ++row) rows_.wanted.push_back(row);
+  }
+
+  // Whether a tree goes on to the slot `slot`, for all that the head knows of its best chain.
+  bool is_sure(const HeadstartDraft &draft, Tree &tree, int first_slot, int slot) {
+    const float *const state = &states_[static_cast<size_t>(first_slot + slot) * m_.shape.hidden];
+    tree.reached *= BlockFactors::chance(*draft.block, state, m_.shape.hidden, tree.best);
+    return tree.reached >= std::exp(static_cast<double>(draft.min_log_prob));
+  }
+
+  // Depths that are not worth a guess; the rows of the others stand one behind the other.
+  void end_where_unsure(const HeadstartDraft &draft) {
+    int kept = 0;
+    for (Tree &tree : trees_) {
+      int slots = 0;
+      while (slots < static_cast<int>(tree.beams.size()) && is_sure(draft, tree, tree.first_row, slots)) ++slots;
+      std::memmove(draft.logits + static_cast<size_t>(kept) * draft.columns,
+                   draft.logits + static_cast<size_t>(tree.first_row) * draft.columns,
+                   static_cast<size_t>(slots) * draft.columns * sizeof(float));
+      tree.first_row = kept, kept += slots;
+      tree.beams.resize(slots);
+    }
   }
 
   // The likeliest paths by what the rows of the one pass say, each of its own depth.
@@ -105,7 +170,7 @@ class Draft {
     }
   }
 
-  // The children of the beams, from what the last pass says after each; then the best of them are the beams.
+  // The children of the beams, from the logits after each; then the best of them are the beams.
   void grow(const HeadstartDraft &draft, int level) {
     const int vocab = m_.shape.vocab;
     log_probs_.resize(draft.width), ids_.resize(draft.width);
@@ -138,8 +203,8 @@ class Draft {
   }
 
   void choose(Tree &tree, const HeadstartDraft &draft, const HeadstartDrafted &of, int level) {
-    tree.beams.clear(), before_.swap(tree.paths), tree.paths.clear();
-    if (level >= of.depth) return;
+    tree.beams.clear();
+    if (level >= tree.depth) return;
     const auto score = [&](const Beam &beam) { return tree.nodes[beam.node].score; };
     std::stable_sort(candidates_.begin(), candidates_.end(),
                      [&](const Beam &a, const Beam &b) { return score(a) > score(b); });
@@ -147,9 +212,6 @@ class Draft {
     for (const Beam &beam : candidates_) {
       if (static_cast<int>(tree.beams.size()) == draft.width) return;
       if (score(beam) <= bar || score(beam) < draft.min_parent_log_prob) return;
-      const auto path = before_.begin() + (beam.guessed_by - tree.first_row) * (level - 1);
-      tree.paths.insert(tree.paths.end(), path, path + level - 1);
-      tree.paths.push_back(tree.cached + tree.held + static_cast<int>(tree.beams.size()));
       tree.beams.push_back(beam);
     }
   }
@@ -164,14 +226,14 @@ class Draft {
   }
 
   // Logits of the tokens that the texts bring, behind those of the vocabulary.
-  void add_text_logits(const HeadstartDraft &draft) {
+  void add_text_logits(const HeadstartDraft &draft, float *logits) {
     const int vocab = m_.shape.vocab, columns = draft.columns;
     if (columns == vocab) return;
     for (int s = 0; s < draft.sequences; ++s) {
       const HeadstartTextTokens *const text_tokens = draft.drafted[s].text_tokens;
       const Tree &tree = trees_[s];
       const size_t first = tree.first_row, rows = tree.beams.size();
-      float *const to = draft.logits + first * columns + vocab;
+      float *const to = logits + first * columns + vocab;
       const int count = text_tokens ? text_tokens->count : 0;
       for (size_t row = 0; row < rows; ++row)
         std::fill(to + row * columns + count, to + (row + 1) * columns - vocab, -INFINITY);
@@ -188,6 +250,7 @@ class Draft {
     for (int s = 0; s < draft.sequences; ++s) {
       Tree &tree = trees_[s];
       if (tree.beams.empty()) continue;
+      lengthen_paths(tree, level);
       tree.first_row = rows_.count();
       for (const Beam &beam : tree.beams) {
         rows_.wanted.push_back(rows_.count());
@@ -200,12 +263,59 @@ class Draft {
       tree.held += static_cast<int>(tree.beams.size());
     }
     if (!rows_.count()) return nullptr;
-    if (const char *error = pass(cache, draft, level)) return error;
-    add_text_logits(draft);
+    if (const char *error = pass(cache, draft, level, draft.logits)) return error;
+    add_text_logits(draft, draft.logits);
     return nullptr;
   }
 
-  const char *pass(const KvCache &cache, const HeadstartDraft &draft, int path_length) {
+  // What the row that guessed a beam saw, and the beam's own row.
+  void lengthen_paths(Tree &tree, int level) {
+    before_.swap(tree.paths), tree.paths.clear();
+    for (const Beam &beam : tree.beams) {
+      const auto path = before_.begin() + (beam.guessed_by - tree.first_row) * (level - 1);
+      tree.paths.insert(tree.paths.end(), path, path + level - 1);
+      tree.paths.push_back(tree.cached + tree.held + static_cast<int>(&beam - tree.beams.data()));
+    }
+  }
+
+  // What the one pass says in the slot behind a level, and what the beams' own tokens add to it.
+  const char *follow(const HeadstartDraft &draft, int level) {
+    const HeadstartBlock &block = *draft.block;
+    const int vocab = m_.shape.vocab;
+    const size_t columns = draft.columns;
+    factors_.clear();
+    if (is_confident(draft)) best_rows_.resize(trees_.size() * vocab);
+    int rows = 0;
+    for (size_t s = 0; s < trees_.size(); ++s) {
+      Tree &tree = trees_[s];
+      tree.first_row = rows;
+      if (tree.beams.empty()) continue;
+      if (is_confident(draft) && !is_sure(draft, tree, tree.first_slot, level)) {
+        tree.beams.clear();
+        continue;
+      }
+      const float *const said = &said_[(tree.first_slot + level) * columns];
+      tree.best_row = nullptr;
+      for (const Beam &beam : tree.beams) {
+        float *const to = draft.logits + rows++ * columns;
+        const int token = beam.node < 0 ? tree.root : tree.nodes[beam.node].token;
+        factors_.add(block, token, said, to);
+        std::copy(said + vocab, said + columns, to + vocab);
+        if (token == tree.best) tree.best_row = to;
+      }
+      if (tree.best_row || !is_confident(draft)) continue;
+      factors_.add(block, tree.best, said, &best_rows_[s * vocab]);
+      tree.best_row = &best_rows_[s * vocab];
+    }
+    if (!rows) return nullptr;
+    if (const char *error = factors_.follow(block)) return error;
+    for (Tree &tree : trees_)
+      if (is_confident(draft) && !tree.beams.empty())
+        tree.best = draft.target_ids[std::max_element(tree.best_row, tree.best_row + vocab) - tree.best_row];
+    return nullptr;
+  }
+
+  const char *pass(const KvCache &cache, const HeadstartDraft &draft, int path_length, float *logits) {
     int pages = 0;
     for (const int s : rows_.sequences) pages = std::max(pages, draft.drafted[s].pages);
     blocks_.assign(rows_.sequences.size() * pages, 0);
@@ -224,7 +334,8 @@ class Draft {
     pass.block_tables = blocks_.data(), pass.logit_rows = rows_.wanted.data(), pass.tap_layers = &draft.state_tap;
     pass.inputs = inputs_.data(), pass.true_features = path_length == 0;
     pass.path_length = path_length, pass.paths = path_length ? rows_.paths.data() : nullptr;
-    pass.logits = draft.logits, pass.logit_stride = draft.columns, pass.tap_rows = &states, pass.lean = true;
+    pass.logits = logits, pass.logit_stride = draft.columns, pass.tap_rows = &states, pass.lean = true;
+    pass.context_rows = rows_.context, pass.both_ways = draft.block && !draft.block->causal;
     return runner_.run(cache, pass);
   }
 
@@ -249,12 +360,13 @@ class Draft {
   // The tables of a pass.
   struct Rows {
     std::vector<int32_t> tokens, positions, parents, paths, wanted, starts, cached, sequences;
+    int context = 0;  // rows of the target's states alone
 
     int count() const { return static_cast<int>(tokens.size()); }
     void clear() {
       for (std::vector<int32_t> *table : {&tokens, &positions, &parents, &paths, &wanted, &cached, &sequences})
         table->clear();
-      starts.assign(1, 0);
+      starts.assign(1, 0), context = 0;
     }
     void add(int token, int position, int parent) {
       tokens.push_back(token), positions.push_back(position), parents.push_back(parent);
@@ -270,8 +382,10 @@ class Draft {
   PassRunner &runner_;
   NoiseRanking noise_ranking_;
   LikeliestPaths paths_;
-  std::vector<Tree> trees_;             // [sequence]
-  std::vector<float> states_, inputs_;  // of the rows of the last pass, and of the next
+  BlockFactors factors_;
+  std::vector<Tree> trees_;              // [sequence]
+  std::vector<float> states_, inputs_;   // of the rows of the last pass, and of the next
+  std::vector<float> said_, best_rows_;  // [slot][columns] by the one pass; [sequence][vocab] after best chains
   Rows rows_;
   std::vector<Beam> candidates_;
   std::vector<float> log_probs_, scores_;
