@@ -46,6 +46,9 @@ class Draft {
   struct Beam {
     int node, guessed_by;  // row of logits after which it was guessed
   };
+  struct RankedRow {
+    int row, columns;
+  };
   struct Tree {
     int cached, held;       // true rows, and those of the draft behind them
     int depth;              // at most
@@ -147,58 +150,69 @@ class Draft {
 
   // The likeliest paths by what the rows of the one pass say, each of its own depth.
   void grow_at_once(const HeadstartDraft &draft) {
-    const int vocab = m_.shape.vocab;
+    rank(draft, 1, true);
     for (int s = 0; s < draft.sequences; ++s) {
       Tree &tree = trees_[s];
-      const HeadstartDrafted &of = draft.drafted[s];
       const int slots = static_cast<int>(tree.beams.size());
-      const int columns = vocab + (of.text_tokens ? of.text_tokens->count : 0), ranks = std::min(draft.width, columns);
-      log_probs_.resize(slots * ranks), ids_.resize(slots * ranks);
-      for (int slot = 0; slot < slots; ++slot) {
-        float *const logits = draft.logits + static_cast<size_t>(tree.first_row + slot) * draft.columns;
-        if (of.sampling)
-          noise_ranking_.put(logits, 1, draft.columns, draft.target_ids, vocab, of.text_tokens, *of.sampling,
-                             of.root + slot + 1);
-        int32_t *const ids = &ids_[slot * ranks];
-        best_of_row(logits, columns, ranks, &log_probs_[slot * ranks], ids);
-        for (int rank = 0; rank < ranks; ++rank)
-          ids[rank] = ids[rank] < vocab ? draft.target_ids[ids[rank]] : of.text_tokens->tokens[ids[rank] - vocab];
-      }
+      const size_t first = static_cast<size_t>(tree.first_row) * draft.width;
+      for (int i = 0; i < slots * draft.width; ++i) tokens_[first + i] = token_of(draft, s, ids_[first + i]);
       paths_.find(
-          log_probs_.data(), ids_.data(), slots, ranks, of.nodes, draft.min_log_prob,
+          &log_probs_[first], &tokens_[first], slots, draft.width, draft.drafted[s].nodes, draft.min_log_prob,
           [&](int token, int parent, int depth, float score) { tree.nodes.push_back({token, parent, depth, score}); });
     }
   }
 
+  // The likeliest tokens of all rows of logits, which are at `depth`, or each of a sequence's one deeper than the last.
+  void rank(const HeadstartDraft &draft, int depth, bool deepens) {
+    ranked_.clear();
+    for (int s = 0; s < draft.sequences; ++s) {
+      const Tree &tree = trees_[s];
+      const HeadstartDrafted &of = draft.drafted[s];
+      const int count = static_cast<int>(tree.beams.size());
+      float *const logits = draft.logits + static_cast<size_t>(tree.first_row) * draft.columns;
+      for (int i = 0; i < count && of.sampling; i += deepens ? 1 : count)
+        noise_ranking_.put(logits + static_cast<size_t>(i) * draft.columns, deepens ? 1 : count, draft.columns,
+                           draft.target_ids, m_.shape.vocab, of.text_tokens, *of.sampling, of.root + depth + i);
+      const int columns = m_.shape.vocab + (of.text_tokens ? of.text_tokens->count : 0);
+      for (int i = 0; i < count; ++i) ranked_.push_back({tree.first_row + i, columns});
+    }
+    const int rows = static_cast<int>(ranked_.size());
+    log_probs_.assign(static_cast<size_t>(rows) * draft.width, -INFINITY), ids_.assign(log_probs_.size(), 0);
+    tokens_.resize(ids_.size());
+#pragma omp parallel for num_threads(m_.shape.threads) if (rows > m_.shape.threads) schedule(static)
+    for (int i = 0; i < rows; ++i) {
+      const size_t row = ranked_[i].row;
+      best_of_row(draft.logits + row * draft.columns, ranked_[i].columns, std::min(draft.width, ranked_[i].columns),
+                  &log_probs_[row * draft.width], &ids_[row * draft.width]);
+    }
+  }
+
+  // What a column of a sequence's logits stands for; -1: nothing that the target has.
+  int token_of(const HeadstartDraft &draft, int s, int column) const {
+    const int vocab = m_.shape.vocab;
+    return column < vocab ? draft.target_ids[column] : draft.drafted[s].text_tokens->tokens[column - vocab];
+  }
+
   // The children of the beams, from the logits after each; then the best of them are the beams.
   void grow(const HeadstartDraft &draft, int level) {
-    const int vocab = m_.shape.vocab;
-    log_probs_.resize(draft.width), ids_.resize(draft.width);
+    rank(draft, level, false);
     for (int s = 0; s < draft.sequences; ++s) {
       Tree &tree = trees_[s];
-      const HeadstartDrafted &of = draft.drafted[s];
-      const int columns = vocab + (of.text_tokens ? of.text_tokens->count : 0), ranks = std::min(draft.width, columns);
       candidates_.clear();
-      if (of.sampling && !tree.beams.empty())
-        noise_ranking_.put(draft.logits + static_cast<size_t>(tree.first_row) * draft.columns,
-                           static_cast<int>(tree.beams.size()), draft.columns, draft.target_ids, vocab, of.text_tokens,
-                           *of.sampling, of.root + level);
       for (int beam = 0; beam < static_cast<int>(tree.beams.size()); ++beam) {
         const int row = tree.first_row + beam, parent = tree.beams[beam].node;
         const float above = parent < 0 ? 0.f : tree.nodes[parent].score;
-        best_of_row(draft.logits + static_cast<size_t>(row) * draft.columns, columns, ranks, log_probs_.data(),
-                    ids_.data());
-        for (int rank = 0; rank < ranks; ++rank) {
+        for (size_t i = static_cast<size_t>(row) * draft.width; i < static_cast<size_t>(row + 1) * draft.width; ++i) {
           // Rounding must not lift a child above its parent; what is not a number is no guess.
-          const float score = above + std::min(log_probs_[rank], 0.f);
-          if (!(log_probs_[rank] > kImpossible) || !(score >= draft.min_log_prob)) continue;
-          const int id = ids_[rank], token = id < vocab ? draft.target_ids[id] : of.text_tokens->tokens[id - vocab];
+          const float score = above + std::min(log_probs_[i], 0.f);
+          if (!(log_probs_[i] > kImpossible) || !(score >= draft.min_log_prob)) continue;
+          const int token = token_of(draft, s, ids_[i]);
           if (token < 0) continue;
           candidates_.push_back({static_cast<int>(tree.nodes.size()), row});
           tree.nodes.push_back({token, parent, level, score});
         }
       }
-      choose(tree, draft, of, level);
+      choose(tree, draft, draft.drafted[s], level);
     }
   }
 
@@ -311,7 +325,7 @@ class Draft {
     if (const char *error = factors_.follow(block)) return error;
     for (Tree &tree : trees_)
       if (is_confident(draft) && !tree.beams.empty())
-        tree.best = draft.target_ids[std::max_element(tree.best_row, tree.best_row + vocab) - tree.best_row];
+        tree.best = draft.target_ids[largest_of_row(tree.best_row, vocab)];
     return nullptr;
   }
 
@@ -388,7 +402,9 @@ class Draft {
   std::vector<float> said_, best_rows_;  // [slot][columns] by the one pass; [sequence][vocab] after best chains
   Rows rows_;
   std::vector<Beam> candidates_;
+  std::vector<RankedRow> ranked_;
   std::vector<float> log_probs_, scores_;
-  std::vector<int32_t> ids_, before_, blocks_;
+  std::vector<int32_t> ids_, tokens_;  // [row of logits][rank], as log_probs_
+  std::vector<int32_t> before_, blocks_;
   std::vector<int> kept_, place_;
 };
