@@ -65,8 +65,8 @@ def random_head(variant: str, num_layers: int = 1) -> EagleHead | BlockHead:
             if block.config.markov_rank:
                 block.markov_head.markov_w2.weight.mul_(40 / block.config.markov_rank)
             if block.config.confidence:
-                block.confidence_head.proj.weight.mul_(0.2)
-                block.confidence_head.proj.bias.add_(1)
+                block.confidence_head.proj.weight.mul_(0.6)
+                block.confidence_head.proj.bias.fill_(-3 if block.config.markov_rank else -1.5)
         block.d2t.copy_(draft_ids() - torch.arange(DRAFT_VOCAB))
         if block.config.own_output:
             block.lm_head.weight.data.copy_(tables().head[draft_ids()])
@@ -217,6 +217,25 @@ def test_tokens_that_the_target_lacks_are_not_guessed(variant: str, tmp_path: Pa
     grown = rounds(both[0], [GREEDY], [DraftBudget(60, 2)])
     assert all((tree.tokens < 30).all() for tree in grown)
     assert_alike(both, [GREEDY], [DraftBudget(60, 2)])
+
+
+@pytest.mark.parametrize("variant", [name for name, changes in BLOCKS.items() if "confidence" in changes])
+@pytest.mark.parametrize("params", [GREEDY, SamplingParams(temperature=1.0, top_k=20)])
+def test_a_confidence_ends_drafts_of_each_sequence_where_it_should(
+    variant: str, params: SamplingParams, tmp_path: Path
+) -> None:
+    options = {"min_probability": 0.002, "width": 5, "tree_nodes": 40}
+    budgets = [DraftBudget(40, 9)] * 3
+    both, surely = drafters(tmp_path, variant, options), drafters(tmp_path, variant, {**options, "confidence": False})
+    assert assert_alike(both, [params, GREEDY, params], budgets)
+    assert assert_alike(surely, [params, GREEDY, params], budgets)
+    depths = [
+        [max(tree.depths.tolist(), default=0) for tree in rounds(drafter, [params] * 3, budgets)]
+        for drafter in (both[0], surely[0])
+    ]
+    assert all(ended <= unended for ended, unended in zip(*depths, strict=True))
+    assert sum(map(int.__lt__, *depths)) > 3
+    assert len(set(depths[0])) > 1
 
 
 def test_a_draft_may_be_asked_for_again(tmp_path: Path) -> None:
