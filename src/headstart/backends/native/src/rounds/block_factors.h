@@ -1,5 +1,5 @@
-// What a block head knows of the token before a guess (backends/torch/block_factors.py): what it adds to the logits, and how
-// likely the guess is accepted (DSpark, arXiv:2607.05147).
+// What a block head knows of the token before a guess (backends/torch/block_factors.py): what it adds to the logits,
+// and how likely the guess is accepted (DSpark, arXiv:2607.05147).
 #pragma once
 #include <vector>
 
@@ -20,17 +20,16 @@ class BlockFactors {
   // The logits of the rows that were added; the factor is read once for all of them. Null, or what is wrong.
   const char *follow(const HeadstartBlock &block) {
     auto &following = *static_cast<SingleLinear *>(block.following);
-    return following.run_each(
-        static_cast<int>(rows_.size()), inputs_.data(),
-        [&](int row, int count, int column, int columns, const float *out) {
-          for (int r = 0; r < count; ++r, out += kColumns) {
-            const float *const from = rows_[row + r].from + column;
-            float *const to = rows_[row + r].to + column;
-            int k = 0;
-            for (; k + 16 <= columns; k += 16) store(to + k, load(from + k) + load(out + k));
-            for (; k < columns; ++k) to[k] = from[k] + out[k];
-          }
-        });
+    return following.run_each(static_cast<int>(rows_.size()), inputs_.data(),
+                              [&](int row, int count, int column, int columns, const float *out) {
+                                for (int r = 0; r < count; ++r, out += kColumns) {
+                                  const float *const from = rows_[row + r].from + column;
+                                  float *const to = rows_[row + r].to + column;
+                                  int k = 0;
+                                  for (; k + 16 <= columns; k += 16) store(to + k, load(from + k) + load(out + k));
+                                  for (; k < columns; ++k) to[k] = from[k] + out[k];
+                                }
+                              });
   }
 
   // How likely a guess is accepted if those before it were; `state` [hidden] says it.

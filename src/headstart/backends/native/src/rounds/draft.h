@@ -1,18 +1,13 @@
 // A draft that grows level by level from the likeliest paths (Li et al. 2024, EAGLE-2, section 4), in one call; or from
 // one pass, where the head guesses several tokens in it (P-EAGLE, arXiv:2602.01469; DFlash, arXiv:2602.06036).
-//
-// Tree for tree what ConfidenceTrees of drafting/head_drafters/head_trees.py makes of the same logits: a path's
-// log-probability is a sum of floats from the root down, and of equal ones the shallower, then the earlier node is the
-// better. Where one pass says all depths likeliest_paths.h, but for heads whose guesses depend on those before them.
 #pragma once
 #include <algorithm>
-#include <functional>
-#include <numeric>
 #include <vector>
 
 #include "../kernels/best.h"
 #include "../pass/pass.h"
 #include "block_factors.h"
+#include "growing_tree.h"
 #include "likeliest_paths.h"
 #include "noise_ranking.h"
 #include "text_vocabulary.h"
@@ -31,35 +26,17 @@ class Draft {
     }
     for (int level = std::max(first, 1); level <= last; ++level) {
       grow(draft, level);
-      if (std::all_of(trees_.begin(), trees_.end(), [](const Tree &tree) { return tree.beams.empty(); })) break;
+      if (std::all_of(trees_.begin(), trees_.end(), [](const GrowingTree &tree) { return tree.beams.empty(); })) break;
       if (const char *error = draft.slots ? follow(draft, level) : step(cache, draft, level)) return error;
     }
-    for (int s = 0; s < draft.sequences; ++s) report(trees_[s], draft.drafted[s]);
+    for (int s = 0; s < draft.sequences; ++s) trees_[s].report(draft.drafted[s]);
     return nullptr;
   }
 
  private:
-  struct Node {
-    int token, parent, depth;
-    float score;
-  };
-  struct Beam {
-    int node, guessed_by;  // row of logits after which it was guessed
-  };
   struct RankedRow {
-    int row, columns;
-  };
-  struct Tree {
-    int cached, held;       // true rows, and those of the draft behind them
-    int depth;              // at most
-    int first_row;          // of its beams in the logits
-    int first_slot;         // of its slots in what the one pass says
-    int root, best;         // the last token; the last of a chain of the best ones, slot by slot
-    const float *best_row;  // logits after it
-    float reached;          // how likely that chain is accepted
-    std::vector<Node> nodes;
-    std::vector<Beam> beams;     // nodes whose children come next; at once a row for each depth
-    std::vector<int32_t> paths;  // [beam][level] logical slots that a beam sees
+    int row;
+    const HeadstartTextTokens *text_tokens;
   };
 
   // Guesses depend on the ones before them, though one pass says all of them.
@@ -71,11 +48,7 @@ class Draft {
     rows_.clear(), inputs_.clear();
     for (int s = 0; s < draft.sequences; ++s) {
       const HeadstartDrafted &of = draft.drafted[s];
-      Tree &tree = trees_[s];
-      tree.cached = of.cached + of.unread, tree.held = 0;
-      tree.depth = draft.slots ? std::min(draft.slots, of.depth) : of.depth;
-      tree.root = tree.best = of.tokens[of.unread - 1], tree.reached = 1.f;
-      tree.nodes.clear(), tree.paths.clear(), tree.beams.clear();
+      trees_[s].begin(of, draft.slots ? std::min(draft.slots, of.depth) : of.depth);
       add_true_rows(draft, s);
     }
     if (draft.block) rows_.context = rows_.count();
@@ -90,7 +63,7 @@ class Draft {
       std::memmove(&states_[i * size], &states_[rows_.wanted[i] * size], size * sizeof(float));
     add_text_logits(draft, said);
     if (chained) {
-      for (Tree &tree : trees_) tree.first_slot = tree.first_row, tree.beams.assign(1, {-1, 0});
+      for (GrowingTree &tree : trees_) tree.first_slot = tree.first_row, tree.beams.assign(1, {-1, 0});
       return follow(draft, 0);
     }
     if (is_confident(draft)) end_where_unsure(draft);
@@ -113,22 +86,22 @@ class Draft {
   // The last token and masks. Rows behind those that are wanted matter where they are seen.
   void add_block(const HeadstartDraft &draft, int s) {
     const HeadstartBlock &block = *draft.block;
-    Tree &tree = trees_[s];
-    const int first = rows_.count(), rows = block.causal ? block.first_slot + tree.depth : block.rows;
+    GrowingTree &tree = trees_[s];
+    const int first = rows_.count(), rows = block.causal ? block.first_slot + tree.max_depth : block.rows;
     for (int i = 0; i < rows; ++i)
       rows_.add(i ? draft.mask_token : tree.root, tree.cached + i, i ? rows_.count() - 1 : -1);
     rows_.end_sequence(s, tree.cached);
-    want(tree, first + block.first_slot, tree.depth);
+    want(tree, first + block.first_slot, tree.max_depth);
   }
 
   // Logits after these rows.
-  void want(Tree &tree, int first, int count) {
+  void want(GrowingTree &tree, int first, int count) {
     tree.first_row = static_cast<int>(rows_.wanted.size()), tree.beams.assign(count, {-1, tree.first_row});
     for (int row = first; row < first + count; ++row) rows_.wanted.push_back(row);
   }
 
   // Whether a tree goes on to the slot `slot`, for all that the head knows of its best chain.
-  bool is_sure(const HeadstartDraft &draft, Tree &tree, int first_slot, int slot) {
+  bool is_sure(const HeadstartDraft &draft, GrowingTree &tree, int first_slot, int slot) {
     const float *const state = &states_[static_cast<size_t>(first_slot + slot) * m_.shape.hidden];
     tree.reached *= BlockFactors::chance(*draft.block, state, m_.shape.hidden, tree.best);
     return tree.reached >= std::exp(static_cast<double>(draft.min_log_prob));
@@ -137,7 +110,7 @@ class Draft {
   // Depths that are not worth a guess; the rows of the others stand one behind the other.
   void end_where_unsure(const HeadstartDraft &draft) {
     int kept = 0;
-    for (Tree &tree : trees_) {
+    for (GrowingTree &tree : trees_) {
       int slots = 0;
       while (slots < static_cast<int>(tree.beams.size()) && is_sure(draft, tree, tree.first_row, slots)) ++slots;
       std::memmove(draft.logits + static_cast<size_t>(kept) * draft.columns,
@@ -152,13 +125,11 @@ class Draft {
   void grow_at_once(const HeadstartDraft &draft) {
     rank(draft, 1, true);
     for (int s = 0; s < draft.sequences; ++s) {
-      Tree &tree = trees_[s];
-      const int slots = static_cast<int>(tree.beams.size());
+      GrowingTree &tree = trees_[s];
       const size_t first = static_cast<size_t>(tree.first_row) * draft.width;
-      for (int i = 0; i < slots * draft.width; ++i) tokens_[first + i] = token_of(draft, s, ids_[first + i]);
-      paths_.find(
-          &log_probs_[first], &tokens_[first], slots, draft.width, draft.drafted[s].nodes, draft.min_log_prob,
-          [&](int token, int parent, int depth, float score) { tree.nodes.push_back({token, parent, depth, score}); });
+      paths_.find(&log_probs_[first], &tokens_[first], static_cast<int>(tree.beams.size()), draft.width,
+                  draft.drafted[s].nodes, draft.min_log_prob,
+                  [&](int token, int parent, int, float score) { tree.add(token, parent, score); });
     }
   }
 
@@ -166,77 +137,38 @@ class Draft {
   void rank(const HeadstartDraft &draft, int depth, bool deepens) {
     ranked_.clear();
     for (int s = 0; s < draft.sequences; ++s) {
-      const Tree &tree = trees_[s];
+      const GrowingTree &tree = trees_[s];
       const HeadstartDrafted &of = draft.drafted[s];
       const int count = static_cast<int>(tree.beams.size());
       float *const logits = draft.logits + static_cast<size_t>(tree.first_row) * draft.columns;
       for (int i = 0; i < count && of.sampling; i += deepens ? 1 : count)
         noise_ranking_.put(logits + static_cast<size_t>(i) * draft.columns, deepens ? 1 : count, draft.columns,
                            draft.target_ids, m_.shape.vocab, of.text_tokens, *of.sampling, of.root + depth + i);
-      const int columns = m_.shape.vocab + (of.text_tokens ? of.text_tokens->count : 0);
-      for (int i = 0; i < count; ++i) ranked_.push_back({tree.first_row + i, columns});
+      for (int i = 0; i < count; ++i) ranked_.push_back({tree.first_row + i, of.text_tokens});
     }
     const int rows = static_cast<int>(ranked_.size());
-    log_probs_.assign(static_cast<size_t>(rows) * draft.width, -INFINITY), ids_.assign(log_probs_.size(), 0);
-    tokens_.resize(ids_.size());
+    log_probs_.assign(static_cast<size_t>(rows + 1) * draft.width, -INFINITY), tokens_.assign(log_probs_.size(), -1);
 #pragma omp parallel for num_threads(m_.shape.threads) if (rows > m_.shape.threads) schedule(static)
     for (int i = 0; i < rows; ++i) {
-      const size_t row = ranked_[i].row;
-      best_of_row(draft.logits + row * draft.columns, ranked_[i].columns, std::min(draft.width, ranked_[i].columns),
-                  &log_probs_[row * draft.width], &ids_[row * draft.width]);
+      const size_t first = static_cast<size_t>(ranked_[i].row) * draft.width;
+      const int vocab = m_.shape.vocab;
+      const HeadstartTextTokens *const further = ranked_[i].text_tokens;
+      const int columns = vocab + (further ? further->count : 0), ranks = std::min(draft.width, columns);
+      int32_t *const ids = &tokens_[first];
+      best_of_row(draft.logits + static_cast<size_t>(ranked_[i].row) * draft.columns, columns, ranks,
+                  &log_probs_[first], ids);
+      for (int k = 0; k < ranks; ++k)
+        ids[k] = ids[k] < vocab ? draft.target_ids[ids[k]] : further->tokens[ids[k] - vocab];
     }
   }
 
-  // What a column of a sequence's logits stands for; -1: nothing that the target has.
-  int token_of(const HeadstartDraft &draft, int s, int column) const {
-    const int vocab = m_.shape.vocab;
-    return column < vocab ? draft.target_ids[column] : draft.drafted[s].text_tokens->tokens[column - vocab];
-  }
-
-  // The children of the beams, from the logits after each; then the best of them are the beams.
+  // The children of the beams, from the logits after each.
   void grow(const HeadstartDraft &draft, int level) {
     rank(draft, level, false);
     for (int s = 0; s < draft.sequences; ++s) {
-      Tree &tree = trees_[s];
-      candidates_.clear();
-      for (int beam = 0; beam < static_cast<int>(tree.beams.size()); ++beam) {
-        const int row = tree.first_row + beam, parent = tree.beams[beam].node;
-        const float above = parent < 0 ? 0.f : tree.nodes[parent].score;
-        for (size_t i = static_cast<size_t>(row) * draft.width; i < static_cast<size_t>(row + 1) * draft.width; ++i) {
-          // Rounding must not lift a child above its parent; what is not a number is no guess.
-          const float score = above + std::min(log_probs_[i], 0.f);
-          if (!(log_probs_[i] > kImpossible) || !(score >= draft.min_log_prob)) continue;
-          const int token = token_of(draft, s, ids_[i]);
-          if (token < 0) continue;
-          candidates_.push_back({static_cast<int>(tree.nodes.size()), row});
-          tree.nodes.push_back({token, parent, level, score});
-        }
-      }
-      choose(tree, draft, draft.drafted[s], level);
+      const size_t first = static_cast<size_t>(trees_[s].first_row) * draft.width;
+      trees_[s].grow(draft, draft.drafted[s], level, &log_probs_[first], &tokens_[first]);
     }
-  }
-
-  void choose(Tree &tree, const HeadstartDraft &draft, const HeadstartDrafted &of, int level) {
-    tree.beams.clear();
-    if (level >= tree.depth) return;
-    const auto score = [&](const Beam &beam) { return tree.nodes[beam.node].score; };
-    std::stable_sort(candidates_.begin(), candidates_.end(),
-                     [&](const Beam &a, const Beam &b) { return score(a) > score(b); });
-    const float bar = score_to_beat(tree.nodes, of.nodes);
-    for (const Beam &beam : candidates_) {
-      if (static_cast<int>(tree.beams.size()) == draft.width) return;
-      if (score(beam) <= bar || score(beam) < draft.min_parent_log_prob) return;
-      tree.beams.push_back(beam);
-    }
-  }
-
-  // Children of a node that is not above this cannot be among the best `count`.
-  float score_to_beat(const std::vector<Node> &nodes, int count) {
-    if (static_cast<int>(nodes.size()) < count) return kImpossible;
-    scores_.clear();
-    for (const Node &node : nodes) scores_.push_back(node.score);
-    std::nth_element(scores_.begin(), scores_.begin() + count - 1, scores_.end(), std::greater<float>());
-    return scores_[count - 1];
   }
 
   // Logits of the tokens that the texts bring, behind those of the vocabulary.
@@ -245,7 +177,7 @@ class Draft {
     if (columns == vocab) return;
     for (int s = 0; s < draft.sequences; ++s) {
       const HeadstartTextTokens *const text_tokens = draft.drafted[s].text_tokens;
-      const Tree &tree = trees_[s];
+      const GrowingTree &tree = trees_[s];
       const size_t first = tree.first_row, rows = tree.beams.size();
       float *const to = logits + first * columns + vocab;
       const int count = text_tokens ? text_tokens->count : 0;
@@ -262,13 +194,13 @@ class Draft {
     const size_t size = m_.shape.hidden;
     rows_.clear(), inputs_.clear();
     for (int s = 0; s < draft.sequences; ++s) {
-      Tree &tree = trees_[s];
-      if (tree.beams.empty()) continue;
-      lengthen_paths(tree, level);
+      GrowingTree &tree = trees_[s];
+      tree.lengthen_paths(level);
       tree.first_row = rows_.count();
-      for (const Beam &beam : tree.beams) {
+      if (tree.beams.empty()) continue;
+      for (const GrowingTree::Beam &beam : tree.beams) {
         rows_.wanted.push_back(rows_.count());
-        rows_.add(tree.nodes[beam.node].token, tree.cached + level - 1, -1);
+        rows_.add(tree.token_of(beam), tree.cached + level - 1, -1);
         const float *state = &states_[beam.guessed_by * size];
         inputs_.insert(inputs_.end(), state, state + size);
       }
@@ -282,16 +214,6 @@ class Draft {
     return nullptr;
   }
 
-  // What the row that guessed a beam saw, and the beam's own row.
-  void lengthen_paths(Tree &tree, int level) {
-    before_.swap(tree.paths), tree.paths.clear();
-    for (const Beam &beam : tree.beams) {
-      const auto path = before_.begin() + (beam.guessed_by - tree.first_row) * (level - 1);
-      tree.paths.insert(tree.paths.end(), path, path + level - 1);
-      tree.paths.push_back(tree.cached + tree.held + static_cast<int>(&beam - tree.beams.data()));
-    }
-  }
-
   // What the one pass says in the slot behind a level, and what the beams' own tokens add to it.
   const char *follow(const HeadstartDraft &draft, int level) {
     const HeadstartBlock &block = *draft.block;
@@ -301,7 +223,7 @@ class Draft {
     if (is_confident(draft)) best_rows_.resize(trees_.size() * vocab);
     int rows = 0;
     for (size_t s = 0; s < trees_.size(); ++s) {
-      Tree &tree = trees_[s];
+      GrowingTree &tree = trees_[s];
       tree.first_row = rows;
       if (tree.beams.empty()) continue;
       if (is_confident(draft) && !is_sure(draft, tree, tree.first_slot, level)) {
@@ -310,9 +232,9 @@ class Draft {
       }
       const float *const said = &said_[(tree.first_slot + level) * columns];
       tree.best_row = nullptr;
-      for (const Beam &beam : tree.beams) {
+      for (const GrowingTree::Beam &beam : tree.beams) {
         float *const to = draft.logits + rows++ * columns;
-        const int token = beam.node < 0 ? tree.root : tree.nodes[beam.node].token;
+        const int token = tree.token_of(beam);
         factors_.add(block, token, said, to);
         std::copy(said + vocab, said + columns, to + vocab);
         if (token == tree.best) tree.best_row = to;
@@ -323,7 +245,7 @@ class Draft {
     }
     if (!rows) return nullptr;
     if (const char *error = factors_.follow(block)) return error;
-    for (Tree &tree : trees_)
+    for (GrowingTree &tree : trees_)
       if (is_confident(draft) && !tree.beams.empty())
         tree.best = draft.target_ids[largest_of_row(tree.best_row, vocab)];
     return nullptr;
@@ -353,24 +275,6 @@ class Draft {
     return runner_.run(cache, pass);
   }
 
-  // The best nodes so far, in the order they were found.
-  void report(const Tree &tree, HeadstartDrafted &of) {
-    const std::vector<Node> &nodes = tree.nodes;
-    kept_.resize(nodes.size());
-    std::iota(kept_.begin(), kept_.end(), 0);
-    std::stable_sort(kept_.begin(), kept_.end(), [&](int a, int b) { return nodes[a].score > nodes[b].score; });
-    kept_.resize(std::min<size_t>(kept_.size(), of.nodes));
-    std::sort(kept_.begin(), kept_.end());
-    place_.assign(nodes.size(), -1);
-    for (int i = 0; i < static_cast<int>(kept_.size()); ++i) {
-      const Node &node = nodes[kept_[i]];
-      place_[kept_[i]] = i;
-      of.node_tokens[i] = node.token, of.node_scores[i] = node.score;
-      of.node_parents[i] = node.parent < 0 ? -1 : place_[node.parent];
-    }
-    of.found = static_cast<int>(kept_.size()), of.beams = static_cast<int>(tree.beams.size());
-  }
-
   // The tables of a pass.
   struct Rows {
     std::vector<int32_t> tokens, positions, parents, paths, wanted, starts, cached, sequences;
@@ -390,21 +294,17 @@ class Draft {
     }
   };
 
-  static constexpr float kImpossible = -1e30f;
-
   const Decoder &m_;
   PassRunner &runner_;
   NoiseRanking noise_ranking_;
   LikeliestPaths paths_;
   BlockFactors factors_;
-  std::vector<Tree> trees_;              // [sequence]
+  std::vector<GrowingTree> trees_;       // [sequence]
   std::vector<float> states_, inputs_;   // of the rows of the last pass, and of the next
   std::vector<float> said_, best_rows_;  // [slot][columns] by the one pass; [sequence][vocab] after best chains
   Rows rows_;
-  std::vector<Beam> candidates_;
   std::vector<RankedRow> ranked_;
-  std::vector<float> log_probs_, scores_;
-  std::vector<int32_t> ids_, tokens_;  // [row of logits][rank], as log_probs_
-  std::vector<int32_t> before_, blocks_;
-  std::vector<int> kept_, place_;
+  std::vector<float> log_probs_;  // [row of logits][rank]
+  std::vector<int32_t> tokens_;   // likewise, target ids; -1: nothing that the target has
+  std::vector<int32_t> blocks_;
 };
