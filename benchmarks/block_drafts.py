@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -56,11 +56,12 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=9)
     parser.add_argument("--rank", type=int, default=64, help="of the Markov factor")
     parser.add_argument("--text-tokens", type=int, default=0, help="that a block head may say beyond its vocabulary")
+    parser.add_argument("--sequences", type=int, default=1, help="that are drafted for, and decoded, side by side")
     parser.add_argument("--turns", type=int, default=60)
     given = parser.parse_args()
     torch.manual_seed(0)
     model = load_model("smollm2")
-    runner = ModelRunner(model.backend, 2 * KNOWN)
+    runner = ModelRunner(model.backend, 2 * KNOWN * given.sequences)
     tables = draft_context(model, runner).require_tables()()
     eagle = load_head(SHIPPED / "smollm2-135m-eagle3", model.config)
     assert isinstance(eagle, EagleHead)
@@ -72,8 +73,13 @@ def main() -> None:
     masked = kit.masked_pass(p_eagle, tables, "auto")
     hidden = model.config.hidden_size
 
-    def root_of(
+    def roots_of(
         running: CachingHeadPass, read: Callable[[Tensor, DraftRows], object], taps: int, depth: int, texts: int = 0
+    ) -> list[DraftRoot]:
+        return [root_of(running, read, taps, depth, texts) for _ in range(given.sequences)]
+
+    def root_of(
+        running: CachingHeadPass, read: Callable[[Tensor, DraftRows], object], taps: int, depth: int, texts: int
     ) -> DraftRoot:
         """After ``KNOWN`` tokens, with ``READ`` that are new."""
         cache, tokens = running.new_cache(), np.array([5, 6, 7], np.int32)
@@ -86,26 +92,27 @@ def main() -> None:
             text_tokens.read(np.flatnonzero(vocabulary.lacks)[:texts].tolist())
         return DraftRoot(cache, tokens, features, NODES, depth, text_tokens)
 
-    def whole(growth: Growth | None, root: DraftRoot) -> Callable[[], None]:
+    def whole(growth: Growth | None, roots: list[DraftRoot]) -> Callable[[], None]:
         assert growth is not None
 
         def draft() -> None:
-            growth.grow([root], EVERY_PATH, None)
-            root.cache.truncate(KNOWN)
+            growth.grow(roots, EVERY_PATH, None)
+            for root in roots:
+                root.cache.truncate(KNOWN)
 
         return draft
 
     none = np.zeros(KNOWN, np.int32)
     kept = []  # passes live as long as what grows with them
     work = {
-        "a plain pass": plain_pass(runner),
+        "a plain pass": plain_pass(runner, range(given.sequences)),
         "an EAGLE-3 draft of eight levels": whole(
             steps.growth(6, numbers),
-            root_of(steps, lambda each, rows: steps.read(none, each, [rows]), len(eagle.config.taps), 8),
+            roots_of(steps, lambda each, rows: steps.read(none, each, [rows]), len(eagle.config.taps), 8),
         ),
         f"a P-EAGLE draft of {given.slots - 1} slots": whole(
             masked.growth(8, numbers),
-            root_of(
+            roots_of(
                 masked, lambda each, rows: masked.read(none, each, [rows]), len(eagle.config.taps), given.slots - 1
             ),
         ),
@@ -124,16 +131,18 @@ def main() -> None:
             running.read(each, [rows])
 
         taps = len(head.config.taps)
-        root = root_of(running, read, taps, given.slots, given.text_tokens)
+        roots = roots_of(running, read, taps, given.slots, given.text_tokens)
         work[f"a {name} draft of {given.slots} slots by {given.layers} layers"] = whole(
-            running.growth(8, numbers, True), root
+            running.growth(8, numbers, True), roots
         )
+        if given.sequences > 1:
+            continue
         products = native_kit("int4-fast")
         assert products is not None
         by_torch = BlockPass(head, tables, products)
         cache = by_torch.new_cache()
         by_torch.read(torch.randn(KNOWN, taps * hidden), [DraftRows(cache, KNOWN)])
-        work[f"a {name} draft with attention by PyTorch"] = torch_draft(by_torch, cache, root.features, given.slots)
+        work[f"a {name} draft with attention by PyTorch"] = torch_draft(by_torch, cache, roots[0].features, given.slots)
     seconds: dict[str, list[float]] = defaultdict(list)
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     for _ in range(given.turns):
@@ -148,15 +157,16 @@ def main() -> None:
         print(f"{name}: {1e3 * least:.2f} ms at least, {1e3 * middle:.2f} in the middle; {least / plain:.2f} of a pass")
 
 
-def plain_pass(runner: ModelRunner) -> Callable[[], None]:
-    runner.cache.add(1)
-    with runner.cache.reserve({1: KNOWN}):
-        runner.forward([Span.chain(1, list(range(KNOWN)))])
-        runner.cache.commit(1, range(KNOWN))
+def plain_pass(runner: ModelRunner, sequences: Sequence[int]) -> Callable[[], None]:
+    for each in sequences:
+        runner.cache.add(each)
+        with runner.cache.reserve({each: KNOWN}):
+            runner.forward([Span.chain(each, list(range(KNOWN)))])
+            runner.cache.commit(each, range(KNOWN))
 
     def plain() -> None:
-        with runner.cache.reserve({1: 1}):
-            runner.forward([Span.chain(1, [5], "last")])
+        with runner.cache.reserve(dict.fromkeys(sequences, 1)):
+            runner.forward([Span.chain(each, [5], "last") for each in sequences])
 
     return plain
 
