@@ -123,7 +123,9 @@ def main() -> None:
         head = BlockHead(replace(config, **changes))  # type: ignore[arg-type]
         head.d2t.copy_(ids - torch.arange(len(ids)))
         if head.config.markov_rank:
-            torch.nn.init.normal_(head.markov_head.markov_w2.weight, std=0.02)
+            # A row shifts logits by about one.
+            torch.nn.init.normal_(head.markov_head.markov_w1.weight, std=0.5)
+            torch.nn.init.normal_(head.markov_head.markov_w2.weight, std=2 * given.rank**-0.5)
         running = kit.block_pass(head, tables, "auto")
         kept.append(running)
 

@@ -63,7 +63,7 @@ class Draft {
       std::memmove(&states_[i * size], &states_[rows_.wanted[i] * size], size * sizeof(float));
     add_text_logits(draft, said);
     if (chained) {
-      for (GrowingTree &tree : trees_) tree.first_slot = tree.first_row, tree.beams.assign(1, {-1, 0});
+      for (GrowingTree &tree : trees_) tree.first_slot = tree.first_row;
       return follow(draft, 0);
     }
     if (is_confident(draft)) end_where_unsure(draft);
@@ -96,7 +96,8 @@ class Draft {
 
   // Logits after these rows.
   void want(GrowingTree &tree, int first, int count) {
-    tree.first_row = static_cast<int>(rows_.wanted.size()), tree.beams.assign(count, {-1, tree.first_row});
+    tree.first_row = static_cast<int>(rows_.wanted.size()), tree.rows = count;
+    tree.beams.assign(1, {-1, tree.first_row, 0});
     for (int row = first; row < first + count; ++row) rows_.wanted.push_back(row);
   }
 
@@ -112,12 +113,11 @@ class Draft {
     int kept = 0;
     for (GrowingTree &tree : trees_) {
       int slots = 0;
-      while (slots < static_cast<int>(tree.beams.size()) && is_sure(draft, tree, tree.first_row, slots)) ++slots;
+      while (slots < tree.rows && is_sure(draft, tree, tree.first_row, slots)) ++slots;
       std::memmove(draft.logits + static_cast<size_t>(kept) * draft.columns,
                    draft.logits + static_cast<size_t>(tree.first_row) * draft.columns,
                    static_cast<size_t>(slots) * draft.columns * sizeof(float));
-      tree.first_row = kept, kept += slots;
-      tree.beams.resize(slots);
+      tree.first_row = kept, tree.rows = slots, kept += slots;
     }
   }
 
@@ -127,9 +127,8 @@ class Draft {
     for (int s = 0; s < draft.sequences; ++s) {
       GrowingTree &tree = trees_[s];
       const size_t first = static_cast<size_t>(tree.first_row) * draft.width;
-      paths_.find(&log_probs_[first], &tokens_[first], static_cast<int>(tree.beams.size()), draft.width,
-                  draft.drafted[s].nodes, draft.min_log_prob,
-                  [&](int token, int parent, int, float score) { tree.add(token, parent, score); });
+      paths_.find(&log_probs_[first], &tokens_[first], tree.rows, draft.width, draft.drafted[s].nodes,
+                  draft.min_log_prob, [&](int token, int parent, int, float score) { tree.add(token, parent, score); });
     }
   }
 
@@ -139,7 +138,7 @@ class Draft {
     for (int s = 0; s < draft.sequences; ++s) {
       const GrowingTree &tree = trees_[s];
       const HeadstartDrafted &of = draft.drafted[s];
-      const int count = static_cast<int>(tree.beams.size());
+      const int count = tree.rows;
       float *const logits = draft.logits + static_cast<size_t>(tree.first_row) * draft.columns;
       for (int i = 0; i < count && of.sampling; i += deepens ? 1 : count)
         noise_ranking_.put(logits + static_cast<size_t>(i) * draft.columns, deepens ? 1 : count, draft.columns,
@@ -178,7 +177,7 @@ class Draft {
     for (int s = 0; s < draft.sequences; ++s) {
       const HeadstartTextTokens *const text_tokens = draft.drafted[s].text_tokens;
       const GrowingTree &tree = trees_[s];
-      const size_t first = tree.first_row, rows = tree.beams.size();
+      const size_t first = tree.first_row, rows = tree.rows;
       float *const to = logits + first * columns + vocab;
       const int count = text_tokens ? text_tokens->count : 0;
       for (size_t row = 0; row < rows; ++row)
@@ -214,7 +213,16 @@ class Draft {
     return nullptr;
   }
 
-  // What the one pass says in the slot behind a level, and what the beams' own tokens add to it.
+  // Where a token stands among those that a level looks behind, to which it is added.
+  int place_of(int token) {
+    const auto at = std::find(level_tokens_.begin(), level_tokens_.end(), token);
+    const int place = static_cast<int>(at - level_tokens_.begin());
+    if (at == level_tokens_.end()) level_tokens_.push_back(token);
+    return place;
+  }
+
+  // What the one pass says in the slot behind a level, and what the beams' own tokens add to it: the same for beams of
+  // one token.
   const char *follow(const HeadstartDraft &draft, int level) {
     const HeadstartBlock &block = *draft.block;
     const int vocab = m_.shape.vocab;
@@ -224,24 +232,25 @@ class Draft {
     int rows = 0;
     for (size_t s = 0; s < trees_.size(); ++s) {
       GrowingTree &tree = trees_[s];
-      tree.first_row = rows;
-      if (tree.beams.empty()) continue;
-      if (is_confident(draft) && !is_sure(draft, tree, tree.first_slot, level)) {
+      tree.first_row = rows, tree.rows = 0;
+      if (is_confident(draft) && !tree.beams.empty() && !is_sure(draft, tree, tree.first_slot, level))
         tree.beams.clear();
-        continue;
-      }
+      if (tree.beams.empty()) continue;
       const float *const said = &said_[(tree.first_slot + level) * columns];
-      tree.best_row = nullptr;
-      for (const GrowingTree::Beam &beam : tree.beams) {
-        float *const to = draft.logits + rows++ * columns;
-        const int token = tree.token_of(beam);
-        factors_.add(block, token, said, to);
-        std::copy(said + vocab, said + columns, to + vocab);
-        if (token == tree.best) tree.best_row = to;
+      float *const to = draft.logits + rows * columns;
+      level_tokens_.clear();
+      for (GrowingTree::Beam &beam : tree.beams) {
+        beam.row = place_of(tree.token_of(beam));
+        if (beam.row < tree.rows) continue;
+        ++tree.rows;
+        factors_.add(block, level_tokens_.back(), said, to + beam.row * columns);
+        std::copy(said + vocab, said + columns, to + beam.row * columns + vocab);
       }
-      if (tree.best_row || !is_confident(draft)) continue;
-      factors_.add(block, tree.best, said, &best_rows_[s * vocab]);
-      tree.best_row = &best_rows_[s * vocab];
+      rows += tree.rows;
+      if (!is_confident(draft)) continue;
+      const int best = place_of(tree.best);
+      tree.best_row = best < tree.rows ? to + best * columns : &best_rows_[s * vocab];
+      if (best == tree.rows) factors_.add(block, tree.best, said, &best_rows_[s * vocab]);
     }
     if (!rows) return nullptr;
     if (const char *error = factors_.follow(block)) return error;
@@ -303,6 +312,7 @@ class Draft {
   std::vector<float> states_, inputs_;   // of the rows of the last pass, and of the next
   std::vector<float> said_, best_rows_;  // [slot][columns] by the one pass; [sequence][vocab] after best chains
   Rows rows_;
+  std::vector<int> level_tokens_;  // of a sequence
   std::vector<RankedRow> ranked_;
   std::vector<float> log_probs_;  // [row of logits][rank]
   std::vector<int32_t> tokens_;   // likewise, target ids; -1: nothing that the target has

@@ -13,7 +13,9 @@
 class GrowingTree {
  public:
   struct Beam {
-    int node, guessed_by;  // -1: the root; row of logits after which it was guessed
+    int node;        // -1: the root
+    int guessed_by;  // row of logits after which it was guessed
+    int row;         // of the tree's own, what is said after it
   };
 
   // A tree of its root alone, to grow as deep as `depth`.
@@ -21,29 +23,30 @@ class GrowingTree {
     cached = of.cached + of.unread, held = 0;
     max_depth = depth;
     root = best = of.tokens[of.unread - 1], reached = 1.f;
-    nodes_.clear(), paths.clear(), beams.clear();
+    nodes_.clear(), paths.clear();
   }
 
   void add(int token, int parent, float score) { nodes_.push_back({token, parent, score}); }
 
   int token_of(const Beam &beam) const { return beam.node < 0 ? root : nodes_[beam.node].token; }
 
-  // A level of children: the likeliest tokens after each beam, [beam][ranks], then the best of them are the beams.
+  // A level of children: the likeliest tokens of each row, [row][width], then the best of them are the beams.
   void grow(const HeadstartDraft &draft, const HeadstartDrafted &of, int level, const float *log_probs,
             const int32_t *tokens) {
     candidates_.clear();
-    for (size_t beam = 0; beam < beams.size(); ++beam) {
-      const int parent = beams[beam].node;
+    for (const Beam &beam : beams) {
+      const int parent = beam.node;
       const float above = parent < 0 ? 0.f : nodes_[parent].score;
-      for (size_t i = beam * draft.width; i < (beam + 1) * draft.width; ++i) {
+      for (int i = beam.row * draft.width; i < (beam.row + 1) * draft.width; ++i) {
         // Rounding must not lift a child above its parent; what is not a number is no guess.
         const float score = above + std::min(log_probs[i], 0.f);
         if (!(log_probs[i] > kImpossible) || !(score >= draft.min_log_prob) || tokens[i] < 0) continue;
-        candidates_.push_back({static_cast<int>(nodes_.size()), first_row + static_cast<int>(beam)});
+        candidates_.push_back({static_cast<int>(nodes_.size()), first_row + beam.row, 0});
         add(tokens[i], parent, score);
       }
     }
     choose(draft, of, level);
+    rows = static_cast<int>(beams.size());
   }
 
   // What the rows that guessed the beams saw, and the beams' own rows behind those that are held.
@@ -70,17 +73,17 @@ class GrowingTree {
       of.node_tokens[i] = node.token, of.node_scores[i] = node.score;
       of.node_parents[i] = node.parent < 0 ? -1 : place_[node.parent];
     }
-    of.found = static_cast<int>(kept_.size()), of.beams = static_cast<int>(beams.size());
+    of.found = static_cast<int>(kept_.size()), of.beams = rows;
   }
 
   int cached = 0, held = 0;         // true rows, and those of the draft behind them
   int max_depth = 0;                // levels at most
-  int first_row = 0;                // of its beams in the logits
+  int first_row = 0, rows = 0;      // of its logits
   int first_slot = 0;               // of its slots in what the one pass says
   int root = 0, best = 0;           // the last token; the last of a chain of the best ones, slot by slot
   const float *best_row = nullptr;  // logits after it
   float reached = 1.f;              // how likely that chain is accepted
-  std::vector<Beam> beams;          // nodes whose children come next; at once a row for each depth
+  std::vector<Beam> beams;          // nodes whose children come next
   std::vector<int32_t> paths;       // [beam][level] logical slots that a beam sees
 
  private:
@@ -99,7 +102,7 @@ class GrowingTree {
     for (const Beam &beam : candidates_) {
       if (static_cast<int>(beams.size()) == draft.width) return;
       if (score(beam) <= bar || score(beam) < draft.min_parent_log_prob) return;
-      beams.push_back(beam);
+      beams.push_back({beam.node, beam.guessed_by, static_cast<int>(beams.size())});
     }
   }
 
