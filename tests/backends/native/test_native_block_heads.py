@@ -19,7 +19,7 @@ from headstart.backends.torch.block_pass import BlockPass
 from headstart.backends.torch.parallel_pass import torch_kit
 from headstart.errors import ConfigError
 from headstart.heads.block import BlockHead, block_config
-from headstart.heads.head_pass import BlockHeadPass, DraftRows
+from headstart.heads.head_pass import BlockHeadPass, DraftRoot, DraftRows, GrownTree, PathBounds
 from headstart.heads.tables import TargetTables
 
 SLOTS = 5
@@ -181,3 +181,50 @@ def test_what_cannot_be_read_is_refused() -> None:
     assert "head_dim 24" in (supports_block(config) or "")
     with pytest.raises(ConfigError, match="head_dim 24"):
         NativeBlockPass(BlockHead(config), tables(head))
+
+
+def drafts(running: NativeBlockPass, counts: Sequence[int], which: Sequence[int], nodes: int = 20) -> list[GrownTree]:
+    """Two drafts of each sequence, side by side, the second of which comes after two more states."""
+    config = running.config
+    ids = running.target_ids.numpy().astype(np.int32)
+    growth, width = running.growth(4, ids, ends=True), config.target_hidden_size * len(config.taps)
+    caches = [running.new_cache() for _ in which]
+    trees: list[GrownTree] = []
+    for turn in range(2):
+        roots = []
+        for i, cache in zip(which, caches, strict=True):
+            rng = np.random.default_rng([i, turn])
+            count = 2 if turn else counts[i]
+            tokens, features = rng.integers(0, VOCAB, count), rng.normal(size=(count, width))
+            roots.append(DraftRoot(cache, tokens.astype(np.int32), features.astype(np.float32), nodes, 3 + i % 4))
+        trees += growth.grow(roots, PathBounds(-9.0, -7.0), None)
+        assert [cache.rows for cache in caches] == [counts[i] + 2 * turn for i in which]
+    return trees
+
+
+@needs_native
+@pytest.mark.parametrize("name", ["dflash", "causal", "dspark", "biases and an output of its own"])
+@pytest.mark.parametrize("precision", ["bf16", "int8-fast", "int4-fast", "fp32"])
+def test_a_draft_does_not_depend_on_its_company(name: str, precision: Precision) -> None:
+    """Other sequences, more of them than a panel of rows holds, and threads."""
+    head = random_block(**VARIANTS[name])
+    counts = [40, 7, 300, *[1 + i % 5 for i in range(40)]]
+    together = drafts(NativeBlockPass(head, tables(head), precision, 2), counts, range(len(counts)))
+    assert any(len(tree.tokens) > 3 for tree in together)
+    for i in (0, 2, 5, 30, 42):
+        alone = drafts(NativeBlockPass(head, tables(head), precision, 1), counts, [i])
+        for turn, tree in enumerate(alone):
+            for got, wanted in zip(tree, together[turn * len(counts) + i], strict=True):
+                np.testing.assert_array_equal(got, wanted)
+
+
+@needs_native
+def test_states_that_are_no_numbers_bring_no_guess() -> None:
+    for name in ("dflash", "dspark"):
+        head = random_block(**VARIANTS[name])
+        native = NativeBlockPass(head, tables(head), "fp32", 1)
+        growth = native.growth(3, native.target_ids.numpy().astype(np.int32), ends=True)
+        states = np.full((2, native._features), np.nan, np.float32)
+        root = DraftRoot(native.new_cache(), np.array([5, 6], np.int32), states, 9, 3)
+        (tree,) = growth.grow([root], PathBounds(-1e9, -1e9), None)
+        assert len(tree.tokens) == 0
