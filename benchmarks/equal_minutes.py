@@ -3,9 +3,10 @@
     OMP_NUM_THREADS=1 python benchmarks/equal_minutes.py heads/eagle3/corpus --minutes 5 --out equal.json
 
 The corpus is one that ``headstart train`` wrote (``--corpus``). The target's states are read from the files beside it,
-or computed and kept there; that is not counted, nor is the measuring. The learning rate follows the share of the time
-that is spent. Prints, of held-out text, the accepted length of a chain of best guesses (four deep, and as deep as the
-head guesses) and how often a guess at each depth is the target's favourite.
+or computed and kept there; that is not counted, nor is the measuring. On an accelerator (``--device cuda``) they are
+computed for each batch, and time is the clock's. The learning rate follows the share of the time that is spent. Prints,
+of held-out text, the accepted length of a chain of best guesses (four deep, and as deep as the head guesses) and how
+often a guess at each depth is the target's favourite.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from headstart.backends.torch.device import parse_device
 from headstart.heads.block import BlockHead
 from headstart.heads.eagle import EagleHead
 from headstart.heads.tables import TargetTables
@@ -26,11 +28,12 @@ from headstart.loading import load_model
 from headstart.models.weight_loading import load_decoder
 from headstart.passes import FINAL_TAP
 from headstart.text.corpus import Corpus
+from headstart.training.computed_states import ComputedStates
 from headstart.training.making import HEAD_NAMES, HeadName, HeadSettings, make_objective, trunk_of
 from headstart.training.objective import HeldOut, Objective
 from headstart.training.optimiser import Optimiser
 from headstart.training.packs import Pack
-from headstart.training.states import Batch, TargetStates
+from headstart.training.states import Batch, StateSource, TargetStates
 from headstart.training.text import Text
 from headstart.training.trainer import TrainSettings, learning_rate
 from headstart.training.vocabulary import choose_draft_vocabulary
@@ -47,23 +50,27 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--minutes", type=float, default=5.0, help="of processor time for each")
     parser.add_argument("--heads", nargs="+", choices=HEAD_NAMES, default=HEADS, metavar="HEAD")
-    parser.add_argument("--batch", type=int, default=4, help="packs of 512 tokens in a step")
+    parser.add_argument("--batch", type=int, default=4, help="packs in a step")
+    parser.add_argument("--length", type=int, default=512, help="tokens of a pack")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--held-out", type=int, default=16, help="packs that are measured")
     parser.add_argument("--states", type=Path, nargs="*", default=[], help="more directories of states to read")
     parser.add_argument("--cache-gb", type=float, default=2.0)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    target = load_model(given.model)
+    place = parse_device(given.device)
+    target = load_model(given.model, device=place)
     _, weights = load_decoder(target.checkpoint, torch.float32)
-    tables = TargetTables(weights.embedding, weights.head.weight)
+    tables = TargetTables(weights.embedding.to(place), weights.head.weight.to(place))
     text = Text([Corpus(given.corpus, json.loads((given.corpus / "corpus.json").read_text(encoding="utf-8")))])
-    packs, held_out = text.packs(512)
+    packs, held_out = text.packs(given.length)
     counts = text.counts(target.config.vocab_size)
     ids, coverage = choose_draft_vocabulary(counts, None, target.eos_token_ids)
     print(
         f"{target.backend.name}, {len(packs)} packs, {len(ids)} tokens ({coverage:.3f}), {given.minutes} minutes each"
     )
-    settings = TrainSettings(batch=given.batch, optimiser="muon", precision="bf16")
+    settings = TrainSettings(batch=given.batch, optimiser="muon", precision="bf16", lr=given.lr)
     found = {}
     for name in given.heads:
         torch.manual_seed(0)
@@ -71,8 +78,12 @@ def main() -> None:
         objective = make_objective(trunk, target, weights, ids, wanted, tables, None)
         taps = objective.head.config.taps if isinstance(objective.head, EagleHead | BlockHead) else (FINAL_TAP,)
         directories = [given.corpus / f"states-{target.backend.name}-cpu", *given.states]
-        states = TargetStates(target.backend, tables.head, taps, int(given.cache_gb * 2**30), "cpu", directories)
-        steps = train(objective, batches(states, packs, settings), settings, 60 * given.minutes)
+        states: StateSource
+        if place.type == "cpu":
+            states = TargetStates(target.backend, tables.head, taps, int(given.cache_gb * 2**30), "cpu", directories)
+        else:
+            states = ComputedStates(target.config, weights, tables.head, taps, place)
+        steps = train(objective, batches(states, packs, settings), settings, 60 * given.minutes, place)
         measured = measure(objective, states, held_out[: given.held_out])
         found[name] = result(name, objective, steps, measured)
         line = found[name]
@@ -85,7 +96,7 @@ def main() -> None:
             given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def batches(states: TargetStates, packs: list[Pack], settings: TrainSettings) -> Iterator[Batch]:
+def batches(states: StateSource, packs: list[Pack], settings: TrainSettings) -> Iterator[Batch]:
     """Epoch after epoch, each in an order of its own, the same for all kinds of heads."""
     epoch = 0
     while True:
@@ -95,27 +106,37 @@ def batches(states: TargetStates, packs: list[Pack], settings: TrainSettings) ->
         epoch += 1
 
 
-def train(objective: Objective, text: Iterator[Batch], settings: TrainSettings, seconds: float) -> int:
+def train(
+    objective: Objective, text: Iterator[Batch], settings: TrainSettings, seconds: float, place: torch.device
+) -> int:
     """Steps that were made."""
     optimiser = Optimiser(objective.head, settings.optimiser, settings.lr, settings.weight_decay)
     parameters = [parameter for parameter in objective.head.parameters() if parameter.requires_grad]
     spent, steps = 0.0, 0
     while spent < seconds:
         batch = next(text)
-        began = time.process_time()
+        began = clock(place)
         torch.manual_seed(steps)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(place.type, torch.bfloat16):
             loss = objective.loss(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(parameters, settings.clip)
         share = learning_rate(int(_PARTS * spent / seconds), _PARTS, settings.warm_up, settings.final_lr)
         optimiser.step(share)
-        spent += time.process_time() - began
+        spent += clock(place) - began
         steps += 1
     return steps
 
 
-def measure(objective: Objective, states: TargetStates, held_out: list[Pack]) -> HeldOut:
+def clock(place: torch.device) -> float:
+    """Seconds of this process, or of an accelerator that is done with all it was given."""
+    if place.type == "cpu":
+        return time.process_time()
+    torch.accelerator.synchronize(place)
+    return time.perf_counter()
+
+
+def measure(objective: Objective, states: StateSource, held_out: list[Pack]) -> HeldOut:
     depth = torch.zeros(objective.depth, dtype=torch.int64)
     total = HeldOut(0, depth, depth)
     for pack in held_out:

@@ -15,6 +15,7 @@ SUBJECTS = (
     "Requests that sample",
     "Beam search",
     "Models that load",
+    "Accelerators",
 )
 BEGINNING = """# Experiments
 

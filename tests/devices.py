@@ -129,6 +129,8 @@ def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     # A single number of the processor may go anywhere.
     here = [each for each in tensors if not isinstance(each, SimulatedTensor) and each.dim()]
     picks = func in _PICKS and isinstance(args[0], SimulatedTensor)
+    # What is put there is another matter.
+    picks = picks and not (len(args) > 2 and args[2].dim() and not isinstance(args[2], SimulatedTensor))
     if there and here and func not in _MOVES and not picks:
         raise RuntimeError(f"Expected all tensors to be on the same device, but {func} got two: simulated and cpu")
     inner_kwargs = {name: _inner(value) for name, value in kwargs.items()}

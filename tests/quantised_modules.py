@@ -143,12 +143,19 @@ def named(module: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {f"{module}.{leaf}": tensor.contiguous().clone() for leaf, tensor in tensors.items()}
 
 
-def write_folder(directory: Path, model: torch.nn.Module, make: Callable[[Maker, int, int], Module], seed: int) -> Path:
-    """A model's folder with the matrices of its layers made anew."""
+def write_folder(
+    directory: Path,
+    model: torch.nn.Module,
+    make: Callable[[Maker, int, int], Module],
+    seed: int,
+    table: bool = False,
+) -> Path:
+    """A model's folder with the matrices of its layers made anew, and its table of embeddings if asked for."""
     model.save_pretrained(directory)  # type: ignore[operator]
     tensors, maker = load_file(directory / "model.safetensors"), Maker(seed)
     settings: dict[str, Any] = {}
-    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+    endings = ("_proj.weight", "embed_tokens.weight") if table else ("_proj.weight",)
+    for name in [name for name in tensors if name.endswith(endings)]:
         outputs, inputs = tensors.pop(name).shape
         module, settings = make(maker, outputs, inputs)
         tensors |= named(name.removesuffix(".weight"), module)

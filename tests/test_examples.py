@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -19,6 +20,8 @@ import headstart
 from headstart import LLM, SamplingParams
 from headstart.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.heads.saving import save_head
+from headstart.loading import load_model
+from headstart.text.corpus import Corpus
 from headstart.training.synthesis import read_conversations
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
@@ -252,3 +255,26 @@ def test_what_is_no_example_is_refused(lines: str, said: str, tmp_path: Path, mo
     with pytest.raises(SystemExit, match=said):
         runpy.run_path(str(TRAINING / "train_t5_pair.py"), run_name="__main__")
     assert not (tmp_path / "out").exists()
+
+
+def test_text_written_on_an_accelerator_goes_on_where_it_ended(
+    tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All prompts are answered once, turns one after the other, and the corpus is one to train on."""
+    lines = [{"prompt": "Name a river."}, {"turns": ["Hello.", "And now?", "Go on."]}, {"question": "Why?"}]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    given = [str(tiny_model_dir), str(prompts), "--out", str(tmp_path / "corpus"), "--device", "cpu"]
+    given += ["--batch", "1", "--answer-tokens", "5", "--temperature", "0"]
+    for more in (["--seconds", "0"], [], []):
+        monkeypatch.setattr(sys, "argv", ["write_on_accelerator.py", *given, *more])
+        runpy.run_path(str(TRAINING / "write_on_accelerator.py"), run_name="__main__")
+    model = load_model(tiny_model_dir, "fp32")
+    corpus = Corpus.existing(tmp_path / "corpus", model.checkpoint.digest())
+    assert len(corpus) == 3
+    texts = [model.tokenizer.decode(each.tokens.tolist()) for each in corpus]
+    for words in (["Name a river."], ["Hello.", "And now?", "Go on."], ["Why?"]):
+        assert sum(all(word in text for word in words) for text in texts) == 1
+    begun = sorted(np.count_nonzero(np.diff(each.answers.astype(int)) == 1) for each in corpus)
+    assert begun == [1, 1, 3]
+    assert all(each.answers[-1] and not each.answers[0] for each in corpus)

@@ -16,6 +16,7 @@ def test_names_are_translated() -> None:
         "max_context": 9, "max_batch_size": 2, "prefix_caching": True, "device": "cpu",
     }  # fmt: skip
     assert own_arguments({"dtype": torch.bfloat16}) == own_arguments({"dtype": "bfloat16"}) == {"precision": "bf16"}
+    assert own_arguments({"enforce_eager": True}) == {"cuda_graphs": False}
     assert own_arguments({"dtype": "int4"}) == {"precision": "int4"}
     config = {"method": "draft_model", "model": "./small", "num_speculative_tokens": 3, "temperature": 0.5}
     assert own_arguments({"speculative_config": config}) == {
@@ -30,6 +31,7 @@ def test_names_are_translated() -> None:
     [
         {"max_model_len": 9, "max_context": 9},
         {"dtype": "float16"},
+        {"enforce_eager": True, "cuda_graphs": True},
         {"dtype": "bfloat16", "precision": "bf16"},
         {"speculative_config": {"method": "suffix"}, "drafter": "ngram"},
         {"speculative_config": {}},

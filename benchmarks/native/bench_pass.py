@@ -44,8 +44,18 @@ SHAPES = {
 
 
 def random_model(
-    *, hidden: int, heads: int, kv_heads: int, head_dim: int, mlp: int, layers: int, vocab: int
+    *,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    mlp: int,
+    layers: int,
+    vocab: int,
+    device: torch.device | str = "cpu",
+    one_layer: bool = True,
 ) -> tuple[ModelConfig, DecoderWeights]:
+    """``one_layer``: all layers have the same matrices."""
     config = ModelConfig(
         family="llama",
         vocab_size=vocab,
@@ -60,19 +70,24 @@ def random_model(
     )
 
     def linear(outputs: int, inputs: int) -> LinearWeights:
-        return LinearWeights(torch.empty(outputs, inputs, dtype=torch.bfloat16).normal_(0, inputs**-0.5))
+        matrix = torch.empty(outputs, inputs, dtype=torch.bfloat16, device=device)
+        return LinearWeights(matrix.normal_(0, inputs**-0.5))
 
     norm = NormWeights(torch.ones(hidden))
-    layer = LayerWeights(
-        mixer=AttentionWeights(
-            qkv=linear((heads + 2 * kv_heads) * head_dim, hidden), output=linear(hidden, heads * head_dim)
-        ),
-        channel=MlpWeights(up=linear(2 * mlp, hidden), down=linear(hidden, mlp)),
-        attention_norm=norm,
-        mlp_norm=norm,
-    )
+
+    def layer() -> LayerWeights:
+        return LayerWeights(
+            mixer=AttentionWeights(
+                qkv=linear((heads + 2 * kv_heads) * head_dim, hidden), output=linear(hidden, heads * head_dim)
+            ),
+            channel=MlpWeights(up=linear(2 * mlp, hidden), down=linear(hidden, mlp)),
+            attention_norm=norm,
+            mlp_norm=norm,
+        )
+
+    stack = (layer(),) * layers if one_layer else tuple(layer() for _ in range(layers))
     head = linear(vocab, hidden)
-    return config, DecoderWeights(embedding=head.weight, layers=(layer,) * layers, final_norm=norm, head=head)
+    return config, DecoderWeights(embedding=head.weight, layers=stack, final_norm=norm, head=head)
 
 
 def chain(tokens: Tensor, cached: int, blocks: int, wanted: int) -> PassBatch:

@@ -173,7 +173,10 @@ class Backend(Protocol):
         ...
 
     def forward(self, batch: PassBatch, storage: KVStorage) -> PassOutput:
-        """Run one pass: write the rows' keys and values, return the logits and taps asked for."""
+        """Run one pass: write the rows' keys and values, return the logits and taps asked for.
+
+        It is over when it returns, on an accelerator too: passes are timed, and drafts planned by their times.
+        """
         ...
 
 
@@ -193,3 +196,11 @@ class RunsStretches(Protocol):
     """A backend that can run several rounds at once."""
 
     stretches: Stretches
+
+
+@runtime_checkable
+class RecordsPasses(Protocol):
+    """A backend that records a pass when one of its shape comes again."""
+
+    unrecorded: int
+    """Passes of a shape that take longer than all others: those before it is recorded, and that which records it."""

@@ -20,9 +20,10 @@ from headstart.loading import Model, create_backend, create_encoder_decoder, loa
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
 from headstart.models.encoder_decoder_weights import select_decoder_layers
+from headstart.models.layer_selection import select_layers
 from headstart.models.multi_token import MultiTokenModules, load_multi_token
 from headstart.models.weight_loading import config_of, load_decoder, load_tables
-from headstart.models.weights import select_layers
+from headstart.reading import Reading
 from headstart.runner import ModelRunner
 
 
@@ -45,7 +46,7 @@ def draft_context(
     precision = model.precision if draft_precision is None else draft_precision
 
     def load(name: str) -> LoadedModel:
-        draft = load_model(name, precision, device=model.device)
+        draft = load_model(name, precision, device=model.device, reading=Reading(cuda_graphs=model.cuda_graphs))
         return LoadedModel(draft.backend, draft.tokenizer)
 
     def layers(chosen: Sequence[int]) -> Backend:
@@ -54,7 +55,8 @@ def draft_context(
         if model.config.encoder is not None:
             selected = select_decoder_layers(*load_encoder_decoder(model.checkpoint, dtype), chosen)
             return create_encoder_decoder(*selected, precision, model.device)
-        return create_backend(*select_layers(*load_decoder(model.checkpoint, dtype), chosen), precision, model.device)
+        selected_layers = select_layers(*load_decoder(model.checkpoint, dtype), chosen)
+        return create_backend(*selected_layers, precision, model.device, model.cuda_graphs)
 
     # Several heads may ask.
     @cache

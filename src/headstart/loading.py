@@ -21,10 +21,11 @@ from headstart.backends.native.packed_model import Rounding
 from headstart.backends.torch.backend import TorchBackend
 from headstart.backends.torch.device import parse_device
 from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
+from headstart.backends.torch.recorder import GRAPH_BYTES, recorder_of
 from headstart.describing import Described, describe
 from headstart.enumerations import Numerics, Precision
 from headstart.errors import ConfigError, meant
-from headstart.memory import require_room
+from headstart.memory import readable, require_room
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.derived import DerivedTensors
@@ -61,11 +62,23 @@ class Model:
     """What a user is to know of how it is computed; nothing where Headstart's own code does."""
     kept: str = ""
     """What a file's quantised types are computed in, a sentence; nothing where that goes without saying."""
+    cuda_graphs: bool = True
+    """Whether passes, its own and those of drafters, are recorded where the device can."""
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """What ends a sequence, by the model's configuration or its tokenizer."""
         return tuple(dict.fromkeys((*self.config.eos_token_ids, *self.tokenizer.eos_token_ids)))
+
+    @property
+    def recorded(self) -> str:
+        """What recordings of its passes may take, a sentence; nothing where none are made."""
+        if not (isinstance(self.backend, TorchBackend) and self.backend.records):
+            return ""
+        return (
+            f"Passes are recorded as CUDA graphs, which may take {readable(GRAPH_BYTES)} of the card's memory; "
+            "--no-cuda-graphs (cuda_graphs=False) leaves that out."
+        )
 
 
 def weights_dtype(precision: Precision) -> torch.dtype:
@@ -117,7 +130,7 @@ def load_opened(
         backend, notice = _foreign_backend(checkpoint, described, wanted, place, reading)
     elif config.encoder is None:
         config, weights = load_decoder(checkpoint, weights_dtype(wanted))
-        backend = create_backend(config, weights, wanted, place)
+        backend = create_backend(config, weights, wanted, place, reading.cuda_graphs)
     else:
         backend = create_encoder_decoder(*load_encoder_decoder(checkpoint, weights_dtype(wanted)), wanted, place)
     return Model(
@@ -131,6 +144,7 @@ def load_opened(
         chat_template=chat_template,
         notice=notice,
         kept=backend.kept if isinstance(backend, native.NativeBackend) else "",
+        cuda_graphs=reading.cuda_graphs,
     )
 
 
@@ -177,15 +191,21 @@ def _own_weights(checkpoint: Checkpoint, dtype: torch.dtype) -> dict[str, torch.
 
 
 def create_backend(
-    config: ModelConfig, weights: DecoderWeights, precision: Precision = Precision.AUTO, device: torch.device = _HOST
+    config: ModelConfig,
+    weights: DecoderWeights,
+    precision: Precision = Precision.AUTO,
+    device: torch.device = _HOST,
+    cuda_graphs: bool = True,
 ) -> Backend:
     """On the processor the native pass where this machine and this model have one; else torch.
+
+    ``cuda_graphs``: see ``Reading``.
 
     Raises:
         ConfigError: only the native pass knows the precision, and it does not apply.
     """
     if device.type != "cpu":
-        return _on_accelerator(config, weights, precision, device)
+        return _on_accelerator(config, weights, precision, device, cuda_graphs)
     reason = native.supports(config)
     library = load_library() if reason is None else None
     if library is not None:
@@ -274,14 +294,15 @@ def _compiled_kit() -> NativeKit | None:
 
 
 def _on_accelerator(
-    config: ModelConfig, weights: DecoderWeights, precision: Precision, device: torch.device
+    config: ModelConfig, weights: DecoderWeights, precision: Precision, device: torch.device, cuda_graphs: bool
 ) -> TorchBackend:
     """PyTorch's passes, with PyTorch's kit on the same device.
 
     Raises:
         ConfigError: only the native pass knows the precision.
     """
-    return TorchBackend(config, weights, _accelerator_dtype(precision, device), device)
+    recorder = recorder_of(device) if cuda_graphs else None
+    return TorchBackend(config, weights, _accelerator_dtype(precision, device), device, recorder=recorder)
 
 
 def _accelerator_dtype(precision: Precision, device: torch.device) -> torch.dtype:

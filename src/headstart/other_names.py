@@ -16,6 +16,7 @@ ARGUMENTS = {
     "enable_prefix_caching": "prefix_caching",
     "dtype": "precision",
     "torch_dtype": "precision",
+    "enforce_eager": "cuda_graphs",
 }
 """Elsewhere -> here."""
 SPECULATION = {"method": "drafter", "model": "draft_model", "num_speculative_tokens": "draft_tokens"}
@@ -34,7 +35,7 @@ def own_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     own = {name: value for name, value in given.items() if name not in ARGUMENTS and name != "speculative_config"}
     for name, value in given.items():
         if name in ARGUMENTS:
-            _set(own, ARGUMENTS[name], _precision(name, value) if ARGUMENTS[name] == "precision" else value, name)
+            _set(own, ARGUMENTS[name], _own_value(name, value), name)
     if given.get("speculative_config") is not None:
         for name, value in _speculation(given["speculative_config"]).items():
             _set(own, name, value, "speculative_config")
@@ -67,6 +68,12 @@ def _set(own: dict[str, Any], name: str, value: Any, elsewhere: str) -> None:
     if name in own:
         raise ConfigError(f"{elsewhere} and {name} say the same; give one of them.")
     own[name] = value
+
+
+def _own_value(name: str, value: Any) -> Any:
+    if name == "enforce_eager":
+        return not value
+    return _precision(name, value) if ARGUMENTS[name] == "precision" else value
 
 
 def _precision(name: str, value: object) -> object:

@@ -22,6 +22,8 @@ class Reading:
     """Whether code that comes with a model may be run."""
     lora: str | Path | None = None
     """Folder of a LoRA adapter, as peft saves it, that is merged into the model's matrices."""
+    cuda_graphs: bool = True
+    """Whether passes are recorded as CUDA graphs and replayed, where the device is one of CUDA's."""
 
     def __post_init__(self) -> None:
         try:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.backend import Backend, EncoderBackend, RunsStretches
+from headstart.backend import Backend, EncoderBackend, RecordsPasses, RunsStretches
 from headstart.cache.paged import PagedCache
 from headstart.cache.prefix import PrefixIndex
 from headstart.passes import EncoderInput, IntArray, PassBatch, RowInputs, TapStates, path_lengths
@@ -96,6 +96,8 @@ class ModelRunner:
             storage, num_states = backend.allocate_cache(num_blocks, block_size), 0
         self.cache = PagedCache(storage, prefixes, num_states)
         self._stretches = backend.stretches if isinstance(backend, RunsStretches) else None
+        self.unrecorded = backend.unrecorded if isinstance(backend, RecordsPasses) else 0
+        """Passes of a shape that take longer than all others (``RecordsPasses``)."""
         self.passes = 0
         """Passes run so far."""
         self.encoder_passes = 0

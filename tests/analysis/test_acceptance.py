@@ -20,8 +20,8 @@ from headstart.analysis.workbench import Contender, Workbench
 from headstart.draft_tree import ROOT, DraftTree, Draws, TreeLaw
 from headstart.errors import ConfigError
 from headstart.loading import Model, create_backend, load_model, weights_dtype
+from headstart.models.layer_selection import select_layers
 from headstart.models.weight_loading import load_decoder
-from headstart.models.weights import select_layers
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
 

@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from devices import on
 from headstart.analysis.audit import run
 from headstart.analysis.audit.rules import check_rules
 from headstart.cli.audit import audit
@@ -51,6 +52,14 @@ def test_right_drafters_pass(invoke, tmp_path):
     assert all(0 < law["detectable_total_variation"] < 1 for law in written["laws"])
     assert {law["rule"] for law in written["laws"] if law["drafter"].startswith("draft-model")} == {"auto", "rejection"}
     assert escape(verdict) in (tmp_path / "out" / "audit.html").read_text()
+
+
+def test_a_target_on_an_accelerator_is_judged_there(invoke, tmp_path):
+    with on("simulated") as device:
+        result = invoke("--drafters", "suffix", "--device", device, "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert result.stdout.rstrip().splitlines()[-1].startswith("PASS")
+    assert json.loads((tmp_path / "audit.json").read_text())["model"]["backend"] == "torch-fp32"
 
 
 def test_a_drafter_that_lies_about_its_law_fails(invoke, tmp_path):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from devices import DEVICES
 from headstart.draft_tree import ROOT, DraftTree, TreeLaw
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SpeculationParams
 from headstart.passes import EncoderInput
@@ -43,12 +44,24 @@ def second_order_target(vocab_size: int, seed: int = 0) -> Ranking:
     return lambda context: np.random.default_rng([seed, *context[-2:]]).permutation(vocab_size)
 
 
+class Law(list[Any]):
+    """Probabilities: equal if all of their bits are. Where heads run on an accelerator, nearly: it rounds by how many
+    rows are computed together."""
+
+    def __eq__(self, other: object) -> bool:
+        if len(DEVICES) == 1:
+            return super().__eq__(other)
+        return isinstance(other, Law) and np.shape(self) == np.shape(other) and np.allclose(self, other, atol=1e-5)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def shape(tree: DraftTree) -> tuple[Any, ...]:
     """A tree as plain values, for comparison."""
     draws = None
     if tree.draws is not None:
         draws = [array.tolist() for array in (tree.draws.parents, tree.draws.nodes, tree.draws.rows)]
-    probs = None if tree.draft_probs is None else tree.draft_probs.tolist()
+    probs = None if tree.draft_probs is None else Law(tree.draft_probs.tolist())
     return tree.tokens.tolist(), tree.parents.tolist(), tree.law, draws, probs
 
 

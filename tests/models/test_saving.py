@@ -15,10 +15,11 @@ from headstart.backends.torch.backend import TorchBackend
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig, RopeConfig
+from headstart.models.layer_selection import select_layers
 from headstart.models.rope_frequencies import inverse_frequencies
 from headstart.models.saving import save_model
 from headstart.models.weight_loading import load_decoder
-from headstart.models.weights import DecoderWeights, select_layers
+from headstart.models.weights import DecoderWeights
 from passes import BLOCK_SIZE, Rows, make_pass
 from tiny_models import make_model, reference_logits
 from tiny_models import save_model as save_reference

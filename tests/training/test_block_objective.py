@@ -88,6 +88,27 @@ def test_later_guesses_count_less() -> None:
     assert losses[0] < losses[2] < losses[1]
 
 
+def test_blocks_at_any_spacing_teach_the_same_in_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over all places at which the first block may begin."""
+    head = block_head(scale=0.3)
+    batch = batch_of(head)
+
+    def losses(spacing: int) -> list[float]:
+        objective = BlockObjective(head, tables(), torch.arange(VOCAB), spacing=spacing)
+        found = []
+        for first in range(spacing):
+            monkeypatch.setattr(torch, "randint", lambda *_, first=first: torch.tensor(first))
+            with torch.no_grad():
+                found.append(objective.loss(batch).item())
+        return found
+
+    everywhere = losses(1)
+    for spacing in (2, 5):
+        each = losses(spacing)
+        assert len(set(each)) == spacing
+        assert sum(each) / spacing == pytest.approx(everywhere[0], rel=1e-5)
+
+
 @pytest.mark.parametrize("reduced", [False, True])
 @pytest.mark.parametrize("changes", [{}, {"own_output": True}, {"markov_rank": 4}, {"confidence": True}], ids=str)
 def test_the_loss_reaches_every_parameter(reduced: bool, changes: dict[str, int]) -> None:

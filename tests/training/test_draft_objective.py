@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from headstart.errors import CheckpointError
 from headstart.llm import LLM
-from headstart.models.weights import select_layers
+from headstart.models.layer_selection import select_layers
 from headstart.passes import FINAL_TAP
 from headstart.sampling.params import SamplingParams
 from headstart.training.checkpoints import CHECKPOINT_FILE

@@ -15,12 +15,14 @@ import torch
 from safetensors.torch import load_file
 from training_toys import documents, target
 
+from devices import DEVICES, PLACES, on
 from headstart.errors import ConfigError
 from headstart.heads.eagle import EagleHead, eagle_config
 from headstart.heads.loading import load_head
 from headstart.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.heads.saving import save_head
 from headstart.llm import LLM
+from headstart.loading import load_model
 from headstart.sampling.params import SamplingParams
 from headstart.text.corpus import Corpus
 from headstart.training import recipe
@@ -48,10 +50,13 @@ def two_slots(name: HeadName, draft_vocab: int = 200, init: Path | None = None) 
     return HeadSettings(draft_vocab, 2 if name in takes else None, init=init)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", HEAD_NAMES)
-def test_every_head_is_trained_reported_and_drafts(name: HeadName, tmp_path: Path, corpus: Path) -> None:
+def test_every_head_is_trained_reported_and_drafts(name: HeadName, device: str, tmp_path: Path, corpus: Path) -> None:
     text = TextSettings(**{**TEXT.__dict__, "directory": corpus})
-    result = train_head(name, target().name, tmp_path, text=text, head=two_slots(name), settings=SETTINGS, length=320)
+    result = train_head(
+        name, target().name, tmp_path, text=text, head=two_slots(name), settings=SETTINGS, length=320, device=device
+    )
     assert result.progress.step == 3
     known = json.loads((tmp_path / "config.json").read_text())["headstart"]
     assert known["target_digest"] == target().checkpoint.digest()
@@ -66,8 +71,9 @@ def test_every_head_is_trained_reported_and_drafts(name: HeadName, tmp_path: Pat
     options: dict[str, object] = {"min_probability": 0.0} if name in unsure else {}
     if name == "dspark":
         options["confidence"] = False
-    llm = LLM(target(), name, draft_model=tmp_path, drafter_options=options)
-    plain = LLM(target(), "none")
+    served = target() if device == "cpu" else load_model(target().name, "fp32", device=device)
+    llm = LLM(served, name, draft_model=tmp_path, drafter_options=options)
+    plain = LLM(served, "none")
     said = [
         each.generate("Once upon", SamplingParams(temperature=0, max_tokens=12)).pop().outputs[0]
         for each in (llm, plain)
@@ -147,6 +153,18 @@ def test_a_training_may_begin_from_a_head(name: HeadName, vocabulary: int, tmp_p
             assert torch.allclose(parameter[rows[0]], theirs[key][rows[1]], rtol=0, atol=1e-9)
         else:
             assert torch.allclose(parameter, theirs[key], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_head_on_a_device_begins_from_one_of_the_processor(place: str) -> None:
+    shape = eagle_config(target().config, draft_vocab_size=200)
+    torch.manual_seed(0)
+    known, head = EagleHead(shape), EagleHead(shape)
+    with on(place) as device:
+        placed = head.to(device)
+        begin_from(placed, known)
+        for (name, parameter), (_, theirs) in zip(placed.named_parameters(), known.named_parameters(), strict=True):
+            assert torch.equal(parameter.cpu(), theirs), name
 
 
 def test_text_of_earlier_trainings_is_learnt_from_as_well(tmp_path: Path, corpus: Path) -> None:
@@ -352,6 +370,38 @@ def test_questions_from_files(tmp_path: Path) -> None:
             read_conversations(path)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_conversations(tmp_path / "nothing")
+
+
+def test_coarser_products_end_with_the_training() -> None:
+    assert torch.get_float32_matmul_precision() == "highest"
+    for device, precision, inside in (
+        ("cuda", "bf16", "high"),
+        ("cuda", "fp32", "highest"),
+        ("cpu", "bf16", "highest"),
+    ):
+        with recipe._products(torch.device(device), precision):
+            assert torch.get_float32_matmul_precision() == inside
+        assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_of_several_processes_each_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [str(recipe._place(device)) for device in (None, "cuda", "cuda:1", "cpu")] == [
+        "cuda",
+        "cuda",
+        "cuda:1",
+        "cpu",
+    ]
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert [str(recipe._place(device)) for device in (None, "cuda", "cuda:0", "cpu")] == [
+        *["cuda:1"] * 2,
+        "cuda:0",
+        "cpu",
+    ]
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(ConfigError, match="cuda:0 to cuda:1"):
+        recipe._place(None)
 
 
 TWO_PROCESSES = """

@@ -89,7 +89,7 @@ def acceptance(
     interruption = Interruption("turns", turns, lambda: sum(result.turns for result in results))
     with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
-        loaded = load_model(model, precision.value, revision, reading=reader.reading)
+        loaded = load_model(model, precision.value, revision, reader.device, reader.reading)
         activity.show("Measuring", turns)
         with interruption.kept():
             for contender in saying_memory(listed, activity):

@@ -41,24 +41,27 @@ class Running:
     backend: options.Backend = enumerations.BackendChoice.AUTO
     trust_remote_code: options.TrustRemoteCode = False
     lora: options.Lora = None
+    cuda_graphs: options.CudaGraphs = True
     max_context: options.MaxContext = None
 
     @property
     def reading(self) -> Reading:
-        return Reading(self.backend, self.trust_remote_code, self.lora)
+        return Reading(self.backend, self.trust_remote_code, self.lora, self.cuda_graphs)
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Whose code computes the model that a command measures, and what is added to it, likewise."""
+    """Where and by whose code the model is computed that a command measures, and what is added to it, likewise."""
 
+    device: options.Device = "cpu"
     backend: options.Backend = enumerations.BackendChoice.AUTO
     trust_remote_code: options.TrustRemoteCode = False
     lora: options.Lora = None
+    cuda_graphs: options.CudaGraphs = True
 
     @property
     def reading(self) -> Reading:
-        return Reading(self.backend, self.trust_remote_code, self.lora)
+        return Reading(self.backend, self.trust_remote_code, self.lora, self.cuda_graphs)
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ def audit(
     where = Origin()
     with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
-        loaded = load_model(model, precision.value, revision, reading=reader.reading)
+        loaded = load_model(model, precision.value, revision, reader.device, reader.reading)
         activity.show("Checking", 2 * len(listed) + 1)
         told, found = saying_memory(listed, activity), Audit.begin(loaded)
         interruption = Interruption("checks", 2 * len(listed), lambda: found.checks)

@@ -169,7 +169,7 @@ def bench(
     where = Origin()
     with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
-        loaded = load_model(model, precision.value, revision, reading=reader.reading)
+        loaded = load_model(model, precision.value, revision, reader.device, reader.reading)
         listed = usual_contenders(loaded) if named is None else named
         if lengths:
             chosen = of_lengths(loaded, chosen, lengths, per_group or 1, params.max_tokens or MOST_TOKENS, seed)

@@ -51,9 +51,9 @@ def derive(
     import torch
 
     from headstart.models.checkpoint import open_checkpoint
+    from headstart.models.layer_selection import choose_layers, select_layers
     from headstart.models.saving import save_model
     from headstart.models.weight_loading import load_decoder
-    from headstart.models.weights import choose_layers, select_layers
     from headstart.text.saving import save_tokenizer
     from headstart.text.tokenizer import Tokenizer
 

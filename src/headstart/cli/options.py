@@ -68,6 +68,15 @@ Lora = Annotated[
         metavar="DIR",
     ),
 ]
+CudaGraphs = Annotated[
+    bool,
+    typer.Option(
+        "--cuda-graphs/--no-cuda-graphs",
+        help="With --device cuda: record passes of shapes that come again as CUDA graphs, for up to 1 GiB of the "
+        "card's memory.",
+        rich_help_panel=MODEL,
+    ),
+]
 Numerics = Annotated[
     enumerations.Numerics,
     typer.Option(

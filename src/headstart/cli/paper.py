@@ -109,7 +109,7 @@ def paper(
     )
     with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
-        loaded = load_model(model, precision.value, revision, reading=reader.reading)
+        loaded = load_model(model, precision.value, revision, reader.device, reader.reading)
         texts = turns * (len(pairs) + repeats * (1 + len(pairs) * len(lengths)))
         activity.show("Measuring", len(requests) * texts)
         with interruption.kept():

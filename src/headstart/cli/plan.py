@@ -79,7 +79,7 @@ def plan(
     where = Origin()
     with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
-        loaded = load_model(model, precision.value, revision, reading=reader.reading)
+        loaded = load_model(model, precision.value, revision, reader.device, reader.reading)
         listed = usual_contenders(loaded, alone=True) if named is None else named
         bench = Workbench.of_model(loaded, max_sequences=max(batches), max_context=1024, draft_rows=most_rows(listed))
         encoded = [encode_turns(loaded, prompt.turns[:1], []) for prompt in chosen]

@@ -155,7 +155,7 @@ def _loaded(
     from headstart.memory import MemoryUse
 
     activity.show(f"Loading {model} in {precision.value}")
-    loaded = load_model(model, precision, revision, reading=reader.reading)
+    loaded = load_model(model, precision, revision, reader.device, reader.reading)
     bench = Workbench.of_model(loaded)
     use = MemoryUse(loaded.backend.nbytes, bench.runner.cache.storage.nbytes, drafters=0)
     activity.say(f"Memory in {precision.value}: {use}.")

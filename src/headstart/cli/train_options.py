@@ -230,6 +230,16 @@ class HeadOptions:
             rich_help_panel=HEAD,
         ),
     ] = None
+    spacing: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Tokens of text from one dflash block that is learnt to the next. Closer ones learn more of the same "
+            "text in a longer step. Left out: as many as a block has rows.",
+            metavar="N",
+            rich_help_panel=HEAD,
+        ),
+    ] = None
     layers: Annotated[
         str | None,
         typer.Option(
@@ -289,6 +299,7 @@ class HeadOptions:
             markov_rank=self.markov_rank,
             confidence=self.confidence,
             root_speaks=self.root_speaks,
+            spacing=self.spacing,
         )
 
 

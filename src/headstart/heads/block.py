@@ -24,7 +24,7 @@ from headstart.errors import ConfigError
 from headstart.heads.modules import Attention, HeadLayer, RmsNorm, SiluMlp, begin_randomly
 from headstart.layers.layer import run_head_layers
 from headstart.models.config import ModelConfig, RopeConfig
-from headstart.models.weights import spread_layers
+from headstart.models.layer_selection import spread_layers
 
 KIND = "dflash"
 MOST_SLOTS = 64

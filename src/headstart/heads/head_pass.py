@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,7 +119,7 @@ class HeadGrower(Protocol):
 
 
 class Growth(Protocol):
-    """Whole drafts in compiled code."""
+    """Whole drafts in one call."""
 
     def grow(self, roots: Sequence[DraftRoot], bounds: PathBounds, scores: RowScores | None) -> list[GrownTree]:
         """Read the true rows, then grow a tree for each root from its likeliest paths, as ``ConfidenceTrees`` does; as
@@ -132,6 +132,11 @@ class Growth(Protocol):
             scores: None: the logits as they are.
         """
         ...
+
+
+@runtime_checkable
+class StretchGrowth(Growth, Protocol):
+    """The same in compiled code, which takes part in stretches, too."""
 
     def growers(
         self,

@@ -13,24 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.layers.convolution import convolve
+from headstart.layers.convolution import ConvolutionParts, convolve
 from headstart.layers.layer import Operation
 from headstart.layers.recurrence import LookBack, Recur
 from headstart.models.config import MambaConfig
 
 
-class MambaParts(Protocol):
+class MambaParts(ConvolutionParts, Protocol):
     """By the names of ``MambaWeights``."""
 
-    @property
-    def input(self) -> Operation: ...
-    @property
-    def kernel(self) -> Tensor:
-        """float32 [length, inner]"""
-        ...
-
-    @property
-    def kernel_bias(self) -> Tensor | None: ...
     @property
     def selection(self) -> Operation: ...
     @property
@@ -46,8 +37,6 @@ class MambaParts(Protocol):
     def skip(self) -> Tensor: ...
     @property
     def norms(self) -> Sequence[Tensor] | None: ...
-    @property
-    def output(self) -> Operation: ...
 
 
 def run_mamba(config: MambaConfig, parts: MambaParts, x: Tensor, look_back: LookBack, recur: Recur) -> Tensor:

@@ -12,24 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.layers.convolution import convolve
-from headstart.layers.layer import Operation
+from headstart.layers.convolution import ConvolutionParts, convolve
 from headstart.layers.recurrence import LookBack, Recur
 from headstart.models.config import Mamba2Config
 
 
-class Mamba2Parts(Protocol):
-    """By the names of ``Mamba2Weights``."""
+class Mamba2Parts(ConvolutionParts, Protocol):
+    """By the names of ``Mamba2Weights``; the kernel's channels are those that are convolved."""
 
-    @property
-    def input(self) -> Operation: ...
-    @property
-    def kernel(self) -> Tensor:
-        """float32 [length, convolved]"""
-        ...
-
-    @property
-    def kernel_bias(self) -> Tensor | None: ...
     @property
     def step_bias(self) -> Tensor: ...
     @property
@@ -40,9 +30,6 @@ class Mamba2Parts(Protocol):
     def norm(self) -> Tensor | None:
         """float32 [inner]"""
         ...
-
-    @property
-    def output(self) -> Operation: ...
 
 
 def run_mamba2(config: Mamba2Config, parts: Mamba2Parts, x: Tensor, look_back: LookBack, recur: Recur) -> Tensor:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from headstart.models.config import ModelConfig
 from headstart.models.files import WeightsIdentity
-from headstart.models.weights import CrossWeights, LinearWeights, NormWeights, require_layers
+from headstart.models.layer_selection import require_layers
+from headstart.models.weights import CrossWeights, LinearWeights, NormWeights
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ class ServeArguments(BaseModel):
     backend: BackendChoice = BackendChoice.AUTO
     trust_remote_code: bool = False
     lora: str | None = None
+    cuda_graphs: bool = True
     max_context: int | None = Field(default=None, ge=2)
     drafter: str | None = None
     """With options after its name, like ``ngram:max_order=2``; None: the default, or what runs ``draft_model``."""
@@ -79,7 +80,7 @@ class ServeArguments(BaseModel):
 
     @property
     def reading(self) -> Reading:
-        return Reading(self.backend, self.trust_remote_code, self.lora)
+        return Reading(self.backend, self.trust_remote_code, self.lora, self.cuda_graphs)
 
     def chosen_drafter(self) -> tuple[str, dict[str, Any]]:
         """The drafter's name and its options; what shows without the target is refused.

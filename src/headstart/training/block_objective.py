@@ -36,6 +36,9 @@ class BlockObjective:
         tables: the target's, float32 or bfloat16, likewise.
         teacher_ids: int64 target ids whose probabilities are learnt: the draft vocabulary.
         decay: weight of a guess relative to the one before; None: ``block_decay``.
+        spacing: tokens of the text from one block to the next; None: as long as a block is, so that a step computes
+            about as many rows as there are tokens. Where the target's pass takes longer than the head's, closer ones
+            learn more in the same time.
     """
 
     def __init__(
@@ -46,9 +49,11 @@ class BlockObjective:
         *,
         loss: LossName = "ce",
         decay: float | None = None,
+        spacing: int | None = None,
     ) -> None:
         self.head = head
         self.depth = head.config.slots
+        self._spacing = spacing or head.config.block_size
         self._teacher = Teacher(tables, teacher_ids)
         self._lessons = TextLessons(head, tables, teacher_ids) if head.config.reduced else None
         self._embedding = tables.embedding if head.embedding is None else head.embedding
@@ -57,8 +62,7 @@ class BlockObjective:
         self._rotary = RotaryTable(head.config.rope, torch.float32, tables.head.device)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Of places as far apart as a block is long, so that a step computes about as many rows as there are tokens."""
-        spacing = self.head.config.block_size
+        spacing = self._spacing
         among = (batch.positions + int(torch.randint(spacing, ()))) % spacing == 0
         text_tokens = None if self._lessons is None else self._lessons.of(batch)
         losses = StepLosses(self.head, self._teacher, batch, self._loss, self._decay, text_tokens)

@@ -16,7 +16,7 @@ from headstart.training.objective import Objective
 from headstart.training.optimiser import Optimiser
 from headstart.training.packs import Pack
 from headstart.training.progressing import Progressing
-from headstart.training.states import TargetStates
+from headstart.training.states import StateSource
 from headstart.training.text import TextSource
 from headstart.training.trainer import TrainSettings
 
@@ -187,7 +187,7 @@ def write_fitting(
 
 
 def try_steps(
-    objective: Objective, states: TargetStates, packs: Sequence[Pack], settings: TrainSettings
+    objective: Objective, states: StateSource, packs: Sequence[Pack], settings: TrainSettings
 ) -> tuple[float, float, float]:
     """Seconds to read, to learn and to step, a token of text, on the fullest pack; the head is spoilt."""
     fullest = max(packs, key=len)
@@ -195,17 +195,25 @@ def try_steps(
     torch.manual_seed(settings.seed)
     # What happens only once happens on a part.
     objective.loss(states.batch([Pack(fullest.documents[:1])])).backward()  # type: ignore[no-untyped-call]
-    start = time.perf_counter()
+    device = next(objective.head.parameters()).device
+    start = _now(device)
     batch = states.batch([fullest])
-    reading = (time.perf_counter() - start) / tokens
-    start = time.perf_counter()
+    reading = (_now(device) - start) / tokens
+    start = _now(device)
     objective.loss(batch).backward()  # type: ignore[no-untyped-call]
-    learning = (time.perf_counter() - start) / tokens
+    learning = (_now(device) - start) / tokens
     optimiser = Optimiser(objective.head, settings.optimiser, settings.lr, settings.weight_decay)
-    start = time.perf_counter()
+    start = _now(device)
     optimiser.step(0.0)
-    stepping = (time.perf_counter() - start) / (settings.batch * tokens)
+    stepping = (_now(device) - start) / (settings.batch * tokens)
     return reading, learning, stepping
+
+
+def _now(device: torch.device) -> float:
+    """When a device is done with all it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def _counted(tokens: int) -> str:

@@ -69,6 +69,8 @@ def join_team(device: torch.device) -> Iterator[Team]:
     if size == 1:
         yield Team()
         return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield Team(dist.get_rank(), size)

@@ -18,8 +18,9 @@ from headstart.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.heads.tables import TargetTables
 from headstart.loading import Model
 from headstart.models.config import ModelConfig
+from headstart.models.layer_selection import choose_layers, select_layers
 from headstart.models.saving import check_writable
-from headstart.models.weights import DecoderWeights, choose_layers, select_layers
+from headstart.models.weights import DecoderWeights
 from headstart.training.block_objective import BlockObjective
 from headstart.training.draft_objective import DraftModelObjective
 from headstart.training.eagle_objective import EagleObjective
@@ -55,6 +56,7 @@ _USERS: dict[str, tuple[HeadName, ...]] = {
     "markov_rank": _BLOCK_NAMES,
     "confidence": _BLOCK_NAMES,
     "root_speaks": _BLOCK_NAMES,
+    "spacing": _BLOCK_NAMES,
 }
 """The heads that use a setting, where not all do."""
 
@@ -96,6 +98,8 @@ class HeadSettings:
     """A DFlash head learns how likely its guesses are accepted, too; None: as the head that is begun from, or no."""
     root_speaks: bool | None = None
     """The last token's row of a block guesses, too; None: as the head that is begun from, or no."""
+    spacing: int | None = None
+    """Tokens of the text from one block of DFlash that is learnt to the next; None: as many as a block has rows."""
 
 
 _KIN: dict[HeadName, HeadSettings] = {
@@ -128,6 +132,8 @@ def require_used(name: HeadName, head: HeadSettings) -> None:
     for setting, users in _USERS.items():
         if getattr(head, setting) is not None and name not in users:
             raise ConfigError(f"{setting} is a setting of {', '.join(users)}; leave it out for {name}.")
+    if head.spacing is not None and head.spacing < 1:
+        raise ConfigError(f"spacing is {head.spacing}; give a number of tokens, 1 or more.")
     if name == "draft-model" or head.layers is None:
         return
     if isinstance(head.layers, tuple):
@@ -191,7 +197,9 @@ def make_objective(
     if name == "dflash":
         block = _block_head(config, weights, ids, settings, known)
         _name_tokens(block, ids)
-        return BlockObjective(block.to(ids.device), tables, ids, loss=settings.loss, decay=settings.decay)
+        return BlockObjective(
+            block.to(ids.device), tables, ids, loss=settings.loss, decay=settings.decay, spacing=settings.spacing
+        )
     if name in ("medusa", "blockwise"):
         heads = _parallel_heads(name, config, len(ids), settings, known)
         _name_tokens(heads, ids)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headstart.backend import Backend
-from headstart.backends.torch.backend import TorchBackend
+from headstart.backends.torch.device import parse_device
+from headstart.backends.torch.trainable import is_trainable
 from headstart.enumerations import Precision
 from headstart.errors import ConfigError
 from headstart.heads.block import BlockHead
@@ -21,13 +23,13 @@ from headstart.heads.eagle import EagleHead
 from headstart.heads.files import CONFIG_FILE
 from headstart.heads.tables import TargetTables
 from headstart.lending import identity_of
-from headstart.loading import Model, load_model
+from headstart.loading import load_model
 from headstart.memory import free_bytes, keep_freed
 from headstart.models.weight_loading import load_decoder
-from headstart.models.weights import DecoderWeights
 from headstart.passes import FINAL_TAP
 from headstart.training.budget import Budget, Costs, try_steps, write_fitting
 from headstart.training.checkpoints import CHECKPOINT_FILE, Progress
+from headstart.training.computed_states import ComputedStates
 from headstart.training.distributed import join_team
 from headstart.training.gathering import Writers
 from headstart.training.making import (
@@ -45,7 +47,7 @@ from headstart.training.objective import Objective
 from headstart.training.packs import Pack
 from headstart.training.progressing import Progressing
 from headstart.training.report import write_report
-from headstart.training.states import TargetStates
+from headstart.training.states import StateSource, TargetStates
 from headstart.training.text import TextSettings, TextSource
 from headstart.training.trainer import StepReport, Trainer, TrainSettings
 from headstart.training.vocabulary import choose_draft_vocabulary
@@ -115,11 +117,11 @@ def train_head(
     _require_own(out)
     place = _place(device)
     keep_freed()
-    with join_team(place) as team:
+    with _products(place, wishes.precision), join_team(place) as team:
         if minutes is not None:
             told.left(budget.left)
         told.begin(f"Loading {model}", None)
-        target = load_model(model, precision)
+        target = load_model(model, precision, device=place)
         # What cannot be trained is refused before hours of text are written.
         require_trainable(name, head, target)
         known = None if head.init is None or name == MODULE_KIND else load_known(head.init, target.config, name)
@@ -132,7 +134,6 @@ def train_head(
         wanted = target.config.vocab_size if all_tokens else head.draft_vocab
         # What a head can say already it goes on saying.
         required = target.eos_token_ids if known is None else (*target.eos_token_ids, *known.target_ids.tolist())
-        states_backend = _states_backend(target, weights, place)
 
         def make(counts: NDArray[np.int64]) -> tuple[Objective, float]:
             ids, coverage = choose_draft_vocabulary(counts, wanted, required)
@@ -142,9 +143,11 @@ def train_head(
                 begin_from(objective.head, known)
             return objective, coverage
 
-        def states_of(objective: Objective, cache_bytes: int, directories: list[Path]) -> TargetStates:
+        def states_of(objective: Objective, cache_bytes: int, directories: list[Path]) -> StateSource:
             taps = objective.head.config.taps if isinstance(objective.head, EagleHead | BlockHead) else (FINAL_TAP,)
-            return TargetStates(states_backend, tables.head, taps, cache_bytes, place, directories)
+            if place.type != "cpu" and is_trainable(target.config):
+                return ComputedStates(target.config, weights, tables.head, taps, place)
+            return TargetStates(target.backend, tables.head, taps, cache_bytes, place, directories)
 
         def try_() -> tuple[float, float, float] | None:
             """What learning takes, on the text that there is."""
@@ -251,17 +254,28 @@ def _place(device: str | None) -> torch.device:
         raise ConfigError(f"device is {device!r}; give cpu or cuda.")
     if kind == "cuda" and found != "cuda":
         raise ConfigError(f"device is {device!r}, but PyTorch finds no GPU here; give cpu.")
-    return torch.device(device or found)
+    if device in (None, "cuda") and found == "cuda" and "LOCAL_RANK" in os.environ:
+        # Of several processes each has a GPU of its own (``torchrun``).
+        return parse_device(f"cuda:{os.environ['LOCAL_RANK']}")
+    return parse_device(device or found)
+
+
+@contextmanager
+def _products(place: torch.device, precision: str) -> Iterator[None]:
+    """Inside, what autocast leaves in float32 on CUDA need not be more exact than three passes of bf16 would be.
+
+    Only inside: the process may serve in float32 afterwards.
+    """
+    before = torch.get_float32_matmul_precision()
+    if place.type == "cuda" and precision == "bf16":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _states_bytes(wanted_gb: float) -> int:
     """For the target's states: what is left must do for the training itself."""
     wanted, free = int(wanted_gb * 2**30), free_bytes()
     return wanted if free is None else min(wanted, free // 2)
-
-
-def _states_backend(target: Model, weights: DecoderWeights, device: torch.device) -> Backend:
-    """The very backend that will be served, where training stays on its device."""
-    if device.type == "cpu":
-        return target.backend
-    return TorchBackend(target.config, weights, torch.bfloat16, device)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -66,6 +67,43 @@ def shift(values: Tensor, distance: int, fill: int | bool) -> Tensor:
     return shifted
 
 
+class StateSource(Protocol):
+    """Where a training gets packs with the target's states from."""
+
+    computing_seconds: float
+    """Spent on states that were nowhere kept."""
+
+    def keeps(self, packs: Sequence[Pack]) -> bool:
+        """Whether there is room for the states of all of these, none of them kept yet."""
+        ...
+
+    def batch(self, packs: Sequence[Pack]) -> Batch:
+        """Packs with the target's states."""
+        ...
+
+
+def padded(packs: Sequence[Pack], device: torch.device) -> dict[str, Tensor]:
+    """The tables of a ``Batch`` that follow from the text alone, by their names."""
+    shape = (len(packs), max(len(pack) for pack in packs))
+    tokens, positions = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    documents, answers = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.bool_)
+    count = 0
+    for row, pack in enumerate(packs):
+        first = 0
+        for document in pack.documents:
+            place = slice(first, first + len(document.tokens))
+            tokens[row, place], answers[row, place] = document.tokens, document.answers
+            positions[row, place], documents[row, place] = np.arange(len(document.tokens)), count
+            first, count = place.stop, count + 1
+    tables: dict[str, np.ndarray[Any, Any]] = {
+        "tokens": tokens,
+        "positions": positions,
+        "documents": documents,
+        "answers": answers,
+    }
+    return {name: torch.from_numpy(table).to(device) for name, table in tables.items()}
+
+
 class TargetStates:
     """Runs the target over packs.
 
@@ -109,28 +147,15 @@ class TargetStates:
 
     def batch(self, packs: Sequence[Pack]) -> Batch:
         """Packs with the target's states."""
-        length = max(len(pack) for pack in packs)
-        shape = (len(packs), length)
-        tokens, positions = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-        documents, answers = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.bool_)
-        count = 0
-        for row, pack in enumerate(packs):
-            first = 0
-            for document in pack.documents:
-                place = slice(first, first + len(document.tokens))
-                tokens[row, place], answers[row, place] = document.tokens, document.answers
-                positions[row, place], documents[row, place] = np.arange(len(document.tokens)), count
-                first, count = place.stop, count + 1
         known = [self._known(pack) for pack in packs]
         states = pad_sequence([states.float() for states, _ in known], batch_first=True)
         favourites = pad_sequence([favourites for _, favourites in known], batch_first=True, padding_value=-1)
         parts = dict(zip(self._wanted, states.to(self._device).chunk(len(self._wanted), dim=-1), strict=True))
-        tables = {"tokens": tokens, "positions": positions, "documents": documents, "answers": answers}
         return Batch(
             features=torch.cat([parts[tap] for tap in self._taps], dim=-1),
             final=parts[FINAL_TAP],
             favourites=favourites.to(self._device),
-            **{name: torch.from_numpy(table).to(self._device) for name, table in tables.items()},
+            **padded(packs, self._device),
         )
 
     def _known(self, pack: Pack) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from headstart.training.distributed import Team
 from headstart.training.objective import HeldOut, Objective, trainable
 from headstart.training.optimiser import Optimiser, OptimiserName
 from headstart.training.packs import Pack
-from headstart.training.states import TargetStates
+from headstart.training.states import StateSource
 from headstart.training.time_budget import StepTimes
 
 _TOLERANCE = 0.1
@@ -98,7 +98,7 @@ class Trainer:
     def __init__(
         self,
         objective: Objective,
-        states: TargetStates,
+        states: StateSource,
         packs: Sequence[Pack],
         held_out: Sequence[Pack],
         settings: TrainSettings,

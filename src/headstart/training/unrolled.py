@@ -5,9 +5,8 @@ EAGLE-3's training-time test (arXiv:2503.01840, section 3.2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sized
 from functools import partial
-from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from headstart.layers.rotary import RotaryTable
 from headstart.training.states import Batch, shift
+from headstart.training.unrolled_attention import ByDocument, ByPack, UnrolledAttention
 
 
 class UnrolledHead(Protocol):
@@ -69,16 +69,11 @@ class Unrolled:
         self._dropout, self._mask = dropout, mask
         self._rows = batch.documents >= 0
         self.places = batch.guessed(0)
-        begins = self.places[self._rows]
-        numbers = batch.documents[self._rows]
-        last = torch.ones_like(begins)
-        last[:-1] = numbers[1:] != numbers[:-1]
-        self._ends = (1 + last.nonzero().squeeze(1)).tolist()
-        self._documents = [slice(first, end) for first, end in pairwise((0, *self._ends))]
-        self._choose(begins)
+        layers, on_processor = len(head.layers), batch.tokens.device.type == "cpu"
+        self._attention: UnrolledAttention = (ByDocument if on_processor else ByPack)(batch, layers)
+        self._attention.choose(self.places)
+        self._chosen = self.places[self._rows].nonzero().squeeze(1)
         self._states = head.fuse(F.dropout(batch.features[self._rows], dropout))
-        self._seen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(len(head.layers))]
-        """[layer][step] keys and values: the first step's are the true rows'."""
         self._step = 0
 
     def drop(self, kept: float) -> float:
@@ -87,22 +82,13 @@ class Unrolled:
         if not stays.any():
             return 1.0
         before, chosen = len(self._chosen), self._chosen[stays]
-        self._seen = [
-            [true, *((keys[:, stays], values[:, stays]) for keys, values in drafts)] for true, *drafts in self._seen
-        ]
-        begins = torch.zeros(self._ends[-1], dtype=torch.bool, device=stays.device)
+        begins = torch.zeros(int(self._rows.sum()), dtype=torch.bool, device=stays.device)
         begins[chosen] = True
         self.places = self.places.clone()
         self.places[self._rows] = begins
-        self._states = self._states[stays]
-        self._choose(begins)
+        self._states, self._chosen = self._states[stays], chosen
+        self._attention.keep(stays, self.places)
         return len(chosen) / before
-
-    def _choose(self, begins: Tensor) -> None:
-        """Compute the rows ``begins`` bool [row] alone, after the first step."""
-        self._chosen = begins.nonzero().squeeze(1)
-        chosen_ends = begins.cumsum(0)[[end - 1 for end in self._ends]].tolist()
-        self._chosen_of = [slice(first, end) for first, end in pairwise((0, *chosen_ends))]
 
     def step(self, masked: bool = False) -> Tensor:
         """The next step's output at ``places``: [place, hidden]. The first step is never ``masked``."""
@@ -126,37 +112,6 @@ class Unrolled:
         return output
 
     def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q [row, head, head_dim], k and v [row, kv_head, head_dim], see the class; document by document, so that what
-        nobody sees is never computed."""
-        shared = q.shape[1] // k.shape[1]
-        q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1).to(q.dtype)
-        k, v = (heads.repeat_interleave(shared, dim=0) for heads in (k, v))
-        seen = self._seen[layer]
-        seen.append((k, v))
-        if len(seen) == 1:
-            mixed = [
-                F.scaled_dot_product_attention(q[None, :, rows], k[None, :, rows], v[None, :, rows], is_causal=True)[0]
-                for rows in self._documents
-            ]
-        else:
-            mixed = [
-                self._mix(seen, q[:, rows], true_rows, rows)
-                for true_rows, rows in zip(self._documents, self._chosen_of, strict=True)
-            ]
-        return torch.cat(mixed, dim=1).transpose(0, 1).flatten(1)
-
-    def _mix(self, seen: Sequence[tuple[Tensor, Tensor]], q: Tensor, true_rows: slice, rows: slice) -> Tensor:
-        """What the rows of one document, q [head, row, head_dim], see in a step after the first."""
-        true, *drafts = seen
-        keys, values = (heads[:, true_rows] for heads in true)
-        scale = q.shape[-1] ** -0.5
-        place = self._chosen[rows, None] - true_rows.start
-        hidden = torch.arange(keys.shape[1], device=q.device) > place
-        to_true = (q @ keys.transpose(1, 2) * scale).masked_fill(hidden, -torch.inf)
-        to_own = [(q * drafted[:, rows]).sum(-1, keepdim=True) * scale for drafted, _ in drafts]
-        weights = torch.cat((to_true, *to_own), dim=-1).softmax(-1)
-        length = keys.shape[1]
-        mixed = weights[..., :length] @ values
-        for step, (_, drafted) in enumerate(drafts):
-            mixed = mixed + weights[..., length + step, None] * drafted[:, rows]
-        return mixed
+        """q [row, head, head_dim], k and v [row, kv_head, head_dim], see the class."""
+        attend = self._attention.further if self._step else self._attention.first
+        return attend(layer, q, k, v).flatten(1)

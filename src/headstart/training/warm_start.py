@@ -72,7 +72,7 @@ def begin_from(head: nn.Module, known: KnownHead) -> None:
     to, of = _shared(head.target_ids, known.target_ids)
     for name, parameter in head.named_parameters():
         if name.startswith(_OUTPUTS) and name in theirs:
-            parameter[to] = theirs[name][of]
+            parameter[to.to(parameter.device)] = theirs[name][of].to(parameter.device)
         elif name in theirs and theirs[name].shape == parameter.shape:
             parameter.copy_(theirs[name])
         elif name.endswith(_BRANCH_ENDS):

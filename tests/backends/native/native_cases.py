@@ -17,7 +17,7 @@ from headstart.backends.native.formats import LINEARS, linears_of
 from headstart.backends.native.isa import by_name
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packing import Packer
-from headstart.backends.native.precision import Precision
+from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.weights import (
     AttentionWeights,
@@ -177,6 +177,11 @@ def isa_params(names: Sequence[str] = ISAS) -> list[object]:
     ]
 
 
+needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+each_isa = pytest.mark.parametrize("isa", isa_params())
+each_precision = pytest.mark.parametrize("precision", PRECISIONS)
+FASTEST = "" if load_library() is None else load_library().isa  # type: ignore[union-attr]
+
 _backends: dict[str, NativeBackend] = {}
 
 
@@ -276,6 +281,28 @@ def check_rows_of_their_own(config: ModelConfig, precision: Precision, isa: str)
             assert torch.equal(nodes[path], plain)
         said.append(torch.cat((expected, nodes)))
     assert torch.equal(*said)
+
+
+def check_instruction_sets_agree(config: ModelConfig, precision: Precision) -> None:
+    """Those of one arithmetic give the same bits; skipped where this machine has but one of them."""
+    here = [isa for isa in FUSED if has_isa(isa)]
+    if len(here) < 2:
+        pytest.skip("one such instruction set on this machine")
+    batch = make_pass(Rows(random_tokens(40), 0, SHUFFLED))
+    backends = [native(config, precision, isa, 2) for isa in here]
+    first, *others = (each.forward(batch, each.allocate_cache(6, BLOCK)).logits for each in backends)
+    assert all(torch.equal(first, each) for each in others)
+
+
+def check_a_broken_row_is_alone(config: ModelConfig, isa: str) -> None:
+    """Not-a-number in a row's own embedding leaves the rows of other sequences as they were."""
+    backend = native(config, "bf16", isa)
+    batch = make_pass(*(Rows([token], 0, [place]) for place, token in enumerate([5, 1, 2, 3])))
+    whole = backend.forward(batch, backend.allocate_cache(4, BLOCK)).logits
+    with no_number(backend, 5):
+        after = backend.forward(batch, backend.allocate_cache(4, BLOCK)).logits
+    assert after[0].isnan().all()
+    assert torch.equal(after[1:], whole[1:])
 
 
 def random_tokens(count: int, seed: int = 0, vocab: int = 77) -> list[int]:

@@ -9,12 +9,14 @@ import pytest
 import torch
 from native_cases import (
     BLOCK,
+    FASTEST,
     SHUFFLED,
     Rows,
     check_rows_of_their_own,
     isa_params,
     make_pass,
     native,
+    needs_native,
     random_tokens,
     random_weights,
     run_chunks,
@@ -23,12 +25,9 @@ from native_cases import (
 from torch import Tensor
 
 from headstart.backends.native.backend import supports
-from headstart.backends.native.loader import load_library
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.config import Alibi, HeadNorms, LayerConfig, QueryGrowth, RopeConfig
 
-needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
-FASTEST = "" if load_library() is None else load_library().isa  # type: ignore[union-attr]
 UNROTATED = (LayerConfig(rope=None),) * 2
 SLOPES = tuple(2.0 ** -(i + 1) for i in range(6))
 

@@ -8,7 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from native_cases import Rows, isa_params, make_pass, native, random_tokens, random_weights, small_config, with_linears
+from native_cases import (
+    Rows,
+    each_isa,
+    make_pass,
+    native,
+    random_tokens,
+    random_weights,
+    small_config,
+    with_linears,
+)
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -20,7 +29,6 @@ from headstart.passes import IntArray
 BLOCKS = list(range(12))
 HIDDEN = 96
 
-each_isa = pytest.mark.parametrize("isa", isa_params())
 each_screened = pytest.mark.parametrize("precision", ["bf16", "fp32"])
 
 

@@ -15,6 +15,7 @@ from native_cases import (
     has_isa,
     isa_params,
     make_pass,
+    needs_native,
     on_grids,
     random_tokens,
     random_weights,
@@ -34,8 +35,6 @@ from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights
 from headstart.passes import FINAL_TAP
-
-needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 
 
 def levels_of(*shape: int) -> Tensor:

@@ -11,6 +11,8 @@ from native_cases import (
     BLOCK,
     FUSED,
     Rows,
+    each_isa,
+    each_precision,
     has_isa,
     isa_params,
     make_pass,
@@ -24,7 +26,7 @@ from native_cases import (
 from torch import Tensor
 
 from headstart.backends.native.backend import NativeBackend
-from headstart.backends.native.precision import PRECISIONS, Precision
+from headstart.backends.native.precision import Precision
 from headstart.backends.native.storage import NativeStorage
 from headstart.models.config import LayerConfig, RopeConfig
 from headstart.passes import FINAL_TAP, IntArray, RowInputs
@@ -39,8 +41,6 @@ CONFIGS = {
 SHUFFLED = np.random.default_rng(7).permutation(40).tolist()
 """Physical blocks in no order, so that logical and physical places differ."""
 
-each_isa = pytest.mark.parametrize("isa", isa_params())
-each_precision = pytest.mark.parametrize("precision", PRECISIONS)
 each_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 
 

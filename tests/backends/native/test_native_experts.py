@@ -9,14 +9,17 @@ import pytest
 import torch
 from native_cases import (
     BLOCK,
-    FUSED,
+    FASTEST,
     SHUFFLED,
     Rows,
+    check_a_broken_row_is_alone,
+    check_instruction_sets_agree,
     check_rows_of_their_own,
-    has_isa,
-    isa_params,
+    each_isa,
+    each_precision,
     make_pass,
     native,
+    needs_native,
     random_tokens,
     random_weights,
     run_chunks,
@@ -24,15 +27,10 @@ from native_cases import (
 )
 from torch import Tensor
 
-from headstart.backends.native.backend import NativeBackend, supports
-from headstart.backends.native.loader import load_library
-from headstart.backends.native.precision import PRECISIONS, Precision
+from headstart.backends.native.backend import supports
+from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
-
-needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
-each_isa = pytest.mark.parametrize("isa", isa_params())
-each_precision = pytest.mark.parametrize("precision", PRECISIONS)
 
 PLAIN = ExpertsConfig(9, 3, 40)
 LAYERS = (LayerConfig(channel="experts"), LayerConfig(), LayerConfig(channel="experts"))
@@ -62,7 +60,6 @@ KINDS = {
     "only post norms": mixed(post_norms=True, pre_norms=False, qk_norm=HeadNorms(reach="all"), qkv_clip=1.1),
     "layer norms": mixed(norm="layer", activation="gelu"),
 }  # fmt: skip
-FASTEST = "" if load_library() is None else load_library().isa  # type: ignore[union-attr]
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -117,34 +114,14 @@ def test_more_rows_than_a_panel(isa: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 def test_instruction_sets_of_one_arithmetic_agree(precision: Precision) -> None:
-    here = [isa for isa in FUSED if has_isa(isa)]
-    if len(here) < 2:
-        pytest.skip("one such instruction set on this machine")
-    batch = make_pass(Rows(random_tokens(40), 0, SHUFFLED))
-    logits = []
-    for isa in here:
-        backend = native(KINDS["shared by a gate"], precision, isa, 2)
-        logits.append(backend.forward(batch, backend.allocate_cache(6, BLOCK)).logits)
-    assert all(torch.equal(logits[0], each) for each in logits[1:])
+    check_instruction_sets_agree(KINDS["shared by a gate"], precision)
 
 
 @each_isa
 @pytest.mark.parametrize("kind", ["softmax", "two best of a group", "sparsemixer"])
 def test_a_row_that_breaks_does_not_break_others(kind: str, isa: str) -> None:
     """It calls some experts all the same, whose other rows are what they were."""
-    config = KINDS[kind]
-    weights = random_weights(config)
-    table = weights.embedding.clone()
-    table[5] = torch.nan
-    tokens = [5, 1, 2, 3]
-    logits = []
-    for embedding in (weights.embedding, table):
-        spoilt = replace(weights, embedding=embedding, head=weights.head)
-        backend = NativeBackend(config, spoilt, "bf16", 1, isa)
-        batch = make_pass(*(Rows([token], 0, [place]) for place, token in enumerate(tokens)))
-        logits.append(backend.forward(batch, backend.allocate_cache(4, BLOCK)).logits)
-    assert logits[1][0].isnan().all()
-    assert torch.equal(logits[0][1:], logits[1][1:])
+    check_a_broken_row_is_alone(KINDS[kind], isa)
 
 
 @needs_native

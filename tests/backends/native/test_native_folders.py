@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from native_cases import ROUND_ROWS, X86, Rows, has_isa, isa_params, make_pass, random_tokens, run_chunks
+from native_cases import (
+    ROUND_ROWS,
+    X86,
+    Rows,
+    has_isa,
+    isa_params,
+    make_pass,
+    needs_native,
+    random_tokens,
+    run_chunks,
+)
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -24,6 +34,7 @@ from headstart.backends.native.formats import (
 )
 from headstart.backends.native.linear import NativeLinear
 from headstart.backends.native.loader import load_library
+from headstart.backends.native.packed_model import PackedModel
 from headstart.backends.native.packing import read_matrix
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.checkpoint import open_checkpoint
@@ -35,7 +46,6 @@ from headstart.models.weights import LinearWeights
 from quantised_modules import MAKERS, Maker, named, write_folder, write_mxfp4_folder
 from tiny_models import make_model
 
-needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 TYPES = (*FOLDER_KERNELS, *FLOAT8_KERNELS)
 VOCAB = 96
 
@@ -128,13 +138,13 @@ def test_rows_against_a_folders_numbers(tmp_path: Path, kind: str, isa: str) -> 
         assert torch.equal(layer_of(linear, kind, other, 1)(x), said), other
 
 
-def folder(directory: Path, kind: str, **changes: object) -> Path:
-    """A llama with layers of this type."""
+def folder(directory: Path, kind: str, table: bool = False, **changes: object) -> Path:
+    """A llama with layers of this type, and a table of embeddings if asked for."""
     sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4}
     sizes |= {"vocab_size": VOCAB, "num_hidden_layers": 2, "head_dim": 32}
     model = make_model("llama", **(sizes | changes))  # type: ignore[arg-type]
     directory.mkdir(exist_ok=True)
-    return write_folder(directory, model, MAKERS[kind], seed=0)
+    return write_folder(directory, model, MAKERS[kind], seed=0, table=table)
 
 
 def logits_of(backend: NativeBackend | TorchBackend) -> Tensor:
@@ -164,6 +174,20 @@ def test_auto_is_no_further_from_a_folder_than_bf16(tmp_path: Path, kind: str, i
     whole = run_chunks(backend, backend.allocate_cache(2, 32), tokens, [40], [0, 1])
     team = NativeBackend(config, weights, "nearest", 3, isa)
     assert torch.equal(run_chunks(team, team.allocate_cache(2, 32), tokens, [2, 5, 1], [0, 1]), whole)
+
+
+@needs_native
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_tied_table_is_kept_once(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows, read from what the output head is multiplied in, are the folder's; eight units a row in FP8."""
+    path = folder(tmp_path, kind, table=True, hidden_size=1024, num_hidden_layers=1, tie_word_embeddings=True)
+    config, weights = load_decoder(open_checkpoint(path), torch.float32)
+    assert weights.table is weights.head.matrix
+    once = NativeBackend(config, weights, "nearest", 2)
+    monkeypatch.setattr(PackedModel, "_shares_head", lambda *_: False)
+    twice = NativeBackend(config, weights, "nearest", 2)
+    assert once.nbytes < twice.nbytes
+    assert torch.equal(logits_of(once), logits_of(twice))
 
 
 @pytest.mark.parametrize("isa", isa_params())

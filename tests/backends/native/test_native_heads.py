@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from native_cases import isa_params, on_grids, small_config
+from native_cases import isa_params, needs_native, on_grids, small_config
 from torch import Tensor
 
 from headstart.backends.native.heads import NativeEaglePass, supports_head
@@ -45,7 +45,6 @@ VARIANTS = {
     "two layers, state not normed": {"num_layers": 2, "norm_output": False},
     "eagle1, two layers": {"variant": "eagle", "num_layers": 2},
 }
-needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 
 
 def random_head(hidden_size: int = 96, variant: str = "eagle3", **changes: object) -> EagleHead:

@@ -10,10 +10,20 @@ import pytest
 import torch
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
-from native_cases import X86, Rows, has_isa, isa_params, make_pass, random_tokens, run_chunks
+from native_cases import (
+    X86,
+    Rows,
+    has_isa,
+    isa_params,
+    make_pass,
+    needs_native,
+    random_tokens,
+    run_chunks,
+)
 from torch import Tensor
 
 from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, write_llama
+from headstart.backends.native import packed_model
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.formats import BF16, EIGHT, FINE, FOUR, KINDS, OWN, nearest_forms
 from headstart.backends.native.linear import NativeLinear
@@ -27,7 +37,6 @@ from headstart.models.stored import FileMatrix, MatrixPart, StoredTensor
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights, LinearWeights
 
-needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 KEPT_TO_THE_BIT = {
     FOUR: ("Q4_0", "Q4_1", "TQ2_0"),
     EIGHT: ("Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "MXFP4", "TQ2_0"),
@@ -206,8 +215,10 @@ def test_matrices_are_in_what_holds_them(tmp_path: Path) -> None:
     assert forms_of(weights, multiplies_bytes=False) == [OWN + KINDS["Q8_0"]] * 8 + [EIGHT]
 
 
-def test_what_no_quantiser_writes_is_in_bf16_if_its_blocks_do_not_hold_it(tmp_path: Path) -> None:
-    """The rule goes by types; what is lost is measured, too."""
+def test_what_no_quantiser_writes_is_in_bf16_if_its_blocks_do_not_hold_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule goes by types; what is lost is measured, too, and room asked for again."""
     library = load_library()
     if library is None:
         pytest.skip("no native path on this machine")
@@ -215,17 +226,21 @@ def test_what_no_quantiser_writes_is_in_bf16_if_its_blocks_do_not_hold_it(tmp_pa
     checkpoint = open_checkpoint(path)
     record = checkpoint.weights.tensors["blk.0.ffn_down.weight"]  # type: ignore[attr-defined]
     raw = np.memmap(path, np.uint8, "r+", record.offset, (record.nbytes // 84, 84))
-    # All levels 3, and offsets that all but undo them: what is left is smaller than a half's last digit.
+    # All levels 3, and offsets that all but undo them: of what is left a half's last digit is more than one of bf16.
     raw[:, :16] = 15 | 15 << 4
     raw[:, 16:80] = 255
-    raw[:, 80:82] = np.array([1.0009765625], np.float16).view(np.uint8)
+    raw[:, 80:82] = np.array([1 + 10 / 1024], np.float16).view(np.uint8)
     raw[:, 82:84] = np.array([3.0], np.float16).view(np.uint8)
     raw.flush()
     config, weights = load_decoder(open_checkpoint(path), torch.float32)
+    asked: list[int] = []
+    monkeypatch.setattr(packed_model, "require_room", lambda size, *_: asked.append(size))
     backend = NativeBackend(config, weights, "nearest", 1)
     assert forms_of(weights, library.multiplies_bytes)[3] == (FINE if library.multiplies_bytes else BF16)
-    assert backend.name.endswith("mixed")
+    assert backend.name.endswith("mixed" if library.multiplies_bytes else "bf16")
     assert backend.rounding.packed <= backend.rounding.in_bf16
+    assert len(asked) == 1 + library.multiplies_bytes
+    assert asked[-1] == backend.nbytes + (64 << 20)
 
 
 @needs_native

@@ -7,12 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from native_cases import X86, Rows, has_isa, isa_params, make_pass, random_tokens, run_chunks
+from native_cases import (
+    X86,
+    Rows,
+    has_isa,
+    isa_params,
+    make_pass,
+    needs_native,
+    random_tokens,
+    random_weights,
+    run_chunks,
+    small_config,
+)
 from test_native_nearest import load, stored_linear
 from torch import Tensor
 
 from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, write_llama
-from headstart.backends.native import packed_cache
+from headstart import memory
+from headstart.backends.native import packed_cache, packed_model
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.formats import (
     BF16,
@@ -30,10 +42,11 @@ from headstart.backends.native.linear import NativeLinear
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_model import PackedModel
 from headstart.backends.native.precision import PRECISIONS, Precision
+from headstart.errors import ConfigError
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
+from headstart.models.weights import DecoderWeights
 
-needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 MIX = {
     "attn_v.weight": "Q6_K",
     "ffn_down.weight": "Q5_K",
@@ -190,6 +203,52 @@ def test_a_tied_table_in_eight_bits_is_read_in_every_precision(tmp_path: Path, p
         for backend in (NativeBackend(config, weights, each, 2) for each in (precision, "fp32"))
     )
     assert float((logits - exact).norm() / exact.norm()) < (0.25 if precision.startswith("int4") else 0.05)
+
+
+ODD = small_config()
+"""Its rows end within a tile of 64 inputs."""
+
+
+def tied_in_eight_bits(table: np.ndarray) -> DecoderWeights:
+    """``ODD``'s, the layers in bf16; ``table``: Q8_0."""
+    weights, head = random_weights(ODD), stored_linear("Q8_0", table, ODD.hidden_size)
+    return DecoderWeights(weights.layers, weights.final_norm, head, head.matrix)  # type: ignore[arg-type]
+
+
+def eight_bits() -> np.ndarray:
+    return random_blocks("Q8_0", ODD.vocab_size, ODD.hidden_size, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("isa", isa_params())
+def test_what_stands_behind_a_row_is_no_loss(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tied table that ends within a tile is kept once as well."""
+    weights, tokens = tied_in_eight_bits(eight_bits()), random_tokens(20, 3, ODD.vocab_size)
+    once = NativeBackend(ODD, weights, "int4", 2, isa)
+    monkeypatch.setattr(PackedModel, "_shares_head", lambda *_: False)
+    twice = NativeBackend(ODD, weights, "int4", 2, isa)
+    assert once.nbytes < twice.nbytes
+    said, expected = (run_chunks(each, each.allocate_cache(1, 32), tokens, [20], [0]) for each in (once, twice))
+    assert torch.equal(said, expected)
+
+
+@needs_native
+@pytest.mark.parametrize("precision", ["blocks", "int4"])
+def test_room_is_asked_for_a_table_that_packing_changes(precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much beside the head as is kept then; quantisers write no units so far apart."""
+    table = eight_bits()
+    table[0, :2] = np.array([40.0], np.float16).view(np.uint8)
+    table[0, 2:34] = 127
+    table[0, 34:36] = np.array([7.3e-5], np.float16).view(np.uint8)
+    weights, asked = tied_in_eight_bits(table), []
+    with monkeypatch.context() as patch:
+        patch.setattr(packed_model, "require_room", lambda size, *_: asked.append(size))
+        backend = NativeBackend(ODD, weights, precision, 2)
+    assert asked[1:] == [table.size]
+    assert sum(asked) == backend.nbytes + (64 << 20)
+    free = iter([1 << 40, table.size - 1])
+    monkeypatch.setattr(memory, "free_bytes", lambda: next(free))
+    with pytest.raises(ConfigError, match=r"embedding beside the output head 0 MB\) takes"):
+        NativeBackend(ODD, weights, precision, 2)
 
 
 @needs_native

@@ -23,8 +23,8 @@ from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.errors import ConfigError
 from headstart.models import files
 from headstart.models.checkpoint import open_checkpoint
+from headstart.models.layer_selection import select_layers
 from headstart.models.weight_loading import load_decoder
-from headstart.models.weights import select_layers
 from tiny_checkpoint import write_tiny_model
 from tiny_models import make_model
 

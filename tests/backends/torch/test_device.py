@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from devices import PLACES, on
+from devices import on
 from headstart import LLM, SamplingParams, SpeculationParams
-from headstart.backends.torch.device import available_devices, parse_device
+from headstart.backends.torch.device import available_devices, avoid_attention_plans, finish, parse_device
 from headstart.backends.torch.kit import TorchKit
 from headstart.errors import ConfigError
 from headstart.sampling.structured import StructuredOutputsParams
+from reruns import RECORDED_PLACES, recording_on
 
 PROMPTS = ["Once upon a time", "abc abc abc abc"]
 RUN_A_MODEL = {"draft-model", "multi-draft", "hierarchical"}
@@ -47,7 +48,7 @@ def test_of_several_one_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyP
         parse_device("cuda:2")
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", RECORDED_PLACES)
 @pytest.mark.parametrize(
     "drafter",
     ["suffix", "early-exit", "recycling", "auto", "lookahead", "draft-model", "multi-draft", "hierarchical"],
@@ -55,12 +56,25 @@ def test_of_several_one_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyP
 def test_a_device_that_is_there_keeps_plain_texts(place: str, drafter: str, tiny_model_dir: Path) -> None:
     """Also a simulated one, where nothing may be left on the processor."""
     options = {"draft_model": tiny_model_dir} if drafter in RUN_A_MODEL else {}
-    with on(place) as device:
+    with recording_on(place) as device:
         plain = LLM(tiny_model_dir, "none", precision="fp32", device=device)
         drafted = LLM(plain.model, drafter, **options)  # type: ignore[arg-type]
         assert plain.model.device == torch.device(device)
         texts = [[out.token_ids for out in llm.generate(PROMPTS, GREEDY)] for llm in (plain, drafted)]
     assert texts[0] == texts[1]
+
+
+def test_the_start_says_what_recordings_may_take_and_they_can_be_left_out(tiny_model_dir: Path) -> None:
+    with recording_on("recorded") as device:
+        llm = LLM(tiny_model_dir, "draft-model", draft_model=tiny_model_dir, precision="fp32", device=device)
+        assert sum("CUDA graphs" in notice and "--no-cuda-graphs" in notice for notice in llm.notices) == 1
+        backends = [llm.model.backend, llm.engine.drafter._model.runner.backend]  # type: ignore[attr-defined]
+        assert [backend.records for backend in backends] == [True, True]  # type: ignore[attr-defined]
+        options = {"draft_model": tiny_model_dir, "precision": "fp32", "device": device, "cuda_graphs": False}
+        llm = LLM(tiny_model_dir, "draft-model", **options)  # type: ignore[arg-type]
+        assert not any("CUDA graphs" in notice for notice in llm.notices)
+        backends = [llm.model.backend, llm.engine.drafter._model.runner.backend]  # type: ignore[attr-defined]
+        assert [backend.records for backend in backends] == [False, False]  # type: ignore[attr-defined]
 
 
 def test_requests_of_every_kind_run_where_nothing_is_left_on_the_processor(tiny_model_dir: Path) -> None:
@@ -84,6 +98,41 @@ def test_requests_of_every_kind_run_where_nothing_is_left_on_the_processor(tiny_
                 ]
             )
     assert said[0] == said[1]
+
+
+class Stream:
+    """Counts who waits for it."""
+
+    waits = 0
+
+    def synchronize(self) -> None:
+        Stream.waits += 1
+
+
+def test_a_pass_is_over_when_it_returns(tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of drafts rest on the times of passes, which an accelerator only begins when it is asked for them."""
+    over: list[torch.device] = []
+    monkeypatch.setattr("headstart.backends.torch.backend.finish", over.append)
+    with on("simulated") as device:
+        llm = LLM(tiny_model_dir, "none", precision="fp32", device=device)
+        llm.generate(PROMPTS, GREEDY)
+        assert over == [torch.device(device)] * llm.engine.runner.passes
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
+    finish(torch.device("cuda:1"))
+    finish(torch.device("cpu"))
+    assert Stream.waits == 1
+
+
+def test_attention_is_not_planned_anew_for_every_length() -> None:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        avoid_attention_plans(torch.device("cpu"))
+        assert torch.backends.cuda.cudnn_sdp_enabled()
+        avoid_attention_plans(torch.device("cuda:0"))
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def test_precisions_of_the_processor_are_refused_elsewhere() -> None:

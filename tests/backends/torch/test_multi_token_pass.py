@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from devices import DEVICES
 from headstart.backends.torch.multi_token_pass import MultiTokenPass
 from headstart.heads.head_pass import DraftCache, DraftRows
 from headstart.heads.tables import TargetTables
@@ -31,14 +32,15 @@ CASES = [
 ]
 
 
-def opened(family: str, modules: int, directory: Path) -> tuple[Reference, MultiTokenPass]:
+def opened(family: str, modules: int, directory: Path, device: str = "cpu") -> tuple[Reference, MultiTokenPass]:
     reference = write_modules(family, directory, modules)
     checkpoint = open_checkpoint(directory)
     config, weights = load_decoder(checkpoint, torch.float32)
     found = load_multi_token(checkpoint, config, torch.float32)
     assert found is not None
     assert len(found.modules) == modules
-    return reference, MultiTokenPass(found, TargetTables(weights.embedding, weights.head.weight), torch.float32)
+    tables = TargetTables(weights.embedding, weights.head.weight)
+    return reference, MultiTokenPass(found, tables, torch.float32, device)
 
 
 def states_of(length: int, hidden: int, seed: int = 0) -> Tensor:
@@ -59,11 +61,12 @@ def path(*rows: int) -> np.ndarray:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("family", "modules"), CASES)
 @pytest.mark.parametrize("chunks", [(), (4, 5, 9)])
-def test_chains(family: str, modules: int, chunks: tuple[int, ...], tmp_path: Path) -> None:
+def test_chains(family: str, modules: int, chunks: tuple[int, ...], device: str, tmp_path: Path) -> None:
     """Each module is told the guesses before; the last one goes on from its own states."""
-    reference, running = opened(family, modules, tmp_path)
+    reference, running = opened(family, modules, tmp_path, device)
     hidden = states_of(len(TOKENS) - 1, running.config.hidden_size)
     cache = running.new_cache()
     for end in (*chunks, len(TOKENS) - 1):
@@ -73,7 +76,7 @@ def test_chains(family: str, modules: int, chunks: tuple[int, ...], tmp_path: Pa
     for depth in range(modules):
         made = reference.states(text, hidden)
         wanted = reference.logits(made[depth][-1])
-        torch.testing.assert_close(logits[0], wanted, rtol=2e-4, atol=2e-4)
+        torch.testing.assert_close(logits[0].cpu(), wanted, rtol=2e-4, atol=2e-4)
         text.append(int(wanted.argmax()) ^ 1)
         group = DraftRows(cache, 1, path(*range(depth + 1)))
         states, logits = running.step(np.array(text[-1:], dtype=np.int32), states, [group])
@@ -82,7 +85,7 @@ def test_chains(family: str, modules: int, chunks: tuple[int, ...], tmp_path: Pa
     if modules == 1:
         more = torch.cat((hidden, reference.states(TOKENS, hidden)[0][-1:]))
         torch.testing.assert_close(
-            logits[0], reference.logits(reference.states(text, more)[0][-1]), rtol=2e-4, atol=2e-4
+            logits[0].cpu(), reference.logits(reference.states(text, more)[0][-1]), rtol=2e-4, atol=2e-4
         )
 
 

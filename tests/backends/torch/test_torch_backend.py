@@ -156,18 +156,20 @@ def test_foreign_and_freed_slots_are_never_read(case: Case) -> None:
     assert torch.isfinite(logits).all()
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("family", ["llama3", "qwen3-yarn"])
-def test_long_positions_with_scaling(family: str) -> None:
-    case = load(family)
+def test_long_positions_with_scaling(family: str, device: str) -> None:
+    case = load(family, device)
     tokens = random_tokens(300, seed=9)
     storage = case.backend.allocate_cache(75, BLOCK_SIZE)
     output = case.backend.forward(make_pass([Rows(tokens, 0, range(75))], logit_rows=[250, 299]), storage)
     assert_close(output.logits, reference_logits(case.model, tokens)[[250, 299]])
 
 
-def test_long_and_short_contexts_share_a_pass() -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_long_and_short_contexts_share_a_pass(device: str) -> None:
     """Prompt chunk, decode rows and a tree with contexts of different orders of magnitude."""
-    case = load("mistral")
+    case = load("mistral", device)
     tables = scattered(4, 100, seed=10)
     storage = case.backend.allocate_cache(400, BLOCK_SIZE)
     prompts = [random_tokens(count, seed=count) for count in (380, 2, 20, 150)]
@@ -279,10 +281,11 @@ def test_linears_of_any_width(inputs: int, dtype: torch.dtype) -> None:
     torch.testing.assert_close(y.double(), expected, rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-3)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("seed", range(6))
-def test_random_batches_of_random_trees(seed: int) -> None:
+def test_random_batches_of_random_trees(seed: int, device: str) -> None:
     """Rows may also be several roots beside each other, each after the last cached token."""
-    case = load(["mistral", "llama", "gemma2"][seed % 3])
+    case = load(["mistral", "llama", "gemma2"][seed % 3], device)
     random_ = random.Random(seed)
     tables = scattered(6, 12, seed)
     storage = case.backend.allocate_cache(6 * 12, BLOCK_SIZE)
@@ -304,13 +307,14 @@ def test_random_batches_of_random_trees(seed: int) -> None:
         start += len(part.tokens)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("family", ["llama3", "mistral", "gemma2", "gemma3", "gpt-neox"])
-def test_bfloat16_stays_near_float32(family: str) -> None:
+def test_bfloat16_stays_near_float32(family: str, device: str) -> None:
     case = load(family)
     with TemporaryDirectory() as directory:
         checkpoint = open_checkpoint(save_model(case.model, Path(directory)))
         config, weights = load_decoder(checkpoint, torch.bfloat16)
-        backend = TorchBackend(config, weights, torch.bfloat16)
+        backend = TorchBackend(config, weights, torch.bfloat16, device)
     assert backend.name == "torch-bf16"
     tokens = random_tokens(30)
     table = scattered(1, 10)[0]
@@ -322,7 +326,7 @@ def test_bfloat16_stays_near_float32(family: str) -> None:
     path = path_to(parents, 7)
     expected = reference_logits(case.model, tokens[:20] + [tokens[20 + row] for row in path])[20:]
     assert tree.dtype == torch.float32
-    error = (tree[path] - expected).abs().mean() / expected.abs().mean()
+    error = (tree[path].cpu() - expected).abs().mean() / expected.abs().mean()
     assert error < 0.03
 
 

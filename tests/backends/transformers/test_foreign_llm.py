@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from typer.testing import CliRunner
 
+from devices import DEVICES
 from headstart import LLM, SamplingParams
 from headstart.cli.main import app
 from headstart.errors import CheckpointError, ConfigError
@@ -31,13 +32,14 @@ def ids(llm: LLM, params: SamplingParams = GREEDY) -> list[list[int]]:
     return [list(output.outputs[0].token_ids) for output in llm.generate(PROMPTS, params)]
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", ["cohere2", "bloom", "granitemoehybrid", "openai-gpt"])
-def test_every_drafter_says_what_transformers_says(kind: str, tmp_path: Path) -> None:
+def test_every_drafter_says_what_transformers_says(kind: str, device: str, tmp_path: Path) -> None:
     """Prompts of different lengths together, with too little room for all of them, and again from cached prefixes."""
     reference = tiny_model(kind)
     directory = write_foreign(reference, tmp_path)
     said: list[list[int]] = []
-    model = load_model(directory, reading=FOREIGN)
+    model = load_model(directory, "fp32", device=device, reading=FOREIGN)
     for drafter, draft_model in (("none", None), ("suffix", None), ("auto", None), ("draft-model", directory)):
         with LLM(model, drafter, draft_model=draft_model, max_context=96, cache_tokens=128, prefix_caching=True) as llm:
             assert f"({kind}) is run by transformers' own code" in llm.notices[0]

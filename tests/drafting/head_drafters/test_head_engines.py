@@ -10,7 +10,7 @@ import pytest
 import torch
 from head_toys import shake
 
-from devices import DEVICES, PLACES, on
+from devices import DEVICES
 from headstart.backends.native.heads import NativeEaglePass
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packing import read_matrix
@@ -28,6 +28,7 @@ from headstart.loading import Model, load_model
 from headstart.models.weight_loading import load_tables
 from headstart.sampling.params import SamplingParams
 from mapped_heads import map_rows
+from reruns import RECORDED_PLACES, recording_on
 from tiny_checkpoint import write_tiny_model
 
 PROMPTS = [list(range(40, 40 + length)) for length in (1, 3, 30, 12)]
@@ -39,10 +40,11 @@ PARAMS = [
 ]
 
 
-@pytest.fixture(scope="module", params=PLACES)
+@pytest.fixture(scope="module", params=RECORDED_PLACES)
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """On every device that is there, and on one that is simulated: heads are computed where their target is."""
-    with on(request.param) as device:
+    """On every device that is there, and on one that is simulated: heads are computed where their target is. There
+    passes and drafts are recorded, too."""
+    with recording_on(request.param) as device:
         yield load_model(write_tiny_model(tmp_path_factory.mktemp("model")), "fp32", device=device)
 
 
@@ -80,8 +82,8 @@ def test_the_text_is_the_targets_own(
     target: Model, plain: list[list[int]], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[TextTokens] = []
-    logits = TextTokens.logits
-    monkeypatch.setattr(TextTokens, "logits", lambda own, *args: [read.append(own), logits(own, *args)][1])
+    read_text = TextTokens.read
+    monkeypatch.setattr(TextTokens, "read", lambda own, text: [read.append(own), read_text(own, text)][1])
     directory = write_random_head(target, name, tmp_path)
     options = {} if name == "pass" else {"precision": "fp32"}
     llm = LLM(target, name, draft_model=directory, drafter_options=options, max_batch_size=3)

@@ -12,7 +12,7 @@ import torch
 from drafting_toys import ToySequence, shape
 from head_toys import head_context, random_eagle, with_states
 
-from headstart.backends.torch.draft_cache import TorchDraftCache
+from headstart.backends.torch.draft_pool import PooledDraftCache
 from headstart.cache.prefix import PrefixIndex
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView
@@ -81,8 +81,9 @@ class Reader:
     def rows(self, name: int = 1) -> torch.Tensor:
         """The true rows of a sequence."""
         cache = self.drafter._readings[name].cache
-        assert isinstance(cache, TorchDraftCache)
-        return cache.data[..., : cache.rows, :]
+        assert isinstance(cache, PooledDraftCache)
+        slots = torch.from_numpy(cache.slots(0, cache.rows))
+        return torch.stack([each[slots] for each in cache._pool.tensors])
 
     @property
     def lent(self) -> int:
@@ -94,7 +95,8 @@ class Reader:
     def kept(self) -> int:
         """Bytes."""
         blocks = self.drafter._prefixes._blocks.values()
-        return sum(block.cache.data.nbytes + block.features.nbytes for block in blocks)  # type: ignore[attr-defined]
+        row_bytes = self.drafter._pass.row_bytes
+        return sum(block.cache.rows * row_bytes + block.features.nbytes for block in blocks)
 
 
 def scope_of(sequence: SequenceView) -> Hashable:

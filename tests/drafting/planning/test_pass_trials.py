@@ -59,6 +59,26 @@ def test_a_pass_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch
     assert -1 not in runner.cache
 
 
+def test_passes_that_are_recorded_are_timed_once_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first two of a number of rows are not counted: one runs anew, one records."""
+    runner, now = toy_runner(2048), 0.0
+    runner.unrecorded = 2
+    run: dict[tuple[int, int], int] = {}
+    forward = runner.forward
+
+    def slow_at_first(spans: list[Span]) -> object:
+        nonlocal now
+        kind = (len(spans[0]), runner.cache.length(-1))
+        run[kind] = run.get(kind, 0) + 1
+        now += 0.02 if run[kind] <= 2 else 0.001 * (1 + kind[0] * kind[1] / 1024)
+        return forward(spans)
+
+    monkeypatch.setattr(runner, "forward", slow_at_first)
+    monkeypatch.setattr("headstart.drafting.planning.pass_trials.time.perf_counter", lambda: now)
+    assert [each.seconds for each in try_passes(runner)] == pytest.approx([0.001] * 10)
+    assert try_context(runner) == pytest.approx(0.001 / 1024)
+
+
 def test_slow_passes_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     runner, now = toy_runner(256), 0.0
     sizes: list[int] = []

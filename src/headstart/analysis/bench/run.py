@@ -341,17 +341,25 @@ class WeightReader(Protocol):
     def read_seconds(self) -> float: ...
 
 
+@runtime_checkable
+class HasDevice(Protocol):
+    """A backend that tells where it computes."""
+
+    device: torch.device
+
+
 def _weight_reader(backend: Backend, results: BenchRuns) -> Callable[[], float]:
     """A clock for one read of all weights."""
     if isinstance(backend, WeightReader):
         return backend.read_seconds
     results.read_is_native = False
     size = max(min(backend.nbytes, _STREAM_BYTES), 1 << 20)
-    memory = torch.zeros(size // 4)
+    place = backend.device if isinstance(backend, HasDevice) else torch.device("cpu")
+    memory = torch.zeros(size // 4, device=place)
 
     def read() -> float:
         start = time.perf_counter()
-        memory.sum()
+        memory.sum().item()  # waits for an accelerator, too
         return (time.perf_counter() - start) * backend.nbytes / size
 
     return read

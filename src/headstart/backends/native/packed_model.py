@@ -116,6 +116,7 @@ class PackedModel:
             self._forms[worse] = BF16
             self.name = self._name(weights, precision)
             _destroy(library, self.handle, self._saving)
+            self._require_room(weights)
             self.handle = self._filled(weights)
         weakref.finalize(owner, _destroy, library, self.handle, self._saving)
         self.rounding = self._rounding()
@@ -132,7 +133,6 @@ class PackedModel:
         return "mixed"
 
     def _require_room(self, weights: DecoderParts) -> None:
-        config = self._config
         planned = np.zeros(3, np.int64)
         self._library.packed_bytes(ctypes.byref(self._shape), address(self._forms), address(planned))
         matrices, head, screen = (int(each) for each in planned)
@@ -141,7 +141,11 @@ class PackedModel:
         if weights.positions is not None:
             table += 4 * weights.positions.numel()
         loading = _WHILE_PACKING + max(_copied_bytes(each.matrix) for each in weights.linears)
-        parts = {"layers": matrices, "output head": head + screen, "embedding": table, "packing": loading}
+        self._require({"layers": matrices, "output head": head + screen, "embedding": table, "packing": loading})
+
+    def _require(self, parts: dict[str, int]) -> None:
+        """Bytes of what is to be kept."""
+        config = self._config
         require_room(
             sum(parts.values()),
             f"{config.name or config.family} in {self.name} "
@@ -209,7 +213,10 @@ class PackedModel:
             if following is not None:
                 expect(following[0].matrix)
             pack(linear)
-        shares = self._shares_head(weights) and self._losses(handle)[head_row(weights.layers), 0] == 0
+        shares = self._shares_head(weights)
+        if shares and self._losses(handle)[head_row(weights.layers), 0] != 0:
+            shares = False  # its copy was not counted
+            self._require({"embedding beside the output head": _table_bytes(weights.table, in_full=False)})
         packer.embedding(weights.table, weights.positions, THE_HEAD if shares else COPIED)
         return True
 

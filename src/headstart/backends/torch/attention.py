@@ -179,7 +179,9 @@ class AttentionLayout:
             if chunk is not None:
                 visible &= row_position[:, :, None] // chunk == key_position[:, None, :] // chunk
             if self._alibi is not None:
-                bias = _alibi_bias(self._alibi, row_position, key_position)
+                slopes = torch.tensor(self._alibi.slopes)
+                at = (torch.from_numpy(each.astype(np.float32)) for each in (row_position, key_position))
+                bias = alibi_bias(self._alibi, slopes, *at)
         told = self._index(distances.astype(np.int64)) if distances is not None and self._with_distances else None
         return KeyView(self._slots(slots, len(members)), num_keys, self._mask(visible, folded, bias), told)
 
@@ -205,11 +207,7 @@ class AttentionLayout:
     def _mask(self, visible: NDArray[np.bool_], folded: bool, bias: Tensor | None = None) -> Tensor | None:
         if bias is not None:
             bias = bias.masked_fill_(torch.from_numpy(~visible[:, None]), -torch.inf)
-            if folded:
-                # [sequence, head, row, key] -> [sequence, kv_head, row * heads that share it, key]
-                sequences, _, rows, keys = bias.shape
-                by_kv_head = bias.view(sequences, -1, self._heads_per_kv, rows, keys).transpose(2, 3)
-                bias = by_kv_head.flatten(2, 3)
+            bias = folded_bias(bias, self._heads_per_kv) if folded else bias
             return bias.to(self._device, self._dtype)
         return added_mask(visible, self._heads_per_kv if folded else 1, self._dtype, self._device)
 
@@ -257,15 +255,22 @@ def _ancestors(parents: Indices, num_rows: int) -> NDArray[np.bool_]:
     return reach[:, :num_rows]
 
 
-def _alibi_bias(alibi: Alibi, rows: NDArray[np.int32], keys: NDArray[np.int64]) -> Tensor:
-    """float32 [sequence, head, row, key] at the positions [sequence, row] and [sequence, key]."""
-    slopes = torch.tensor(alibi.slopes)[:, None]
-    of_rows, of_keys = (torch.from_numpy(each.astype(np.float32))[:, None] for each in (rows, keys))
+def alibi_bias(alibi: Alibi, slopes: Tensor, rows: Tensor, keys: Tensor) -> Tensor:
+    """float32 [sequence, head, row, key] at the float32 positions [sequence, row] and [sequence, key]; ``slopes``:
+    those of ``alibi``, where the positions are."""
+    slopes = slopes[:, None]
+    of_rows, of_keys = rows[:, None], keys[:, None]
     if alibi.coarse:
         slopes = slopes.bfloat16()
         of_rows, of_keys = ((slopes * each.bfloat16()).float() for each in (of_rows, of_keys))
         return (of_keys[:, :, None, :] - of_rows[:, :, :, None]) * alibi.scale
     return slopes[..., None] * alibi.scale * (of_keys[:, :, None, :] - of_rows[:, :, :, None])
+
+
+def folded_bias(bias: Tensor, heads: int) -> Tensor:
+    """[sequence, head, row, key] -> [sequence, kv_head, row * heads that share it, key]."""
+    sequences, _, rows, keys = bias.shape
+    return bias.view(sequences, -1, heads, rows, keys).transpose(2, 3).flatten(2, 3)
 
 
 def attend(

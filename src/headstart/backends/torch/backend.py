@@ -12,8 +12,11 @@ from torch import Tensor
 from headstart.backend import BackendKit
 from headstart.backends.torch.attention import AttentionLayout
 from headstart.backends.torch.decoder import Decoder, called_experts
+from headstart.backends.torch.device import avoid_attention_plans, finish
 from headstart.backends.torch.kit import TorchKit
 from headstart.backends.torch.mixers import cache_row, state_shapes
+from headstart.backends.torch.recorded_pass import RecordedPasses, can_record
+from headstart.backends.torch.recorder import Recorder
 from headstart.backends.torch.states import LayerStore, StateLayout
 from headstart.models.config import ModelConfig
 from headstart.models.weights import DecoderWeights
@@ -42,7 +45,10 @@ class TorchStorage:
         shape = (sum(attending), num_blocks * block_size, *cache_row(config))
         self.data = torch.zeros(shape, dtype=dtype, device=device)
         place = 0
-        self._layers: list[LayerStore] = []
+        self.layers: list[LayerStore] = []
+        """What each layer keeps."""
+        self.recorded: RecordedPasses | None = None
+        """Passes over it that are replayed; None: all of them run anew."""
         for layer in config.layers:
             pages = self.data[place] if layer.attends else self.data.new_zeros(0)
             place += layer.attends
@@ -50,15 +56,11 @@ class TorchStorage:
                 torch.zeros((num_states + 1, *size), dtype=kept, device=device)
                 for size, kept in state_shapes(config, layer, dtype)
             ]
-            self._layers.append(LayerStore(pages, states))
+            self.layers.append(LayerStore(pages, states))
 
     @property
     def nbytes(self) -> int:
-        return self.data.nbytes + sum(state.nbytes for layer in self._layers for state in layer.states)
-
-    def layer(self, index: int) -> LayerStore:
-        """What one layer keeps."""
-        return self._layers[index]
+        return self.data.nbytes + sum(state.nbytes for layer in self.layers for state in layer.states)
 
     def move(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy slots pairwise, in order (see ``KVStorage.move``)."""
@@ -87,7 +89,6 @@ class TorchBackend:
     """
 
     exact_rows = False
-    finds_best = False
     opens_layers = True
 
     def __init__(
@@ -97,13 +98,20 @@ class TorchBackend:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         kit: BackendKit | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
-        """``kit``: what runs beside the passes; None: PyTorch, on the same device."""
+        """``kit``: what runs beside the passes; None: PyTorch, on the same device. ``recorder``: of the device, records
+        what can be; None: everything is run anew."""
         self.config = config
         self.dtype = dtype
         self.device = torch.device(device)
-        self.kit: BackendKit = kit or TorchKit(self.device)
+        avoid_attention_plans(self.device)
+        # From an accelerator, tokens come faster than logits.
+        self.finds_best = self.device.type != "cpu"
+        self.kit: BackendKit = kit or TorchKit(self.device, recorder)
         self.name = NAMES.get(dtype, f"torch-{dtype}".replace("torch.", ""))
+        self._recorder = recorder if can_record(config) else None
+        self.unrecorded = 0 if self._recorder is None else 2
         with torch.inference_mode():
             self.decoder = Decoder(config, weights, dtype, self.device)
 
@@ -111,8 +119,16 @@ class TorchBackend:
     def nbytes(self) -> int:
         return self.decoder.nbytes
 
+    @property
+    def records(self) -> bool:
+        """Whether passes are recorded and replayed."""
+        return self._recorder is not None
+
     def allocate_cache(self, num_blocks: int, block_size: int, num_states: int = 0) -> KVStorage:
-        return TorchStorage(self.config, num_blocks, block_size, self.dtype, self.device, num_states)
+        storage = TorchStorage(self.config, num_blocks, block_size, self.dtype, self.device, num_states)
+        if self._recorder is not None:
+            storage.recorded = RecordedPasses(self.decoder, storage.layers, block_size, self._recorder)
+        return storage
 
     @torch.inference_mode()
     def forward(self, batch: PassBatch, storage: KVStorage) -> PassOutput:
@@ -130,6 +146,11 @@ class TorchBackend:
         if not 0 < depth <= config.num_layers or beyond:
             raise ValueError(f"taps {list(batch.taps)} and num_layers {depth} do not fit {config.num_layers} layers")
 
+        if storage.recorded is not None:
+            output = storage.recorded.forward(batch, depth)
+            if output is not None:
+                finish(self.device)
+                return output
         layers = decoder.layers[:depth]
         sights = {layer.sight for layer in layers if layer.attends}
         _, kv_heads, _ = cache_row(config)
@@ -148,21 +169,13 @@ class TorchBackend:
             states = StateLayout(batch, storage.num_states, self.device)
         shared = decoder.at(positions, layout, states)
         hidden = decoder.embed(self._tensor(batch.tokens), positions, self._inputs(batch.inputs))
-        taps: dict[int, Tensor] = {}
-        for index, layer in enumerate(layers):
-            if index in batch.taps:
-                taps[index] = hidden * config.tap_scale
-            hidden = layer(hidden, storage.layer(index), shared)
-        if depth in batch.taps:
-            taps[depth] = hidden * config.tap_scale
-        rows = self._tensor(batch.logit_rows)
-        if FINAL_TAP in batch.taps:
-            taps[FINAL_TAP] = decoder.final_norm(hidden)
-            normed = taps[FINAL_TAP].index_select(0, rows)
-        else:
-            normed = decoder.final_norm(hidden.index_select(0, rows))
+        rows, best_rows = self._tensor(batch.logit_rows), self._tensor(batch.best_rows)
+        shown = decoder.run(hidden, storage.layers[:depth], shared, batch.taps, rows, best_rows)
+        best = shown.best.numpy(force=True) if len(batch.best_rows) else None
         experts = None if config.experts is None else called_experts(layers)
-        return PassOutput(decoder.logits(normed), TapStates.of({tap: taps[tap] for tap in batch.taps}), experts=experts)
+        finish(self.device)
+        taps = TapStates.of({tap: shown.states[tap] for tap in batch.taps})
+        return PassOutput(shown.logits, taps, best, experts)
 
     def _inputs(self, inputs: RowInputs | None) -> tuple[Tensor, Tensor] | None:
         if inputs is None:

@@ -12,9 +12,17 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headstart.backends.torch.attention import Layout, attend
 from headstart.backends.torch.block_factors import BlockFactors
-from headstart.backends.torch.draft_cache import TorchDraftCache, attend
+from headstart.backends.torch.draft_pool import (
+    FEWEST_BLOCKS,
+    RECORDED_BLOCKS,
+    DraftLayout,
+    DraftPool,
+    PooledDraftCache,
+)
 from headstart.backends.torch.parallel_pass import Kit, LinearLayer
+from headstart.backends.torch.recorded_blocks import RecordedBlocks
 from headstart.heads.block import BlockHead, BlockLayer
 from headstart.heads.head_pass import DraftCache, DraftRows
 from headstart.heads.modules import side_by_side
@@ -22,6 +30,7 @@ from headstart.heads.tables import TargetTables
 from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
 from headstart.layers.layer import Operation, run_head_layers
 from headstart.layers.rotary import Rotation
+from headstart.models.config import EVERYTHING
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.weights import LinearWeights
 from headstart.passes import IntArray
@@ -58,6 +67,7 @@ class BlockPass:
     def __init__(self, head: BlockHead, tables: TargetTables, kit: Kit) -> None:
         self.config = config = head.config
         self._kit = kit
+        self.dtype, self.device = kit.dtype, kit.device
         self.slots = config.slots
         self.target_ids = head.target_ids.cpu()
         self._factors = BlockFactors(head, kit)
@@ -73,9 +83,10 @@ class BlockPass:
         embedding = tables.embedding if head.embedding is None else head.embedding
         self._embedding = embedding.detach().to(kit.device, torch.bfloat16)
         self._frequencies, self._scale = inverse_frequencies(config.rope).to(kit.device), amplitude(config.rope)
-        self._causal = None
-        if config.causal:
-            self._causal = torch.ones(config.block_size, config.block_size, dtype=torch.bool, device=kit.device).tril()
+        row = (config.num_layers, 2, config.num_kv_heads, config.head_dim)
+        blocks = FEWEST_BLOCKS if kit.recorder is None else RECORDED_BLOCKS
+        self._pool = DraftPool([row], kit.dtype, kit.device, blocks)
+        self._recorded = None if kit.recorder is None else RecordedBlocks(self, self._pool, kit.recorder)
 
     @property
     def nbytes(self) -> int:
@@ -89,50 +100,75 @@ class BlockPass:
         config = self.config
         return 2 * config.num_layers * config.num_kv_heads * config.head_dim * self._kit.dtype.itemsize
 
-    def new_cache(self) -> TorchDraftCache:
-        config = self.config
-        shape = (config.num_layers, config.num_kv_heads, config.head_dim)
-        return TorchDraftCache(*shape, self._kit.dtype, self._kit.device)
+    def new_cache(self) -> PooledDraftCache:
+        return PooledDraftCache(self._pool, [0])
 
     @torch.inference_mode()
     def read(self, features: Tensor, groups: Sequence[DraftRows]) -> None:
         """See ``BlockHeadPass``."""
-        config, kit = self.config, self._kit
-        rotation = self._rotation([position for group in groups for position in group.positions])
-        context = self._context_norm(self._fuse(features.to(kit.device, kit.dtype)))
-        heads = self._context_heads(context).view(-1, config.num_layers, 2, config.num_kv_heads, config.head_dim)
-        keys = self._normed_heads(heads[:, :, 0].flatten(1, 2), self._context_head_norms, rotation)
-        keys = keys.view(len(keys), config.num_layers, config.num_kv_heads, config.head_dim)
-        first = 0
+        slots = []
         for group in groups:
-            assert isinstance(group.cache, TorchDraftCache)
-            rows = slice(first, first + group.count)
-            first += group.count
-            group.cache.write_layers(keys[rows], heads[rows, :, 1])
+            end = group.cache.rows + group.count
+            slots.append(_reserved(group.cache, end).slots(group.cache.rows, end))
+        positions = np.array([position for group in groups for position in group.positions], dtype=np.int64)
+        if self._recorded is None or not self._recorded.read(features, positions, np.concatenate(slots)):
+            device = self._kit.device
+            places, kept = (torch.from_numpy(each).to(device) for each in (positions, np.concatenate(slots)))
+            self.keep(features.to(device, self._kit.dtype), places, kept)
         for group in groups:
             group.cache.rows += group.count
 
     @torch.inference_mode()
     def block(self, roots: IntArray, caches: Sequence[DraftCache], slots: int) -> tuple[Tensor, Tensor]:
         """See ``BlockHeadPass``."""
-        config, kit, size = self.config, self._kit, self.config.block_size
-        tokens = torch.full((len(caches), size), config.mask_token_id)
-        tokens[:, 0] = torch.from_numpy(roots)
-        embeddings = F.embedding(tokens.flatten().to(kit.device), self._embedding).to(kit.dtype)
-        rotation = self._rotation([cache.rows + row for cache in caches for row in range(size)])
+        config, size, device = self.config, self.config.block_size, self._kit.device
+        # The block stands behind the true rows, which the next ones overwrite.
+        pooled = [_reserved(cache, cache.rows + size) for cache in caches]
+        said = None if self._recorded is None else self._recorded.block(roots, pooled, slots)
+        if said is None:
+            tokens = np.full((len(caches), size), config.mask_token_id, dtype=np.int64)
+            tokens[:, 0] = roots
+            positions = np.array([cache.rows for cache in caches])[:, None] + np.arange(size)
+            groups = [DraftRows(cache, size) for cache in caches]
+            heads = config.num_heads // config.num_kv_heads
+            counts, everyone = [size] * len(caches), not config.causal
+            layout = DraftLayout(groups, counts, 0, EVERYTHING, heads, self._kit.dtype, device, everyone)
+            read, places = (torch.from_numpy(each).to(device) for each in (tokens, positions))
+            said = self.say(read, places, layout, slots)
+        return said
+
+    @torch.inference_mode()
+    def keep(self, features: Tensor, positions: Tensor, slots: Tensor) -> None:
+        """Keys and values of states [row, taps * target hidden] at ``positions`` [row] go to ``slots`` [row]."""
+        config = self.config
+        heads = self._context_heads(self._context_norm(self._fuse(features)))
+        heads = heads.view(-1, config.num_layers, 2, config.num_kv_heads, config.head_dim)
+        keys = self._normed_heads(heads[:, :, 0].flatten(1, 2), self._context_head_norms, self._rotation(positions))
+        keys = keys.view(len(keys), config.num_layers, config.num_kv_heads, config.head_dim)
+        self._pool.tensors[0].index_copy_(0, slots, torch.stack((keys, heads[:, :, 1]), dim=2))
+
+    @torch.inference_mode()
+    def say(self, tokens: Tensor, positions: Tensor, layout: Layout, slots: int) -> tuple[Tensor, Tensor]:
+        """What blocks say whose rows read ``tokens`` at ``positions``, int64 [sequence, row]; results as of
+        ``BlockHeadPass.block``."""
+        config = self.config
+        embeddings = F.embedding(tokens.flatten(), self._embedding).to(self._kit.dtype)
+        rotation = self._rotation(positions.flatten())
         turning = config.num_heads + config.num_kv_heads
 
         def attend_heads(index: int, heads: Tensor) -> Tensor:
             turned = self._normed_heads(heads[:, :turning], self._layers[index].head_norms, rotation)
             queries, keys = turned[:, : config.num_heads], turned[:, config.num_heads :]
-            return self._attend(index, queries, keys, heads[:, turning:], caches)
+            cache = self._pool.tensors[0][:, index]
+            cache.index_copy_(0, layout.new_slots, torch.stack((keys, heads[:, turning:]), dim=1))
+            return attend(queries, cache, layout, EVERYTHING, config.head_dim**-0.5)
 
         x = self._layers[0].input_norm(embeddings)
         output = run_head_layers(self._layers, config.head_dim, x, embeddings, attend_heads)
-        speaking = output.view(len(caches), size, -1)[:, config.speaking][:, :slots]
+        speaking = output.view(*tokens.shape, -1)[:, config.speaking][:, :slots]
         states = self._norm(speaking.reshape(-1, config.hidden_size))
         logits = self._head(states).float()
-        return states.view(len(caches), slots, -1), logits.view(len(caches), slots, -1)
+        return states.view(len(tokens), slots, -1), logits.view(len(tokens), slots, -1)
 
     def confidence(self, states: Tensor, tokens: Tensor) -> Tensor:
         """See ``BlockHeadPass``."""
@@ -164,8 +200,8 @@ class BlockPass:
         qkv, output, up, down = map(self._kit.linear, layer.fused())
         return _LayerPass(qkv, output, up, down, before, between, of_heads)
 
-    def _rotation(self, positions: Sequence[int]) -> Rotation:
-        return Rotation(torch.tensor(positions, device=self._kit.device), self._frequencies, torch.float32, self._scale)
+    def _rotation(self, positions: Tensor) -> Rotation:
+        return Rotation(positions, self._frequencies, torch.float32, self._scale)
 
     def _normed_heads(self, heads: Tensor, weights: Tensor, rotation: Rotation) -> Tensor:
         """Queries or keys [row, head, head_dim], each by its own norm, at their positions."""
@@ -173,19 +209,12 @@ class BlockPass:
         rotation.apply_(normed)
         return normed.to(self._kit.dtype)
 
-    def _attend(
-        self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, caches: Sequence[DraftCache]
-    ) -> Tensor:
-        """The rows of a block see all true rows of their sequence, and each other."""
-        size, outputs = self.config.block_size, []
-        for place, cache in enumerate(caches):
-            assert isinstance(cache, TorchDraftCache)
-            rows = slice(place * size, (place + 1) * size)
-            # They stand behind the true rows, which the next block's overwrite.
-            all_keys, all_values = cache.write(layer, keys[rows], values[rows])
-            mask = None if self._causal is None else F.pad(self._causal, (cache.rows, 0), value=True)
-            outputs.append(attend(queries[rows], all_keys, all_values, mask))
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+def _reserved(cache: DraftCache, rows: int) -> PooledDraftCache:
+    """A cache with room for so many rows."""
+    assert isinstance(cache, PooledDraftCache)
+    cache.reserve(rows)
+    return cache
 
 
 def _norm(weight: Tensor, eps: float, x: Tensor) -> Tensor:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from statistics import fmean
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,10 @@ from headstart.layers.rotary import Rotation
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.weights import DecoderWeights, LayerWeights
+from headstart.passes import FINAL_TAP
 
+_ROWS = 512
+"""Whose logits are held at once where no more than their best tokens are wanted."""
 _FIRST_SINE = 2
 """What the first position counts as where embeddings of positions are computed."""
 
@@ -60,6 +64,17 @@ class DecoderLayer:
         """[row, hidden] -> [row, hidden]; what the mixer keeps of the rows is written to ``store``."""
         mix = None if self.mixer is None else partial(self.mixer, store=store, shared=shared)
         return run_layer(self.config, self, hidden, mix)
+
+
+class DecoderOutput(NamedTuple):
+    """What a decoder shows of some rows."""
+
+    logits: Tensor
+    """float32 [wanted, vocab]."""
+    best: Tensor
+    """int32 [best], as ``PassOutput.best`` has them."""
+    states: dict[int, Tensor]
+    """[row, hidden] by tap."""
 
 
 class Decoder:
@@ -117,6 +132,46 @@ class Decoder:
             growth = 1 + grown.weight * torch.log1p(counted.div(grown.trained, rounding_mode="floor"))
             growth = growth.to(self.dtype)[:, None, None]
         return MixerPass(layout, rotations, growth, states)
+
+    def run(
+        self,
+        hidden: Tensor,
+        stores: Sequence[LayerStore],
+        shared: MixerPass,
+        taps: Collection[int],
+        rows: Tensor,
+        best_rows: Tensor,
+    ) -> DecoderOutput:
+        """The layers that have a store, from the first one on, final norm and head.
+
+        Args:
+            hidden: [row, hidden] what the first layer reads.
+            stores: [layer] what they keep.
+            shared: of the rows.
+            taps: as ``PassBatch.taps`` has them.
+            rows: [wanted] those whose logits are computed.
+            best_rows: [best] those whose best token is.
+        """
+        depth = len(stores)
+        states: dict[int, Tensor] = {}
+        for index, (layer, store) in enumerate(zip(self.layers[:depth], stores, strict=True)):
+            if index in taps:
+                states[index] = hidden * self.config.tap_scale
+            hidden = layer(hidden, store, shared)
+        if depth in taps:
+            states[depth] = hidden * self.config.tap_scale
+        if FINAL_TAP in taps:
+            hidden = states[FINAL_TAP] = self.final_norm(hidden)
+            wanted, best = (hidden.index_select(0, each) for each in (rows, best_rows))
+        else:
+            wanted, best = (self.final_norm(hidden.index_select(0, each)) for each in (rows, best_rows))
+        return DecoderOutput(self.logits(wanted), self._best(best), states)
+
+    def _best(self, normed: Tensor) -> Tensor:
+        """As ``PassOutput.best`` has them, of [row, hidden] after the final norm. Logits are of no use later."""
+        found = [self.logits(rows).max(dim=1) for rows in torch.split(normed, _ROWS)]
+        tokens = [torch.where(each.values.isfinite(), each.indices, -1) for each in found]
+        return torch.cat(tokens).int()
 
     def logits(self, normed: Tensor) -> Tensor:
         """[row, hidden] after the final norm -> float32 [row, vocab]."""

@@ -36,6 +36,25 @@ def parse_device(name: str) -> torch.device:
     raise ConfigError(f"device is {name!r}; give cpu, cuda, cuda:1 or mps.")
 
 
+def finish(device: torch.device) -> None:
+    """Wait until a device has done what was asked of it: whoever times a pass would else time the asking."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def avoid_attention_plans(device: torch.device) -> None:
+    """Leave attention to kernels that need no plan, in this process.
+
+    On Hopper and Blackwell PyTorch prefers cuDNN's attention (``check_prefer_cudnn_attention`` in ATen's
+    transformers/cuda/sdp_utils.cpp), which plans anew for every number of keys (``MHAParams`` in its cudnn/MHA.cpp),
+    for tens of milliseconds: here that would be for every token.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def available_devices() -> list[str]:
     """Those of this machine, "cpu" first."""
     cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []

@@ -13,8 +13,12 @@ from headstart.backends.torch.attention import FOLDED_ROWS, KeyView, RowGroup, a
 from headstart.heads.head_pass import DraftCache, DraftRows
 from headstart.models.config import Sight
 
-_BLOCK = 32
+BLOCK = 32
 """Rows that are handed out together."""
+FEWEST_BLOCKS = 4
+"""There are in a pool at first."""
+RECORDED_BLOCKS = 128
+"""The same where recordings read a pool where it stands: they are lost when it moves."""
 Slots = NDArray[np.int64]
 
 
@@ -23,9 +27,15 @@ class DraftPool:
 
     Args:
         shapes: of what a row keeps in each tensor.
+        blocks: there are at first.
     """
 
-    def __init__(self, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, device: torch.device, blocks: int = FEWEST_BLOCKS
+    ) -> None:
+        self._least = blocks
+        self.moves = 0
+        """How often the tensors were replaced by larger ones."""
         self.tensors = [torch.zeros((0, *shape), dtype=dtype, device=device) for shape in shapes]
         self._free: set[int] = set()
         self._blocks = 0
@@ -33,10 +43,9 @@ class DraftPool:
     def take(self, after: int | None) -> int:
         """A block; the one ``after`` another where that is free, so that rows stay adjacent."""
         if not self._free:
-            more = max(self._blocks, 4)
-            self.tensors = [
-                torch.cat((each, each.new_zeros((more * _BLOCK, *each.shape[1:])))) for each in self.tensors
-            ]
+            more = max(self._blocks, self._least)
+            self.moves += 1
+            self.tensors = [torch.cat((each, each.new_zeros((more * BLOCK, *each.shape[1:])))) for each in self.tensors]
             self._free.update(range(self._blocks, self._blocks + more))
             self._blocks += more
         block = after + 1 if after is not None and after + 1 in self._free else min(self._free)
@@ -74,13 +83,18 @@ class PooledDraftCache(DraftCache):
 
     def reserve(self, rows: int) -> None:
         """Have room for so many."""
-        while len(self._blocks) * _BLOCK < rows:
+        while len(self._blocks) * BLOCK < rows:
             self._blocks.append(self._pool.take(self._blocks[-1] if self._blocks else None))
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        """Blocks of its rows, in order."""
+        return self._blocks
 
     def slots(self, first: int, end: int) -> Slots:
         """[row] physical slots of some rows of a layer, counted from the first that it has."""
         rows = np.arange(first, end)
-        return np.asarray(self._blocks, dtype=np.int64)[rows // _BLOCK] * _BLOCK + rows % _BLOCK
+        return np.asarray(self.blocks, dtype=np.int64)[rows // BLOCK] * BLOCK + rows % BLOCK
 
     @torch.inference_mode()
     def extend(self, other: DraftCache, first: int, count: int) -> None:
@@ -115,6 +129,7 @@ class DraftLayout:
         layer: its place in the caches.
         sight: how far its rows see.
         heads: query heads that share a key-value head.
+        mutual: rows see those behind them, too.
     """
 
     output_rows: Tensor | None = None
@@ -128,6 +143,7 @@ class DraftLayout:
         heads: int,
         dtype: torch.dtype,
         device: torch.device,
+        mutual: bool = False,
     ) -> None:
         self.groups: list[RowGroup] = []
         new: list[Slots] = []
@@ -141,8 +157,10 @@ class DraftLayout:
             slots = cache.slots(0, end)
             new.append(slots[end - count :])
             folded = count <= FOLDED_ROWS
-            visible = _visible(group, count, end, cache.lacking[layer], sight)
-            mask = added_mask(visible[None], heads if folded else 1, dtype, device)
+            mask = None
+            if not mutual:
+                visible = _visible(group, count, end, cache.lacking[layer], sight)
+                mask = added_mask(visible[None], heads if folded else 1, dtype, device)
             held = adjacent(slots)
             view = KeyView(torch.from_numpy(slots).to(device) if held is None else held, end, mask)
             rows = torch.arange(first_row, first_row + count, device=device) if len(groups) > 1 else None

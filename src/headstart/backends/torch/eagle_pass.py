@@ -12,15 +12,20 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.torch.draft_cache import TorchDraftCache, attend
+from headstart.backends.torch.attention import Layout, attend
+from headstart.backends.torch.draft_pool import FEWEST_BLOCKS, RECORDED_BLOCKS, DraftLayout, DraftPool, PooledDraftCache
+from headstart.backends.torch.eagle_growth import EagleGrowth
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.parallel_pass import best_tokens
+from headstart.backends.torch.recorder import Recorder
 from headstart.heads.eagle import EagleHead, EagleLayer
 from headstart.heads.head_pass import DraftRows
 from headstart.heads.tables import TargetTables
 from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
 from headstart.layers.layer import Operation, run_head_layers
-from headstart.layers.rotary import RotaryTable
+from headstart.layers.rotary import Rotation
+from headstart.models.config import EVERYTHING
+from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.weights import LinearWeights
 from headstart.passes import IntArray
 
@@ -48,14 +53,20 @@ class EaglePass:
         head: weights, copied.
         tables: the target's; used where the head has none of its own.
         dtype: of weights and cache; norms and logits are float32.
+        recorder: of the device, records whole drafts; None: they are grown step by step.
     """
 
     @torch.inference_mode()
     def __init__(
-        self, head: EagleHead, tables: TargetTables, dtype: torch.dtype, device: torch.device | str = "cpu"
+        self,
+        head: EagleHead,
+        tables: TargetTables,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        recorder: Recorder | None = None,
     ) -> None:
         self.config = config = head.config
-        self.dtype, self.device = dtype, torch.device(device)
+        self.dtype, self.device, self._recorder = dtype, torch.device(device), recorder
         linear = partial(Linear, dtype=dtype, device=self.device)
 
         def packed(index: int, layer: EagleLayer) -> _LayerPass:
@@ -76,7 +87,10 @@ class EaglePass:
             for name, parameter in head.named_parameters()
             if "norm" in name
         }
-        self._rotary = RotaryTable(config.rope, torch.float32, self.device)
+        self._frequencies, self._scale = inverse_frequencies(config.rope).to(self.device), amplitude(config.rope)
+        row = (2, config.num_kv_heads, config.head_dim)
+        blocks = FEWEST_BLOCKS if recorder is None else RECORDED_BLOCKS
+        self.pool = DraftPool([row] * config.num_layers, dtype, self.device, blocks)
         self.target_ids = head.target_ids.cpu()
 
     @property
@@ -91,20 +105,18 @@ class EaglePass:
         config = self.config
         return 2 * config.num_layers * config.num_kv_heads * config.head_dim * self.dtype.itemsize
 
-    def new_cache(self) -> TorchDraftCache:
-        return TorchDraftCache(
-            self.config.num_layers, self.config.num_kv_heads, self.config.head_dim, self.dtype, self.device
-        )
+    def new_cache(self) -> PooledDraftCache:
+        return PooledDraftCache(self.pool, [0] * self.config.num_layers)
 
     def read(self, tokens: IntArray, features: Tensor, groups: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
         """See ``HeadPass``."""
-        output = self._run(tokens, self._fuse(features), groups)
+        output = self._run(tokens, self.fuse(features), groups)
         last = torch.tensor([group.count for group in groups]).cumsum(0) - 1
-        return self._say(output[last.to(self.device)])
+        return self.say(output[last.to(self.device)])
 
     def step(self, tokens: IntArray, states: Tensor, groups: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
         """See ``HeadPass``."""
-        return self._say(self._run(tokens, states, groups))
+        return self.say(self._run(tokens, states, groups))
 
     def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
         """See ``best_tokens``."""
@@ -114,11 +126,12 @@ class EaglePass:
         """See ``HeadPass``."""
         return TextTokens(vocabulary, most)
 
-    def growth(self, width: int, ids: IntArray) -> None:
-        """Step by step."""
+    def growth(self, width: int, ids: IntArray) -> EagleGrowth | None:
+        """See ``HeadPass``."""
+        return None if self._recorder is None else EagleGrowth(self, width, ids, self._recorder)
 
     @torch.inference_mode()
-    def _fuse(self, features: Tensor) -> Tensor:
+    def fuse(self, features: Tensor) -> Tensor:
         """True features [row, taps * target hidden] -> [row, hidden] (``EagleHead.fuse``)."""
         config = self.config
         features = features.to(self.device)
@@ -131,12 +144,27 @@ class EaglePass:
             features = torch.cat([self._norm(f"fc_norm.{i}", group) for i, group in enumerate(groups)], dim=-1)
         return self._fc(features.to(self.dtype))
 
-    @torch.inference_mode()
     def _run(self, tokens: IntArray, features: Tensor, groups: Sequence[DraftRows]) -> Tensor:
         """The last layer's output [row, hidden] for rows with features [row, hidden], fused or fed back."""
         config = self.config
+        for group in groups:
+            assert isinstance(group.cache, PooledDraftCache)
+            group.cache.reserve(group.cache.rows + group.count)
         positions = torch.tensor([position for group in groups for position in group.positions], device=self.device)
-        embeddings = F.embedding(torch.from_numpy(tokens).long().to(self.device), self._embedding)
+        shared = config.num_heads // config.num_kv_heads
+        # Every layer has every row.
+        counts = [group.count for group in groups]
+        layout = DraftLayout(groups, counts, 0, EVERYTHING, shared, self.dtype, self.device)
+        output = self.rows(torch.from_numpy(tokens).long().to(self.device), features, positions, layout)
+        for group in groups:
+            group.cache.rows += group.count
+        return output
+
+    @torch.inference_mode()
+    def rows(self, tokens: Tensor, features: Tensor, positions: Tensor, layout: Layout) -> Tensor:
+        """The same for int64 tokens and positions [row] on the device, whose caches have room for them."""
+        config = self.config
+        embeddings = F.embedding(tokens, self._embedding)
         if config.variant == "eagle3":
             normed = self._norm("layers.0.hidden_norm", features)
             x = torch.cat((self._norm("layers.0.input_layernorm", embeddings), normed), dim=-1)
@@ -144,19 +172,21 @@ class EaglePass:
         else:
             x = residual = self._fc(torch.cat((embeddings, features), dim=-1))
         turning = config.num_heads + config.num_kv_heads
-        reach = max(group.positions[-1] for group in groups) + 1
+        rotation = Rotation(positions, self._frequencies, torch.float32, self._scale)
 
         def attend_heads(index: int, heads: Tensor) -> Tensor:
-            rotated = self._rotary.rotate(heads[:, :turning].float(), positions, reach).to(self.dtype)
-            return self._attend(index, rotated, heads[:, turning:], groups)
+            turned = heads[:, :turning].float()
+            rotation.apply_(turned)
+            turned = turned.to(self.dtype)
+            queries, keys = turned[:, : config.num_heads], turned[:, config.num_heads :]
+            cache = self.pool.tensors[index]
+            cache.index_copy_(0, layout.new_slots, torch.stack((keys, heads[:, turning:]), dim=1))
+            return attend(queries, cache, layout, EVERYTHING, config.head_dim**-0.5)
 
-        output = run_head_layers(self._layers, config.head_dim, x, residual, attend_heads)
-        for group in groups:
-            group.cache.rows += group.count
-        return output
+        return run_head_layers(self._layers, config.head_dim, x, residual, attend_heads)
 
     @torch.inference_mode()
-    def _say(self, output: Tensor) -> tuple[Tensor, Tensor]:
+    def say(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """A step's output -> (state to feed back [row, hidden], float32 logits [row, draft vocab])."""
         config = self.config
         if config.variant == "eagle":
@@ -167,26 +197,3 @@ class EaglePass:
     def _norm(self, name: str, x: Tensor) -> Tensor:
         weight = self._norms[name + ".weight"]
         return F.rms_norm(x.float(), weight.shape, weight, self.config.norm_eps).to(self.dtype)
-
-    def _attend(self, layer: int, rotated: Tensor, values: Tensor, groups: Sequence[DraftRows]) -> Tensor:
-        config = self.config
-        queries, keys = rotated[:, : config.num_heads], rotated[:, config.num_heads :]
-        outputs, first = [], 0
-        for group in groups:
-            rows = slice(first, first + group.count)
-            first += group.count
-            assert isinstance(group.cache, TorchDraftCache)
-            all_keys, all_values = group.cache.write(layer, keys[rows], values[rows])
-            causal = group.count > 1 or group.paths is not None
-            mask = _mask(group, all_keys.shape[1]).to(self.device) if causal else None
-            outputs.append(attend(queries[rows], all_keys, all_values, mask))
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-
-
-def _mask(group: DraftRows, keys: int) -> Tensor:
-    """bool [row, key]."""
-    mask = torch.ones(group.count, keys, dtype=torch.bool)
-    if group.paths is None:
-        return mask.tril_(keys - group.count)
-    mask[:, group.true_rows :] = False
-    return mask.scatter_(1, torch.from_numpy(group.paths).long() + group.true_rows, True)

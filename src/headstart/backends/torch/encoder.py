@@ -92,7 +92,8 @@ def position_table(config: ModelConfig, weights: StackWeights, count: int) -> Te
 
 
 class _Convolution:
-    """Over three neighbouring frames."""
+    """Over three neighbouring frames. On accelerators a product of matrices: their convolutions round float32 to TF32
+    unless the whole process forbids it."""
 
     def __init__(self, weights: LinearWeights, dtype: torch.dtype, device: torch.device) -> None:
         matrix = weights.weight.to(device, dtype)
@@ -102,6 +103,9 @@ class _Convolution:
 
     def __call__(self, x: Tensor, stride: int) -> Tensor:
         """[1, in, frame] -> [1, out, every so many frames]."""
+        if x.device.type != "cpu":
+            frames = F.pad(x, (1, 1)).unfold(2, 3, stride).transpose(1, 2).flatten(2)
+            return F.linear(frames, self._weight.flatten(1), self._bias).transpose(1, 2)
         return F.conv1d(x, self._weight, self._bias, stride=stride, padding=1)
 
 

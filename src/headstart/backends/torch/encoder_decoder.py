@@ -18,6 +18,7 @@ from torch import Tensor
 from headstart.backend import BackendKit
 from headstart.backends.torch.attention import MEMORY, AttentionLayout, attend
 from headstart.backends.torch.backend import NAMES, TorchStorage
+from headstart.backends.torch.device import avoid_attention_plans, finish
 from headstart.backends.torch.encoder import Embedder, Encoder, StackMatrices, optional_norm
 from headstart.backends.torch.kit import TorchKit
 from headstart.backends.torch.linear import Linear
@@ -67,6 +68,7 @@ class EncoderDecoderBackend:
         self.config = config
         self.dtype = dtype
         self.device = torch.device(device)
+        avoid_attention_plans(self.device)
         self.kit: BackendKit = kit or TorchKit(self.device)
         self.name = NAMES.get(dtype, f"torch-{dtype}".replace("torch.", ""))
         self._layer = StackLayer(config.head_dim, config.activation, config.gated_mlp, config.encoder.normed_before)
@@ -104,6 +106,7 @@ class EncoderDecoderBackend:
         shape = (len(states), 2, self.config.num_kv_heads, self.config.head_dim)
         for index, cross in enumerate(self._cross):
             own.data[index].index_copy_(0, places, cross.kv(states).view(shape))
+        finish(self.device)
 
     @torch.inference_mode()
     def forward(self, batch: PassBatch, storage: KVStorage) -> PassOutput:
@@ -146,7 +149,9 @@ class EncoderDecoderBackend:
         if FINAL_TAP in batch.taps:
             taps[FINAL_TAP] = self._normed(hidden)
         normed = self._normed(hidden.index_select(0, self._tensor(batch.logit_rows)))
-        return PassOutput(self._head(normed).float(), TapStates.of({tap: taps[tap] for tap in batch.taps}))
+        logits = self._head(normed).float()
+        finish(self.device)
+        return PassOutput(logits, TapStates.of({tap: taps[tap] for tap in batch.taps}))
 
     @torch.inference_mode()
     def cross_weights(

@@ -9,6 +9,7 @@ from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.backends.torch.masked_pass import MaskedPass
 from headstart.backends.torch.multi_token_pass import MultiTokenPass
 from headstart.backends.torch.parallel_pass import ParallelPass, torch_kit
+from headstart.backends.torch.recorder import Recorder
 from headstart.errors import ConfigError
 from headstart.heads.block import BlockHead
 from headstart.heads.eagle import EagleHead
@@ -24,25 +25,27 @@ class TorchKit:
 
     Args:
         device: where heads are computed, the target's.
+        recorder: of that device, records drafts of heads; None: nothing is recorded.
     """
 
     rows = None
-    has_cheap_rows = False
 
-    def __init__(self, device: torch.device | str = "cpu") -> None:
-        self.device = torch.device(device)
+    def __init__(self, device: torch.device | str = "cpu", recorder: Recorder | None = None) -> None:
+        self.device, self._recorder = torch.device(device), recorder
+        # An accelerator waits for weights, however few rows there are.
+        self.has_cheap_rows = self.device.type != "cpu"
 
     def head_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> EaglePass:
         """See ``BackendKit``."""
-        return EaglePass(head, tables, self._dtype(precision), self.device)
+        return EaglePass(head, tables, self._dtype(precision), self.device, self._recorder)
 
     def masked_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> MaskedPass:
         """See ``BackendKit``."""
-        return MaskedPass(head, tables, self._dtype(precision), self.device)
+        return MaskedPass(head, tables, self._dtype(precision), self.device, self._recorder)
 
     def block_pass(self, head: BlockHead, tables: TargetTables, precision: str) -> BlockPass:
         """See ``BackendKit``."""
-        return BlockPass(head, tables, torch_kit(self._dtype(precision), self.device))
+        return BlockPass(head, tables, torch_kit(self._dtype(precision), self.device, self._recorder))
 
     def parallel_pass(self, heads: ParallelHeads, tables: TargetTables, precision: str) -> ParallelPass:
         """See ``BackendKit``."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backends.torch.linear import Linear
+from headstart.backends.torch.recorder import Recorder
 from headstart.heads.parallel import ParallelHeads, token_rows
 from headstart.heads.tables import TargetTables
 from headstart.models.weights import LinearWeights
@@ -40,12 +41,14 @@ class Kit:
     """Of the rows."""
     best: Callable[[Tensor, int], tuple[NDArray[np.float32], IntArray]]
     """See ``best_tokens``."""
+    recorder: Recorder | None = None
+    """Of the device, records what a block head does; None: nothing is recorded."""
 
 
-def torch_kit(dtype: torch.dtype, device: torch.device | str = "cpu") -> Kit:
+def torch_kit(dtype: torch.dtype, device: torch.device | str = "cpu", recorder: Recorder | None = None) -> Kit:
     """Everything by PyTorch."""
     place = torch.device(device)
-    return Kit(dtype, lambda weights: Linear(weights, dtype, place), place, best_tokens)
+    return Kit(dtype, lambda weights: Linear(weights, dtype, place), place, best_tokens, recorder)
 
 
 @torch.inference_mode()

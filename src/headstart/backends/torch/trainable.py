@@ -274,17 +274,34 @@ class TrainableDecoder(nn.Module):
         """int64 [...] ids -> float32 [..., hidden]."""
         return F.embedding(tokens, self._embedding).float() * self.config.embedding_scale
 
-    def forward(self, inputs: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Embeddings [pack, row, hidden] at ``positions`` int64 [pack, row] -> states after the final norm."""
+    def forward(
+        self,
+        inputs: Tensor,
+        positions: Tensor,
+        attend: Attend,
+        reach: int | None = None,
+        taps: dict[int, Tensor] | None = None,
+    ) -> Tensor:
+        """Embeddings [pack, row, hidden] at ``positions`` int64 [pack, row] -> states after the final norm.
+
+        Args:
+            reach: more than any of the positions; None: they are read to find it, for which a device must wait.
+            taps: takes what goes into each of the layers that it names, and what comes out of the last one as the
+                input of one more, as ``PassOutput.hidden`` has it.
+        """
         hidden = inputs if self._learned is None else inputs + F.embedding(positions, self._learned)
         hidden = hidden if self.embedding_norm is None else self.embedding_norm(hidden)
-        reach = int(positions.max()) + 1
+        reach = int(positions.max()) + 1 if reach is None else reach
 
         def rotate(rope: int, heads: Tensor) -> Tensor:
             return self._rotary[rope].rotate(heads, positions, reach)
 
         for index, layer in enumerate(self.layers):
+            if taps is not None and index in taps:
+                taps[index] = hidden * self.config.tap_scale
             hidden = layer(hidden, rotate, partial(attend, index))
+        if taps is not None and len(self.layers) in taps:
+            taps[len(self.layers)] = hidden * self.config.tap_scale
         normed: Tensor = self.final_norm(hidden)
         return normed
 
@@ -300,7 +317,22 @@ def require_trainable(config: ModelConfig) -> None:
     Raises:
         ConfigError: what the model has of it.
     """
-    lacking = {
+    lacking = _lacking(config)
+    if lacking is not None:
+        raise ConfigError(
+            f"{config.name or config.family} has {lacking}, which nothing is trained through; train a head that reads "
+            "its states alone, as EAGLE's do."
+        )
+
+
+def is_trainable(config: ModelConfig) -> bool:
+    """Whether ``require_trainable`` takes it."""
+    return _lacking(config) is None
+
+
+def _lacking(config: ModelConfig) -> str | None:
+    """What a model has that gradients are not for."""
+    kinds = {
         "ALiBi": config.alibi is not None,
         "attention sinks": config.sinks,
         "attention within chunks": any(layer.chunk is not None for layer in config.layers),
@@ -308,12 +340,7 @@ def require_trainable(config: ModelConfig) -> None:
         "layers that keep states": config.keeps_states,
         "queries that grow with their position": config.query_growth is not None,
     }
-    for kind, has in lacking.items():
-        if has:
-            raise ConfigError(
-                f"{config.name or config.family} has {kind}, which nothing is trained through; train a head that reads "
-                "its states alone, as EAGLE's do."
-            )
+    return next((kind for kind, has in kinds.items() if has), None)
 
 
 def attend_masked(q: Tensor, k: Tensor, v: Tensor, sees: Tensor, config: ModelConfig) -> Tensor:

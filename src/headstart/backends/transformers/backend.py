@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from headstart.backend import BackendKit
+from headstart.backends.torch.device import avoid_attention_plans, finish
 from headstart.backends.torch.kit import TorchKit
 from headstart.backends.transformers.calls import Caller
 from headstart.backends.transformers.description import model_class
@@ -42,6 +43,7 @@ class TransformersBackend:
     def __init__(self, model: Any, config: ModelConfig, kit: BackendKit | None = None) -> None:
         self.config = config
         self.device: torch.device = model.device
+        avoid_attention_plans(self.device)
         self.name = _NAMES.get(model.dtype, f"transformers-{model.dtype}".replace("torch.", ""))
         self.kit: BackendKit = kit or TorchKit(self.device)
         self._model = model
@@ -70,6 +72,7 @@ class TransformersBackend:
         if batch.num_layers is not None or batch.inputs is not None:
             raise ValueError("transformers' models run whole, and read tokens")
         called = self._way.forward(batch, storage)
+        finish(self.device)
         return PassOutput(called.logits, called.hidden)
 
 

@@ -17,7 +17,7 @@ from headstart.heads.loading import kind_in
 from headstart.memory import require_room
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.files import local_path
-from headstart.models.weights import spread_layers
+from headstart.models.layer_selection import spread_layers
 from headstart.runner import NUM_STATES, ModelRunner, cache_bytes_per_token, state_bytes
 
 _ENOUGH = 0.5

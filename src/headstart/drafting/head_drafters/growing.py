@@ -1,4 +1,4 @@
-"""Drafters whose whole drafts compiled code may make: round by round, or in a stretch of rounds."""
+"""Drafters whose whole drafts their head's pass may make: round by round, or in a stretch of rounds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headstart.drafting.beam_trees import wide_budgets
 from headstart.drafting.head_drafters.head_trees import LOG_CONFIDENCE, path_bounds, pruned_trees
 from headstart.drafting.head_drafters.read_along import EAGER_ROWS, ReadingDrafter, SpeakingOptions
 from headstart.drafting.head_drafters.reading import Reading
-from headstart.heads.head_pass import DraftRoot, Growth, HeadGrower
+from headstart.heads.head_pass import DraftRoot, Growth, HeadGrower, StretchGrowth
 from headstart.passes import IntArray
 from headstart.stretch import Guesser, StretchDrafting, StretchLimits
 
 
 class GrowingDrafter(ReadingDrafter):
-    """Sub-classes say what their head is, and how drafts are made where compiled code does not."""
+    """Sub-classes say what their head is, and how drafts are made where its pass does not."""
 
     _options: SpeakingOptions
     _growth: Growth | None
@@ -42,7 +42,7 @@ class GrowingDrafter(ReadingDrafter):
 
     def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
         """See ``RunsInStretches``."""
-        if self._growth is None or not all([self._is_ready(sequence) for sequence in sequences]):
+        if not isinstance(self._growth, StretchGrowth) or not all([self._is_ready(sequence) for sequence in sequences]):
             return None
         drafted = [(sequence, self._readings[sequence.id]) for sequence in sequences]
         self._prepare(drafted)

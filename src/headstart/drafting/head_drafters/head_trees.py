@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,11 +20,11 @@ from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.beam_trees import chosen_nodes, kept_mask
 from headstart.drafting.tree_templates import TreeTemplate
 from headstart.heads.head_pass import GrownTree, PathBounds
+from headstart.heads.path_trees import IMPOSSIBLE, cut_tree
 
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
 
-_IMPOSSIBLE = np.float32(-1e30)
 _CONFIDENCE = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 """Bounds of the classes that guesses are graded in; the first level has classes of its own, as have all others."""
 LOG_CONFIDENCE = [math.log(bound) for bound in _CONFIDENCE]
@@ -42,7 +42,7 @@ def path_bounds(min_probability: float) -> PathBounds:
     looking for one takes a step: that of parents is two thirds of the way up, so that a path of two guesses that are
     alike may have a third one like them.
     """
-    min_log_prob = math.log(min_probability) if min_probability > 0 else float(_IMPOSSIBLE) / 2
+    min_log_prob = math.log(min_probability) if min_probability > 0 else float(IMPOSSIBLE) / 2
     return PathBounds(min_log_prob, min_log_prob * 2 / 3)
 
 
@@ -118,14 +118,8 @@ class HeadTrees(ABC):
         scores = np.concatenate([level[2] for level in self._levels], axis=1)
         depths = np.repeat(np.arange(1, len(self._levels) + 1), [level[0].shape[1] for level in self._levels])
         return [
-            _best(
-                tokens[row],
-                parents[row],
-                scores[row],
-                depths,
-                min(max_nodes, budget.nodes),
-                budget.depth,
-                self.tree_of,
+            self.tree_of(
+                *cut_tree(tokens[row], parents[row], scores[row], depths, min(max_nodes, budget.nodes), budget.depth)
             )
             for row, budget in enumerate(budgets)
         ]
@@ -154,14 +148,14 @@ class ConfidenceTrees(HeadTrees):
     def grow(self, log_probs: Scores, tokens: Ids) -> Beams | None:
         ranks = log_probs.shape[2]
         # Rounding must not lift a child above its parent, nor something that is not a number break the order.
-        steps = np.where(log_probs > _IMPOSSIBLE, np.minimum(log_probs, 0), _IMPOSSIBLE)
+        steps = np.where(log_probs > IMPOSSIBLE, np.minimum(log_probs, 0), IMPOSSIBLE)
         scores = (self._scores[:, :, None] + steps).reshape(self._count, -1)
-        scores = np.where(scores >= self._least, scores, _IMPOSSIBLE)
+        scores = np.where(scores >= self._least, scores, IMPOSSIBLE)
         flat = tokens.reshape(self._count, -1)
         first = self._add(flat, np.repeat(self._frontier, ranks, axis=1), scores)
-        scores = np.where(scores >= self._least_of_parents, scores, _IMPOSSIBLE)
+        scores = np.where(scores >= self._least_of_parents, scores, IMPOSSIBLE)
         # As many nodes go on as the sequence with most of them has.
-        width = min(self._width, int((scores > _IMPOSSIBLE).sum(axis=1).max()))
+        width = min(self._width, int((scores > IMPOSSIBLE).sum(axis=1).max()))
         if not width:
             return None
         best = np.argsort(-scores, axis=1, kind="stable")[:, :width]
@@ -211,22 +205,3 @@ class TemplateTrees(HeadTrees):
         if not inner:
             return None
         return Beams(chosen[:, inner], np.tile(beams[inner], (self._count, 1)))
-
-
-def _best(
-    tokens: Ids,
-    parents: Ids,
-    scores: Scores,
-    depths: Ids,
-    nodes: int,
-    depth: int,
-    tree_of: Callable[[NDArray[np.int32], NDArray[np.int32], Scores], DraftTree],
-) -> DraftTree:
-    """The ``nodes`` best of a tree's nodes down to ``depth``. At equal scores the shallower one is better, so a
-    node's parent always comes with it."""
-    order = np.lexsort((np.arange(len(tokens)), depths, -scores))
-    order = order[(depths[order] <= depth) & (scores[order] > _IMPOSSIBLE / 2)]
-    kept = np.sort(order[:nodes])
-    place = np.full(len(tokens) + 1, ROOT, dtype=np.int32)
-    place[kept] = np.arange(len(kept))
-    return tree_of(tokens[kept].astype(np.int32), place[parents[kept]], scores[kept])

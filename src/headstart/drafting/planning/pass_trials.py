@@ -50,6 +50,7 @@ def try_passes(runner: ModelRunner) -> list[TriedPass]:
         for rows in sizes:
             if time.perf_counter() - began > _MOST_SECONDS:
                 break
+            _settle(runner, rows)
             start = time.perf_counter()
             experts = _pass(runner, rows)
             tried.append(TriedPass(rows, time.perf_counter() - start, experts))
@@ -74,6 +75,8 @@ def try_context(runner: ModelRunner) -> float:
         for context in (0, length):
             with runner.cache.reserve({_SCRATCH: context}, final={_SCRATCH}):
                 runner.cache.commit(_SCRATCH, range(context))
+            for rows in (1, _MANY):
+                _settle(runner, rows)
             for _ in range(_REPEATS):
                 for rows in (1, _MANY):
                     start = time.perf_counter()
@@ -121,6 +124,12 @@ def _memory_tokens(runner: ModelRunner) -> int:
 def _positions(runner: ModelRunner) -> int:
     """Most tokens of a sequence: where positions are learned, there are no others."""
     return runner.backend.config.max_positions
+
+
+def _settle(runner: ModelRunner, rows: int) -> None:
+    """Run passes until they take their usual time."""
+    for _ in range(runner.unrecorded):
+        _pass(runner, rows)
 
 
 def _pass(runner: ModelRunner, rows: int, alike: bool = False) -> float | None:

@@ -264,13 +264,12 @@ struct HeadstartStretch {
 // Whether this library can run here (asks the system for the matrix unit where it needs one).
 int headstart_enable();
 
-// `forms` [matrices][3]: of each layer 4, with a gate of attention 5, with cross attention
-// 6, with latent attention 7, in the order of
-// headstart_set_linear; the output
-// head's; and of experts [layers][experts][2], in the order of headstart_set_expert. 0: there is no such matrix; where
-// weights are in blocks, 4 or 8 bits of a level, 10 for blocks of 16 inputs with levels of 8, 16 for a matrix in bf16;
-// or 64 and the number of a type in GGUF for a file's own blocks (src/kernels/stored/), which the parts of a matrix
-// (queries, keys, values; gates, ups) may have of several types, gates and ups of one. Null when memory is short.
+// `forms` [matrices][3]: of each layer 4, with a gate of attention 5, with cross attention 6, with latent attention 7,
+// in the order of headstart_set_linear; the output head's; and of experts [layers][experts][2], in the order of
+// headstart_set_expert. 0: there is no such matrix; where weights are in blocks, 4 or 8 bits of a level, 10 for blocks
+// of 16 inputs with levels of 8, 16 for a matrix in bf16; or 64 and the number of a type (src/kernels/stored_rows.h)
+// for a file's own blocks (src/kernels/stored/), which the parts of a matrix (queries, keys, values; gates, ups) may
+// have of several types, gates and ups of one. Null when memory is short.
 void *headstart_create(const HeadstartShape *shape, const uint8_t *forms);
 // Bytes [3] that such a model takes: layers, output head, what screens the head.
 void headstart_packed_bytes(const HeadstartShape *shape, const uint8_t *forms, int64_t *bytes);

@@ -213,20 +213,20 @@ static inline void weigh(const float *w, int count, PackingLoss &loss) {
 }
 
 // Brings a column into its scale, a power of two that puts its weights into the middle of what half precision can say;
-// w has room for the padded inputs. Returns the scale.
+// w has the padded inputs, zeros behind a row's own. Returns the scale.
 static inline float prepare_column(float *w, int inputs, int padded_inputs, PackingLoss &scaled) {
-  // What stands where rows have nothing does not matter, but must not spoil the grid of the last block.
-  std::fill(w + inputs, w + padded_inputs, w[inputs - 1]);
   Lanes top = splat(0.f);
   for (int k = 0; k < padded_inputs; k += 16) top = max(top, abs(load(w + k)));
   const float largest = reduce_max(top);
   const float scale = largest > 0.f && largest < INFINITY ? std::exp2(std::floor(std::log2(largest)) - 8) : 1.f;
   for (int k = 0; k < padded_inputs; k += 16) store(w + k, load(w + k) / splat(scale));
   weigh(w, padded_inputs, scaled);
+  // What stands where rows have nothing does not matter, but must not spoil the grid of the last block.
+  std::fill(w + inputs, w + padded_inputs, w[inputs - 1]);
   return scale;
 }
 
-// Writes one column of a pair; w has room for the padded inputs and is changed. Returns the column's scale. `grids`: of
+// Writes one column of a pair; w as `prepare_column` takes it, and is changed. Returns the column's scale. `grids`: of
 // its inputs, or null.
 template <class Blocks>
 static inline float pack_blocks(char *pair_at, int column, float *w, int inputs, int padded_inputs,
@@ -237,7 +237,8 @@ static inline float pack_blocks(char *pair_at, int column, float *w, int inputs,
     StoredGrid known;
     if (const StoredGrid *two = grids + first / kGridInputs; grids && first < inputs && two[0] == two[1])
       known = two[0];
-    own.lost += Blocks::pack(pair_at, column, w + first, {known.unit / scale, known.offset / scale});
+    const float lost = Blocks::pack(pair_at, column, w + first, {known.unit / scale, known.offset / scale});
+    if (first < inputs) own.lost += lost;
   }
   loss.add(own, scale);
   return scale;

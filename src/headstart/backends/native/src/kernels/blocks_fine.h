@@ -42,7 +42,8 @@ static inline float pack_fine(char *pair_at, int column, float *w, int inputs, i
     char *const block = pair_at + first / kBlockInputs * kFineBlockBytes;
     const StoredGrid known = grids && first < inputs ? grids[first / kGridInputs] : StoredGrid{};
     const int half = first % kBlockInputs / kGridInputs;
-    own.lost += pack_fine_grid(block, half, column, w + first, {known.unit / scale, known.offset / scale});
+    const float lost = pack_fine_grid(block, half, column, w + first, {known.unit / scale, known.offset / scale});
+    if (first < inputs) own.lost += lost;
   }
   loss.add(own, scale);
   return scale;

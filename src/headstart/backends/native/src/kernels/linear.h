@@ -341,7 +341,7 @@ static inline void read_packed_row(const PackedLinear &linear, int column, float
   const int kind = linear.kinds[pair];
   if (is_float8(kind)) {
     const Float8Pair packed = float8_pair(kind, linear.padded_inputs);
-    std::vector<uint8_t> row(packed.bytes() / kColumns);
+    std::vector<uint8_t> row(packed.row_bytes(linear.inputs));
     packed.move<false>(row.data(), const_cast<char *>(block), column % kColumns, linear.inputs);
     read_float8_row(packed.in_blocks, row.data(), linear.inputs, to);
     return;

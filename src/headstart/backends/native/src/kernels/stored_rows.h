@@ -41,7 +41,7 @@ enum class Stored {
   fp8_128 = 111,
 };
 
-// Of FP8, which is multiplied in kernels of its own (float8.h).
+// Of FP8, which is multiplied in kernels of its own (float8_linear.h).
 static inline bool is_float8(int kind) {
   return kind == static_cast<int>(Stored::fp8) || kind == static_cast<int>(Stored::fp8_128);
 }

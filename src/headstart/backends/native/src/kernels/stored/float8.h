@@ -14,6 +14,11 @@ struct Float8Pair {
     return (bytes + kHalfLine - 1) / kHalfLine * kHalfLine;
   }
   size_t bytes() const { return header() + static_cast<size_t>(inputs) * kColumns; }
+  // What a row of `count` inputs takes where rows stand by themselves.
+  size_t row_bytes(int count) const {
+    const int of_row = float8_run(in_blocks, count);
+    return (count + of_row - 1) / of_row * sizeof(float) + count;
+  }
   // Place of a column's unit for the inputs of a run.
   int unit(int column, int of_run) const { return in_blocks ? 2 * of_run + column / 16 : column; }
 

@@ -9,9 +9,8 @@
 // - kOffsets: whether its weights have an offset beside their level, one for 32 inputs.
 // - move(...): brings a column's block from the file's order into this one, or back.
 // - levels(...): those of eight inputs of one half.
-// - scales(...), kScaleInputs: whole numbers that levels are multiplied with, or zeros that they are counted from, and
-// of
-//   how many inputs each is.
+// - scales(...), kScaleInputs: what levels are multiplied with, or counted from, whole numbers; of how many inputs each
+//   is.
 // - unit(...), and with kOffsets offset(...): what sums of products with these, and of a row's inputs, count.
 #pragma once
 #include "../cells.h"
