@@ -29,7 +29,7 @@ from headstart.models.weight_loading import load_decoder
 from headstart.passes import FINAL_TAP
 from headstart.text.corpus import Corpus
 from headstart.training.computed_states import ComputedStates
-from headstart.training.making import HEAD_NAMES, HeadName, HeadSettings, make_objective, trunk_of
+from headstart.training.making import HEAD_NAMES, HeadSettings, make_objective, require_used, trunk_of
 from headstart.training.objective import HeldOut, Objective
 from headstart.training.optimiser import Optimiser
 from headstart.training.packs import Pack
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--minutes", type=float, default=5.0, help="of processor time for each")
-    parser.add_argument("--heads", nargs="+", choices=HEAD_NAMES, default=HEADS, metavar="HEAD")
+    parser.add_argument("--heads", nargs="+", default=HEADS, metavar="HEAD[:LOSS]", help=", ".join(HEAD_NAMES))
     parser.add_argument("--batch", type=int, default=4, help="packs in a step")
     parser.add_argument("--length", type=int, default=512, help="tokens of a pack")
     parser.add_argument("--lr", type=float, default=1e-3)
@@ -71,10 +71,12 @@ def main() -> None:
         f"{target.backend.name}, {len(packs)} packs, {len(ids)} tokens ({coverage:.3f}), {given.minutes} minutes each"
     )
     settings = TrainSettings(batch=given.batch, optimiser="muon", precision="bf16", lr=given.lr)
-    found = {}
-    for name in given.heads:
+    found: dict[str, dict[str, object]] = {}
+    for asked in given.heads:
+        name, _, loss = asked.partition(":")
         torch.manual_seed(0)
-        trunk, wanted = trunk_of(name, HeadSettings())
+        trunk, wanted = trunk_of(name, HeadSettings(loss=loss or "ce"))
+        require_used(trunk, wanted)
         objective = make_objective(trunk, target, weights, ids, wanted, tables, None)
         taps = objective.head.config.taps if isinstance(objective.head, EagleHead | BlockHead) else (FINAL_TAP,)
         directories = [given.corpus / f"states-{target.backend.name}-cpu", *given.states]
@@ -85,10 +87,9 @@ def main() -> None:
             states = ComputedStates(target.config, weights, tables.head, taps, place)
         steps = train(objective, batches(states, packs, settings), settings, 60 * given.minutes, place)
         measured = measure(objective, states, held_out[: given.held_out])
-        found[name] = result(name, objective, steps, measured)
-        line = found[name]
+        line = found[asked] = result(objective, steps, measured)
         print(
-            f"{name}: {steps} steps, {line['parameters']:,} parameters, accepted length {line['four_deep']:.3f} "
+            f"{asked}: {steps} steps, {line['parameters']:,} parameters, accepted length {line['four_deep']:.3f} "
             f"four deep, {line['whole']:.3f} whole, right {line['right']}",
             flush=True,
         )
@@ -144,7 +145,7 @@ def measure(objective: Objective, states: StateSource, held_out: list[Pack]) -> 
     return total
 
 
-def result(name: HeadName, objective: Objective, steps: int, measured: HeldOut) -> dict[str, object]:
+def result(objective: Objective, steps: int, measured: HeldOut) -> dict[str, object]:
     common = measured.accepted[:_COMMON_DEPTH]
     return {
         "steps": steps,

@@ -20,7 +20,8 @@ import torch
 from bench_pass import SHAPES, chain, random_model
 
 from headstart.backends.native.backend import NativeBackend
-from headstart.backends.native.heads import NativeEaglePass, native_kit
+from headstart.backends.native.heads import NativeEaglePass
+from headstart.backends.native.linear import native_kit
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.backends.torch.parallel_pass import ParallelPass, torch_kit

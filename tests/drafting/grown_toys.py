@@ -17,6 +17,7 @@ from headstart.drafting.base import DraftBudget, RoundOutcome
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.growing import GrowingDrafter
 from headstart.drafting.registry import create_drafter
+from headstart.heads.block import BlockHead, block_config
 from headstart.heads.eagle import EagleHead, eagle_config
 from headstart.heads.saving import save_head
 from headstart.heads.tables import TargetTables
@@ -28,7 +29,14 @@ from mapped_heads import map_rows, output_rows
 from toys import ToyBackend, hashed_logits
 
 VOCAB, DRAFT_VOCAB, HIDDEN, ROUNDS, SLOTS = 77, 45, 96, 4, 6
-VARIANTS = ("eagle3", "eagle2", "p-eagle")
+BLOCKS: Mapping[str, Mapping[str, object]] = {
+    "dflash": {},
+    "jetspec": {"causal": True, "confidence": True, "own_output": True},
+    "dspark": {"root_speaks": True, "markov_rank": 5, "confidence": True, "confidence_reads_token": True},
+    "a factor without a confidence": {"markov_rank": 70, "attention_bias": True},
+}
+VARIANTS = ("eagle3", "eagle2", "p-eagle", *BLOCKS)
+SPEAKING = [variant for variant in VARIANTS if variant != "eagle2"]
 TARGET = replace(head_target(VOCAB), hidden_size=HIDDEN, head_dim=32, ropes=(RopeConfig(1000.0, 32),))
 GREEDY = SamplingParams(temperature=0)
 CASES: Mapping[str, Mapping[str, object]] = {
@@ -42,18 +50,34 @@ CASES: Mapping[str, Mapping[str, object]] = {
 }
 
 
-def random_head(variant: str, num_layers: int = 1) -> EagleHead:
-    """EAGLE-3's cannot say every token, and says some in another order; P-EAGLE's is such a head."""
+def random_head(variant: str, num_layers: int = 1) -> EagleHead | BlockHead:
+    """EAGLE-3's cannot say every token, and says some in another order; P-EAGLE's is such a head, as are blocks'."""
+    if variant in BLOCKS:
+        block = BlockHead(replace(block_config(TARGET, SLOTS, num_layers, 6, DRAFT_VOCAB), **BLOCKS[variant]))  # type: ignore[arg-type]
+        shake(block, 3, 0.15)
+        with torch.no_grad():
+            if block.config.markov_rank:
+                block.markov_head.markov_w2.weight.mul_(40 / block.config.markov_rank)
+            if block.config.confidence:
+                block.confidence_head.proj.weight.mul_(0.6)
+                block.confidence_head.proj.bias.fill_(-3 if block.config.markov_rank else -1.5)
+        block.d2t.copy_(draft_ids() - torch.arange(DRAFT_VOCAB))
+        if block.config.own_output:
+            block.lm_head.weight.data.copy_(tables().head[draft_ids()])
+        return block
     reduced = None if variant == "eagle" else DRAFT_VOCAB
     fused = "eagle" if variant == "eagle" else "eagle3"
     masks = {"slots": SLOTS, "mask_token_id": 6} if variant == "p-eagle" else {}
     head = EagleHead(eagle_config(TARGET, fused, reduced, num_layers, **masks))  # type: ignore[arg-type]
     shake(head, 3, 0.15)
     if head.config.reduced:
-        ids = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(4))[:DRAFT_VOCAB]
-        head.d2t.copy_(ids - torch.arange(DRAFT_VOCAB))
+        head.d2t.copy_(draft_ids() - torch.arange(DRAFT_VOCAB))
         map_rows(head, tables().head, 0.15)
     return head
+
+
+def draft_ids() -> torch.Tensor:
+    return torch.randperm(VOCAB, generator=torch.Generator().manual_seed(4))[:DRAFT_VOCAB]
 
 
 def tables() -> TargetTables:
@@ -80,7 +104,8 @@ def drafter_of(
         runner=ModelRunner(backend, cache_tokens=64, block_size=8),
         lend_tables=tables,
     )
-    drafter = create_drafter(variant, context, model=str(directory), **options)
+    name = "dflash" if variant in BLOCKS else variant
+    drafter = create_drafter(name, context, model=str(directory), **options)
     assert isinstance(drafter, GrowingDrafter)
     return drafter
 

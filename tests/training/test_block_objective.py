@@ -19,6 +19,7 @@ from headstart.heads.saving import save_head
 from headstart.llm import LLM
 from headstart.sampling.params import SamplingParams
 from headstart.training.block_objective import BlockObjective, block_decay
+from headstart.training.losses import LossName
 from headstart.training.making import HeadName, HeadSettings, trunk_of
 from headstart.training.masks import Behind
 from headstart.training.recipe import train_head
@@ -86,6 +87,33 @@ def test_later_guesses_count_less() -> None:
         loss = BlockObjective(head, tables(), torch.arange(VOCAB), decay=decay).loss(batch)
         losses.append(loss.item())
     assert losses[0] < losses[2] < losses[1]
+
+
+@pytest.mark.parametrize("changes", [{}, {"markov_rank": 4, "confidence": True}], ids=str)
+def test_dpace_weighs_each_guess_by_the_whole_block(changes: dict[str, int]) -> None:
+    """A block whose first guesses are surely wrong owes the later ones half as much for each; its weights have no
+    gradient."""
+    head = block_head(scale=0.3, **changes)
+    batch = batch_of(head)
+
+    def parts(loss: LossName, decay: float) -> list[float]:
+        found = []
+        objective = BlockObjective(head, tables(), torch.arange(VOCAB), loss=loss, decay=decay)
+        for depth in (1, objective.depth):
+            objective.depth = depth
+            torch.manual_seed(3)
+            found.append(objective.loss(batch).item())
+        return found
+
+    first, whole = parts("dpace", 1.0)
+    plain_first, plain_whole = parts("ce", 1.0)
+    # A guess alone weighs between a half and one; in a block the first one carries those behind it as well.
+    assert 0.5 * plain_first <= first <= plain_first
+    assert first < whole
+    assert whole != pytest.approx(plain_whole)
+    objective = BlockObjective(head, tables(), torch.arange(VOCAB), loss="dpace")
+    objective.loss(batch).backward()  # type: ignore[no-untyped-call]
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in head.parameters())
 
 
 def test_blocks_at_any_spacing_teach_the_same_in_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:

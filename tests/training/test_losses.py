@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from headstart.training import losses
-from headstart.training.losses import ROW_LOSSES, kl_then_acceptance, soft_cross_entropy, sum_by_rows, total_variation
+from headstart.training.losses import (
+    ROW_LOSSES,
+    block_weights,
+    kl_then_acceptance,
+    soft_cross_entropy,
+    sum_by_rows,
+    total_variation,
+)
 from headstart.training.vocabulary import choose_draft_vocabulary
 
 P = torch.tensor([[0.5, 0.3, 0.2], [0.9, 0.1, 0.0]])
@@ -75,3 +84,20 @@ def test_rows_by_slices_have_the_loss_and_gradients_of_all_at_once(
     if rows:
         torch.testing.assert_close(head.grad, expected[1])
     assert unused.grad is None
+
+
+def test_guesses_of_a_block_weigh_what_the_block_owes_them() -> None:
+    """D-PACE's equation 8, sum by sum and product by product; nothing counts behind the end of the text."""
+    torch.manual_seed(0)
+    accepted = torch.rand(3, 5)
+    exists = torch.ones(3, 5, dtype=torch.bool)
+    exists[1, 3:] = False
+    weights = block_weights(accepted, exists)
+    for block in range(3):
+        reached = [
+            math.prod(0.5 + 0.5 * float(accepted[block, i]) for i in range(m + 1)) if exists[block, m] else 0.0
+            for m in range(5)
+        ]
+        assert weights[block].tolist() == pytest.approx([sum(reached[depth:]) for depth in range(5)], rel=1e-5)
+    assert not weights[1, 3:].any()
+    assert torch.equal(block_weights(torch.ones(4), torch.ones(4)), torch.tensor([4.0, 3.0, 2.0, 1.0]))

@@ -314,6 +314,9 @@ def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus
         ("medusa", HeadSettings(dropout=0.1), "dropout is a setting of eagle3, p-eagle, eagle"),
         ("eagle3", HeadSettings(causal=True), "causal is a setting of dflash"),
         ("pass", HeadSettings(init=Path("head")), "init is a setting of"),
+        ("eagle3", HeadSettings(spacing=3), "spacing is a setting of dflash, dspark, jetspec"),
+        ("dflash", HeadSettings(spacing=0), "spacing is 0; give a number of tokens"),
+        ("eagle3", HeadSettings(loss="dpace"), "dpace weighs the guesses of a block; for eagle3 choose ce, tv or lk"),
     ],
 )
 def test_a_setting_that_a_head_does_not_use_is_refused_before_the_target_is_loaded(

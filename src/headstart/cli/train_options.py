@@ -46,6 +46,7 @@ class LossChoice(StrEnum):
     CE = "ce"
     TV = "tv"
     LK = "lk"
+    DPACE = "dpace"
 
 
 class OptimiserChoice(StrEnum):
@@ -273,7 +274,8 @@ class HeadOptions:
         LossChoice,
         typer.Option(
             help="ce: cross-entropy to the target's distribution. tv: the rate of rejections; lk: from the one to the "
-            "other (both for drafts that are sampled).",
+            "other (both for drafts that are sampled). dpace: ce, with the guesses of a dflash block weighed by "
+            "how likely the block gets there.",
             rich_help_panel=HEAD,
         ),
     ] = LossChoice.CE

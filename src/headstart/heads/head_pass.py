@@ -296,6 +296,17 @@ class BlockHeadPass(CachingHeadPass, Protocol):
         """
         ...
 
+    def growth(self, width: int, ids: IntArray, ends: bool) -> Growth | None:
+        """What makes whole drafts of one pass; None where that is left to the drafter.
+
+        Args:
+            width: best tokens of each depth that may be guessed, or where they are ``chained`` as of ``HeadPass``.
+            ids: as of ``HeadPass``.
+            ends: a head that is ``confident`` ends drafts, where the chain of its best guesses is less likely to be
+                accepted than a path must be.
+        """
+        ...
+
 
 class ParallelHeadsPass(Protocol):
     """Runs heads that say several tokens at once."""

@@ -8,7 +8,7 @@ a guess is worth nothing after a wrong one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from headstart.heads.block import BlockHead
 from headstart.heads.saving import save_head
 from headstart.heads.tables import TargetTables
 from headstart.layers.rotary import RotaryTable
-from headstart.training.losses import LossName
+from headstart.training.losses import LossName, block_weights
 from headstart.training.masks import Behind, sees_text
 from headstart.training.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart.training.states import Batch, shift
@@ -68,13 +68,35 @@ class BlockObjective:
         losses = StepLosses(self.head, self._teacher, batch, self._loss, self._decay, text_tokens)
         behind = Behind.places(batch, batch.guessed(0) & among)
         states = self._states(batch, behind)
+        places = [losses.places(depth) & among for depth in range(self.depth)]
+        said = [
+            self._with_before(batch, depth, of_depth, behind.at(states[:, :, depth], of_depth))
+            for depth, of_depth in enumerate(places)
+        ]
+        say = partial(self._logits, text_tokens)
+        sure = self._confidence if self.head.config.confidence else None
+        weights = self._weights(losses, batch, places, said, say) if self._loss == "dpace" else None
         total = torch.zeros((), device=batch.tokens.device)
-        for depth in range(self.depth):
-            places = losses.places(depth) & among
-            said = self._with_before(batch, depth, places, behind.at(states[:, :, depth], places))
-            sure = self._confidence if self.head.config.confidence else None
-            total = total + spacing * losses.loss(depth, places, said, partial(self._logits, text_tokens), sure)
+        for depth, (of_depth, its_states) in enumerate(zip(places, said, strict=True)):
+            its_weights = None if weights is None else weights[..., depth][of_depth]
+            total = total + spacing * losses.loss(depth, of_depth, its_states, say, sure, its_weights)
         return total
+
+    def _weights(
+        self,
+        losses: StepLosses,
+        batch: Batch,
+        places: Sequence[Tensor],
+        said: Sequence[Tensor],
+        say: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """[pack, position, depth] of the guesses of the block at each place, by how likely all of them are accepted;
+        what the head cannot say never is."""
+        accepted = torch.zeros(*batch.tokens.shape, self.depth, device=batch.tokens.device)
+        for depth, (of_depth, states) in enumerate(zip(places, said, strict=True)):
+            accepted[..., depth][of_depth] = losses.accepted(depth, of_depth, states.detach(), say)
+        exists = torch.stack([batch.guessed(depth) for depth in range(self.depth)], dim=-1)
+        return block_weights(accepted, exists)
 
     @torch.no_grad()
     def held_out(self, batch: Batch) -> HeldOut:

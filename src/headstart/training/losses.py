@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-LossName = Literal["ce", "tv", "lk"]
+LossName = Literal["ce", "tv", "lk", "dpace"]
 RowLoss = Callable[[Tensor, Tensor], Tensor]
 """Draft logits and target probabilities, both [row, draft vocab] -> [row]."""
 
@@ -43,7 +43,28 @@ ROW_LOSSES: dict[LossName, RowLoss] = {
     "ce": soft_cross_entropy,
     "tv": total_variation,
     "lk": kl_then_acceptance,
+    "dpace": soft_cross_entropy,
 }
+"""By name; "dpace" also weighs the guesses of a block by ``block_weights``."""
+_SMOOTHING = 0.5
+
+
+def block_weights(accepted: Tensor, exists: Tensor) -> Tensor:
+    """What each guess of a block adds to its length, in place of a fixed decay (D-PACE, arXiv:2605.18810, section 3,
+    equations 7 and 8).
+
+    The paper's confidence is what the draft gives the text's token; here it is what both laws have in common.
+
+    Args:
+        accepted: [..., depth] probability that a guess is accepted if those before it were.
+        exists: bool [..., depth] whether the text goes on so far.
+
+    Returns:
+        [..., depth] over all guesses at or behind each, the product of all that lead there, each drawn halfway to one.
+    """
+    reached = ((1 - _SMOOTHING) * accepted + _SMOOTHING).cumprod(-1) * exists
+    return reached.flip(-1).cumsum(-1).flip(-1)
+
 
 _ROWS = 512
 """States whose logits are held at a time on a processor."""

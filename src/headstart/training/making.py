@@ -132,6 +132,8 @@ def require_used(name: HeadName, head: HeadSettings) -> None:
     for setting, users in _USERS.items():
         if getattr(head, setting) is not None and name not in users:
             raise ConfigError(f"{setting} is a setting of {', '.join(users)}; leave it out for {name}.")
+    if head.loss == "dpace" and name not in _BLOCK_NAMES:
+        raise ConfigError(f"the loss dpace weighs the guesses of a block; for {name} choose ce, tv or lk.")
     if head.spacing is not None and head.spacing < 1:
         raise ConfigError(f"spacing is {head.spacing}; give a number of tokens, 1 or more.")
     if name == "draft-model" or head.layers is None:

@@ -16,6 +16,8 @@ from headstart.training.losses import ROW_LOSSES, LossName, sum_by_rows
 from headstart.training.states import Batch, shift
 from headstart.training.text_lessons import BatchTextTokens
 
+_ROWS = 2048
+"""States that are looked at together without gradients."""
 _UNSEEN = -1e4
 """Logit of a token that cannot be."""
 
@@ -149,6 +151,7 @@ class StepLosses:
         states: Tensor,
         say: Callable[[Tensor], Tensor],
         confidence: Callable[[Tensor], Tensor] | None = None,
+        weights: Tensor | None = None,
     ) -> Tensor:
         """Weighted share of one depth.
 
@@ -157,20 +160,32 @@ class StepLosses:
             say: their logits, [place, draft vocab] of some of ``states``.
             confidence: logits [place] of how likely guesses are accepted, learnt as well: drawn from the head's law, a
                 guess is with the probability that this and the target's law have in common.
+            weights: [place] of the guesses; None: the decay of this depth.
         """
         laws = shift(self._row_of, 1 + depth, 0)[places]
+        weights = torch.full(laws.shape, self._decay**depth, device=laws.device) if weights is None else weights
 
         def of_rows(states: Tensor, rows: slice) -> Tensor:
             own = laws[rows]
-            unseen = None if self._unseen is None else self._unseen[own]
-            logits = _hide(say(states).float(), unseen)
-            loss = self._row_loss(logits, self._probs[own]).sum()
-            if confidence is None:
-                return loss
-            accepted = torch.minimum(logits.detach().softmax(-1), self._probs[own]).sum(-1).clamp(0, 1)
-            return loss + F.binary_cross_entropy_with_logits(confidence(states), accepted, reduction="sum")
+            logits = self._logits(say, states, own)
+            loss = self._row_loss(logits, self._probs[own])
+            if confidence is not None:
+                accepted = _in_common(logits.detach(), self._probs[own])
+                loss = loss + F.binary_cross_entropy_with_logits(confidence(states), accepted, reduction="none")
+            return (weights[rows] * loss).sum()
 
-        return self._decay**depth * sum_by_rows(of_rows, states, self._parameters, self._made) / self._scale
+        return sum_by_rows(of_rows, states, self._parameters, self._made) / self._scale
+
+    @torch.no_grad()
+    def accepted(self, depth: int, places: Tensor, states: Tensor, say: Callable[[Tensor], Tensor]) -> Tensor:
+        """[place] what the head's law and the target's have in common; arguments as ``loss``."""
+        laws = shift(self._row_of, 1 + depth, 0)[places]
+        parts = zip(torch.split(states, _ROWS), torch.split(laws, _ROWS), strict=True)
+        return torch.cat([_in_common(self._logits(say, part, own), self._probs[own]) for part, own in parts])
+
+    def _logits(self, say: Callable[[Tensor], Tensor], states: Tensor, laws: Tensor) -> Tensor:
+        """float32 [place, draft vocab + token] after ``states``, of guesses that ``laws`` [place] are the laws of."""
+        return _hide(say(states).float(), None if self._unseen is None else self._unseen[laws])
 
 
 class Chains:
@@ -208,6 +223,11 @@ class Chains:
 
     def result(self) -> HeldOut:
         return HeldOut(len(self._alive), torch.stack(self._right).cpu(), torch.stack(self._accepted).cpu())
+
+
+def _in_common(logits: Tensor, probs: Tensor) -> Tensor:
+    """[row] how likely what is drawn from ``logits`` is accepted."""
+    return torch.minimum(logits.softmax(-1), probs).sum(-1).clamp(0, 1)
 
 
 def _hide(logits: Tensor, unseen: Tensor | None) -> Tensor:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stretch_cases import ONE_PASS, Counted, mapped_head
-
-from headstart.heads.saving import save_head
+from stretch_cases import Counted, save_heads
 
 
 @pytest.fixture(scope="module")
 def head_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("head")
-    save_head(mapped_head(), directory)
-    save_head(mapped_head(slots=5, mask_token_id=6), directory / ONE_PASS)
+    save_heads(directory)
     return directory
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from native_cases import native, small_config
+from test_native_block_heads import VARIANTS, random_block
 from test_native_heads import VOCAB, random_head, tables
 
 from headstart.backends.native.loader import load_library
@@ -23,6 +24,7 @@ from headstart.engine.outputs import SequenceStats
 from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence as Decoded
 from headstart.heads.eagle import EagleHead
+from headstart.heads.saving import save_head
 from headstart.heads.tables import TargetTables
 from headstart.models.config import ModelConfig
 from headstart.runner import ModelRunner
@@ -34,8 +36,8 @@ ISA = "" if load_library() is None else load_library().isa  # type: ignore[union
 TIMED = {"seconds", "draft_seconds", "target_seconds", "prefill_seconds", "draft_prefill_seconds"}
 HIDDEN = 96
 DRAFTERS = ("none", "suffix", "eagle3", "auto")
-ONE_PASS = "p-eagle"
-"""Makes its trees of one pass; otherwise it is as ``eagle3``."""
+ONE_PASS = ("p-eagle", "dflash", "dspark")
+"""Make their trees of one pass; otherwise they are as ``eagle3``."""
 
 
 def mapped_tables() -> TargetTables:
@@ -51,12 +53,21 @@ def mapped_head(**changes: object) -> EagleHead:
     return head
 
 
+def save_heads(directory: Path) -> None:
+    """An EAGLE-3 head, and in directories of their own those of ``ONE_PASS``."""
+    save_head(mapped_head(), directory)
+    save_head(mapped_head(slots=5, mask_token_id=6), directory / "p-eagle")
+    save_head(random_block(), directory / "dflash")
+    save_head(random_block(**VARIANTS["dspark"]), directory / "dspark")
+
+
 def options_of(drafter: str, head: Path) -> dict[str, object]:
     few = {"min_probability": 0.0, "draft_tokens": 4, "width": 3, "precision": "bf16"}
     if drafter == "eagle3":
         return {"model": str(head), **few}
-    if drafter == ONE_PASS:
-        return {"model": str(head / ONE_PASS), **few}
+    if drafter in ONE_PASS:
+        # A confidence ends drafts where there is a bound.
+        return {"model": str(head / drafter), **few, "min_probability": 0.003 if drafter == "dspark" else 0.0}
     if drafter == "auto":
         return {"drafters": "suffix+eagle3", "model": str(head), "drafter_options": {"eagle3": few}}
     return {}

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.formats import LINEARS, level_bits, linears_of
-from headstart.backends.native.heads import NativeLinear
+from headstart.backends.native.linear import NativeLinear
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend

@@ -32,7 +32,7 @@ from headstart.backends.native.formats import (
     computed_in,
     nearest_forms,
 )
-from headstart.backends.native.heads import NativeLinear
+from headstart.backends.native.linear import NativeLinear
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_model import PackedModel
 from headstart.backends.native.packing import read_matrix

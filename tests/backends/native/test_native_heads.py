@@ -11,7 +11,8 @@ import torch
 from native_cases import isa_params, needs_native, on_grids, small_config
 from torch import Tensor
 
-from headstart.backends.native.heads import NativeEaglePass, NativeLinear, best_tokens, native_kit, supports_head
+from headstart.backends.native.heads import NativeEaglePass, supports_head
+from headstart.backends.native.linear import NativeLinear, best_tokens, native_kit
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.masked_pass import NativeMaskedPass
 from headstart.backends.native.precision import Precision

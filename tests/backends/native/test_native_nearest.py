@@ -26,7 +26,7 @@ from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, write_llama
 from headstart.backends.native import packed_model
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.formats import BF16, EIGHT, FINE, FOUR, KINDS, OWN, nearest_forms
-from headstart.backends.native.heads import NativeLinear
+from headstart.backends.native.linear import NativeLinear
 from headstart.backends.native.loader import load_library
 from headstart.backends.torch.backend import TorchBackend
 from headstart.enumerations import Precision

@@ -38,7 +38,7 @@ from headstart.backends.native.formats import (
     nearest_forms,
     single_form,
 )
-from headstart.backends.native.heads import NativeLinear
+from headstart.backends.native.linear import NativeLinear
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_model import PackedModel
 from headstart.backends.native.precision import PRECISIONS, Precision

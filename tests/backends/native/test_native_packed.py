@@ -6,7 +6,7 @@ import pytest
 import torch
 from native_cases import isa_params
 
-from headstart.backends.native.heads import NativeLinear
+from headstart.backends.native.linear import NativeLinear
 from headstart.backends.native.loader import load_library
 from headstart.models.weights import LinearWeights
 

@@ -48,7 +48,7 @@ from toys import run_all, toy_sequence
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 
 
-@pytest.mark.parametrize("drafter", [*DRAFTERS, ONE_PASS])
+@pytest.mark.parametrize("drafter", [*DRAFTERS, *ONE_PASS])
 @pytest.mark.parametrize("max_tokens", [1, 2, 7, 90])
 def test_a_lone_request_is_told_the_same(
     drafter: str, max_tokens: int, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch

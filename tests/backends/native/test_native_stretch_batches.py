@@ -33,7 +33,7 @@ from toys import run_all, toy_sequence
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 
 
-@pytest.mark.parametrize("drafter", [*DRAFTERS, ONE_PASS])
+@pytest.mark.parametrize("drafter", [*DRAFTERS, *ONE_PASS])
 @pytest.mark.parametrize("together", [2, 6])
 def test_requests_that_decode_together_are_told_the_same(
     drafter: str, together: int, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch

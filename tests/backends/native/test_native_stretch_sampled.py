@@ -41,7 +41,7 @@ def params(law: dict[str, float], seed: int, max_tokens: int = 70) -> SamplingPa
     return SamplingParams(**law, seed=seed, max_tokens=max_tokens)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("drafter", [*DRAFTERS, ONE_PASS])
+@pytest.mark.parametrize("drafter", [*DRAFTERS, *ONE_PASS])
 @pytest.mark.parametrize("law", LAWS, ids=str)
 def test_a_lone_request_draws_the_same(
     drafter: str, law: dict[str, float], head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch

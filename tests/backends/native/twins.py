@@ -64,13 +64,21 @@ PAIRS = {
     ),
     "tree growth": Pair(
         ("drafting/head_drafters/head_trees.py",),
-        ("rounds/draft.h",),
+        ("rounds/draft.h", "rounds/growing_tree.h"),
         ("drafting/head_drafters/test_grown_trees.py",),
     ),
     "trees of one pass": Pair(
         ("drafting/head_drafters/marginal_trees.py",),
         ("rounds/likeliest_paths.h",),
         ("drafting/head_drafters/test_grown_trees.py::test_grown_trees_are_those_of_steps",),
+    ),
+    "block factors": Pair(
+        ("drafting/head_drafters/dflash.py", "backends/torch/block_factors.py"),
+        ("rounds/block_factors.h",),
+        (
+            "drafting/head_drafters/test_grown_trees.py::test_grown_trees_are_those_of_steps",
+            "drafting/head_drafters/test_grown_trees.py::test_a_confidence_ends_drafts_of_each_sequence_where_it_should",
+        ),
     ),
     "noise ranking": Pair(
         ("drafting/head_drafters/noise_ranking.py",),

@@ -140,7 +140,7 @@ def test_a_tree_of_as_many_rows_as_a_path_has_bits() -> None:
     chain, bush = list(range(-1, 63)), [-1, *[max(row - 3, 0) for row in range(1, 64)]]
     for parents in (chain, bush):
         run(pair, storages, make_pass([Rows(random_tokens(64, seed=1), 20, table, parents)]), times=3)
-    assert pair.recorder.replayed == 5
+    assert pair.recorder.replayed == 6  # all but the prompt, which has this shape, too
 
 
 def test_a_text_that_grows_past_a_bound_of_keys() -> None:
@@ -229,9 +229,14 @@ def test_storages_do_not_share_recordings() -> None:
 
 
 def test_the_shape_is_the_least_grid_that_holds_the_rows() -> None:
+    """Rows are padded by powers of four up to 64 in all, by powers of two beyond."""
     parts = [Rows(random_tokens(5), 100, range(60)), Rows([3], 125, range(60)), Rows([3], 3, range(60))]
-    assert PassShape.of(make_pass(parts, logit_rows=[0, 5, 6], taps=(3, 1)), 4) == (4, 8, 128, 4, 0, (3, 1), 4)
-    assert PassShape.of(make_pass(parts[:2]), 4) == (2, 8, 128, 8, 0, (), 4)
+    assert PassShape.of(make_pass(parts, logit_rows=[0, 5, 6], taps=(3, 1)), 4) == (4, 16, 128, 4, 0, (3, 1), 4)
+    assert PassShape.of(make_pass(parts[:2]), 4) == (2, 16, 128, 16, 0, (), 4)
+    many = make_pass([*parts, *parts[1:]], logit_rows=[])
+    assert PassShape.of(many, 4) == (8, 8, 128, 0, 0, (), 4)
+    wide = [Rows(random_tokens(33), 0, range(60)), Rows(random_tokens(33), 0, range(60))]
+    assert PassShape.of(make_pass(wide), 4) == (2, 64, 128, 128, 0, (), 4)
     best = np.zeros(1, np.int32)
     one = make_pass([Rows([3], 128, range(60))], logit_rows=[], best_rows=best)
     assert PassShape.of(one, 4) == (1, 1, 256, 0, 1, (), 4)

@@ -9,10 +9,12 @@ import pytest
 import torch
 from drafting_toys import ToySequence
 from grown_toys import (
+    BLOCKS,
     CASES,
     DRAFT_VOCAB,
     GREEDY,
     HIDDEN,
+    SPEAKING,
     VARIANTS,
     VOCAB,
     assert_alike,
@@ -50,7 +52,7 @@ def test_of_heads_of_several_layers(variant: str, tmp_path: Path) -> None:
     assert assert_alike(both, [GREEDY] * 3, [DraftBudget(31, 9), DraftBudget(4, 2), DraftBudget(9, 5)])
 
 
-@pytest.mark.parametrize("variant", ["eagle3", "p-eagle"])
+@pytest.mark.parametrize("variant", SPEAKING)
 @pytest.mark.parametrize(
     "params",
     [
@@ -65,14 +67,14 @@ def test_with_the_noise_of_sampling_requests(params: SamplingParams, variant: st
     assert assert_alike(both, [params, GREEDY, params], budgets)
 
 
-@pytest.mark.parametrize("variant", ["eagle3", "p-eagle"])
+@pytest.mark.parametrize("variant", SPEAKING)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_in_every_precision(precision: str, variant: str, tmp_path: Path) -> None:
     both = drafters(tmp_path, variant, {"min_probability": 0.0, "precision": precision})
     assert assert_alike(both, [GREEDY] * 2, [DraftBudget(15, 5)] * 2)
 
 
-@pytest.mark.parametrize("variant", ["eagle3", "p-eagle"])
+@pytest.mark.parametrize("variant", SPEAKING)
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(temperature=1.0, top_k=20)])
 def test_tokens_of_the_text_that_the_head_lacks_are_guessed(
     params: SamplingParams, variant: str, tmp_path: Path
@@ -88,12 +90,31 @@ def test_tokens_of_the_text_that_the_head_lacks_are_guessed(
     assert not {token for tree in rounds(without, [params] * 3, budgets) for token in tree.tokens.tolist()} & lacking
 
 
-@pytest.mark.parametrize("variant", ["eagle3", "p-eagle"])
+@pytest.mark.parametrize("variant", SPEAKING)
 def test_tokens_that_the_target_lacks_are_not_guessed(variant: str, tmp_path: Path) -> None:
     both = drafters(tmp_path, variant, {"min_probability": 0.0, "width": 40, "tree_nodes": 60}, vocab=30)
     grown = rounds(both[0], [GREEDY], [DraftBudget(60, 2)])
     assert all((tree.tokens < 30).all() for tree in grown)
     assert_alike(both, [GREEDY], [DraftBudget(60, 2)])
+
+
+@pytest.mark.parametrize("variant", [name for name, changes in BLOCKS.items() if "confidence" in changes])
+@pytest.mark.parametrize("params", [GREEDY, SamplingParams(temperature=1.0, top_k=20)])
+def test_a_confidence_ends_drafts_of_each_sequence_where_it_should(
+    variant: str, params: SamplingParams, tmp_path: Path
+) -> None:
+    options = {"min_probability": 0.002, "width": 5, "tree_nodes": 40}
+    budgets = [DraftBudget(40, 9)] * 3
+    both, surely = drafters(tmp_path, variant, options), drafters(tmp_path, variant, {**options, "confidence": False})
+    assert assert_alike(both, [params, GREEDY, params], budgets)
+    assert assert_alike(surely, [params, GREEDY, params], budgets)
+    depths = [
+        [max(tree.depths.tolist(), default=0) for tree in rounds(drafter, [params] * 3, budgets)]
+        for drafter in (both[0], surely[0])
+    ]
+    assert all(ended <= unended for ended, unended in zip(*depths, strict=True))
+    assert sum(map(int.__lt__, *depths)) > 3
+    assert len(set(depths[0])) > 1
 
 
 def test_a_draft_may_be_asked_for_again(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whole drafts of an EAGLE head in one native call (``src/rounds/draft.h``)."""
+"""Whole drafts of a head in one native call (``src/rounds/draft.h``)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,29 @@ from headstart.backends.native import library as c
 from headstart.backends.native.draft_cache import NativeDraftCache, PagePool
 from headstart.backends.native.library import Draft, Drafted, Head, Library
 from headstart.backends.native.packing import RopeTables, address, as_int32
+from headstart.heads.block import BlockConfig
 from headstart.heads.eagle import EagleConfig
 from headstart.heads.head_pass import DraftRoot, GrownTree, PathBounds, RowScores
 from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
 from headstart.passes import IntArray
 
 
-class MaskRows(NamedTuple):
-    """What a head reads behind the last true row that guesses several tokens in one pass."""
+class OnePass(NamedTuple):
+    """What a head reads behind the true rows that guesses several tokens in one pass."""
 
     slots: int
-    """Tokens that a pass guesses; masks are one fewer."""
-    token: int
-    features: Tensor
-    """float32 [features], in place of the target's states."""
+    """Tokens that a pass guesses."""
+    rows: int
+    """Masks, or rows of a block."""
+    mask_token: int
+    mask_features: Tensor | None = None
+    """float32 [features], in place of the target's states; None: masks are those of a block."""
+    block: c.Block | None = None
+
+    @property
+    def says_paths(self) -> bool:
+        """Whether the pass says all paths, not only what is the same in all of them."""
+        return self.block is None or not self.block.following
 
 
 class NativeHeadGrower:
@@ -66,19 +75,19 @@ class NativeGrowth:
         pages: of its caches.
         ropes: its tables.
         width, ids: see ``HeadPass.growth``.
-        masks: of a head that guesses several tokens in one pass.
+        one_pass: of a head that guesses several tokens in one; what it names has to live as long as this.
     """
 
     def __init__(
         self,
         library: Library,
         model: int,
-        config: EagleConfig,
+        config: EagleConfig | BlockConfig,
         pages: PagePool,
         ropes: RopeTables,
         width: int,
         ids: IntArray,
-        masks: MaskRows | None = None,
+        one_pass: OnePass | None = None,
     ) -> None:
         self._library = library
         self._model = model
@@ -88,18 +97,22 @@ class NativeGrowth:
         self._width = width
         self._ids = as_int32(ids)
         self._vocab = config.draft_vocab_size
-        self._masks = masks
-        self._rows = width if masks is None else masks.slots
+        self._one_pass = one_pass
+        self._at_once = one_pass is not None and one_pass.says_paths
+        self._rows = one_pass.slots if one_pass is not None and self._at_once else width
         """Of logits that are held of a sequence at most."""
         self._logits = torch.empty(0)
         self._draft = Draft(
             width=width,
-            state_tap=-1 if config.norm_output else config.num_layers,
+            state_tap=config.num_layers if isinstance(config, EagleConfig) and not config.norm_output else -1,
             target_ids=address(self._ids),
-            slots=0 if masks is None else masks.slots,
-            mask_token=0 if masks is None else masks.token,
-            mask_features=None if masks is None else masks.features.data_ptr(),
         )
+        if one_pass is not None:
+            self._draft.slots, self._draft.mask_token = one_pass.slots, one_pass.mask_token
+            if one_pass.mask_features is not None:
+                self._draft.mask_features = one_pass.mask_features.data_ptr()
+            if one_pass.block is not None:
+                self._draft.block = ctypes.pointer(one_pass.block)
         self._drafted = (Drafted * 0)()
 
     def grow(self, roots: Sequence[DraftRoot], bounds: PathBounds, scores: RowScores | None) -> list[GrownTree]:
@@ -114,7 +127,7 @@ class NativeGrowth:
             level = 0
             while self._rescore(len(roots), scores, level := level + 1):
                 self._run(level, level)
-                if self._masks is not None:
+                if self._at_once:
                     break
         grown = []
         for drafted, root, tree in zip(self._drafted, roots, trees, strict=False):
@@ -144,8 +157,7 @@ class NativeGrowth:
         # All room first: where the pages' memory grows, it moves.
         for root, positions in zip(roots, room, strict=True):
             rows = root.cache.rows + len(root.tokens) + positions
-            _cache_of(root).reserve(rows + root.depth * self._width)
-            self._ropes.reach(rows + root.depth)
+            self._make_room(root, rows)
         return [self._grower(draft, bound, *each) for each in zip(roots, room, asked, strict=True)]
 
     def _grower(
@@ -191,8 +203,7 @@ class NativeGrowth:
         if features.shape != (len(tokens), self._features) or features.dtype != np.float32 or not len(tokens):
             raise ValueError(f"features are {features.dtype} {features.shape}; float32 rows x features is needed")
         rows = cache.rows + len(tokens)
-        cache.reserve(rows + (root.depth - 1) * self._width)
-        self._ropes.reach(rows + root.depth)
+        self._make_room(root, rows)
         tree = np.empty((3, root.nodes), np.int32)
         drafted.cached, drafted.unread = cache.rows, len(tokens)
         drafted.depth, drafted.nodes = root.depth, root.nodes
@@ -203,13 +214,19 @@ class NativeGrowth:
         drafted.node_tokens, drafted.node_parents, drafted.node_scores = first, first + size, first + 2 * size
         return tree
 
+    def _make_room(self, root: DraftRoot, rows: int) -> None:
+        """For a draft behind so many true rows."""
+        more = root.depth * self._width if self._one_pass is None else self._one_pass.rows
+        _cache_of(root).reserve(rows + more)
+        self._ropes.reach(rows + max(root.depth, more))
+
     def _rescore(self, count: int, scores: RowScores, level: int) -> bool:
         """Put scores in the place of the logits that the level grows from, or all do; False where no tree goes on."""
         first, columns = 0, self._draft.columns
         logits = self._logits[: len(self._logits) // columns * columns].view(-1, columns)
         for place in range(count):
             rows = logits[first : (first := first + self._drafted[place].beams)]
-            levels = [rows] if self._masks is None else [rows[slot : slot + 1] for slot in range(len(rows))]
+            levels = [rows[slot : slot + 1] for slot in range(len(rows))] if self._at_once else [rows]
             for depth, own in enumerate(levels, level):
                 if len(own):
                     own.copy_(scores(place, own, depth))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headstart.backends.native.heads import FASTEST_PRECISION, NativeEaglePass, native_kit, supports_head
+from headstart.backends.native.block_pass import NativeBlockPass, supports_block
+from headstart.backends.native.heads import NativeEaglePass, supports_head
 from headstart.backends.native.library import Library
+from headstart.backends.native.linear import FASTEST_PRECISION, native_kit
 from headstart.backends.native.masked_pass import NativeMaskedPass
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.sampling import NativeRows
@@ -47,9 +49,11 @@ class NativeKit:
             return TorchKit().masked_pass(head, tables, precision)
         return NativeMaskedPass(head, tables, _named(precision), isa=self._library.isa)
 
-    def block_pass(self, head: BlockHead, tables: TargetTables, precision: str) -> BlockPass:
-        """See ``BackendKit``; its products in compiled code, its attention by PyTorch."""
-        return BlockPass(head, tables, self._products(precision))
+    def block_pass(self, head: BlockHead, tables: TargetTables, precision: str) -> NativeBlockPass | BlockPass:
+        """See ``BackendKit``; of a head that is left to PyTorch the products are compiled all the same."""
+        if supports_block(head.config) is not None:
+            return BlockPass(head, tables, self._products(precision))
+        return NativeBlockPass(head, tables, _named(precision), isa=self._library.isa)
 
     def parallel_pass(self, heads: ParallelHeads, tables: TargetTables, precision: str) -> ParallelPass:
         """See ``BackendKit``."""

@@ -59,6 +59,7 @@ class Pass(Structure):
         *((name, c_int32) for name in ("logit_stride", "lean", "memory_blocks")),
         *((name, c_void_p) for name in ("memory_lengths", "memory_tables")),
         ("experts", c_void_p),
+        *((name, c_int32) for name in ("context_rows", "both_ways")),
     )
 
 
@@ -122,6 +123,19 @@ class Drafted(Structure):
     )
 
 
+class Block(Structure):
+    """``HeadstartBlock``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("rows", "first_slot", "causal")),
+        ("following", c_void_p),
+        *((name, c_int32) for name in ("rank", "tokens")),
+        *((name, c_void_p) for name in ("before", "draft_ids", "sureness")),
+        ("sureness_bias", c_float),
+        ("sureness_reads_token", c_int32),
+    )
+
+
 class Draft(Structure):
     """``HeadstartDraft``."""
 
@@ -131,6 +145,7 @@ class Draft(Structure):
         *((name, c_void_p) for name in ("target_ids", "logits")),
         *((name, c_int32) for name in ("slots", "mask_token")),
         ("mask_features", c_void_p),
+        ("block", POINTER(Block)),
         ("drafted", POINTER(Drafted)),
     )
 

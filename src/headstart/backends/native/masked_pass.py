@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.backends.native.growth import MaskRows, NativeGrowth
+from headstart.backends.native.growth import NativeGrowth, OnePass
 from headstart.backends.native.heads import NativeEaglePass
 from headstart.backends.native.packing import as_float32
 from headstart.backends.native.precision import Precision
@@ -34,17 +34,16 @@ class NativeMaskedPass(NativeEaglePass):
         isa: str | None = None,
     ) -> None:
         super().__init__(head, tables, precision, threads, isa)
-        self._masks = MaskRows(
-            self.config.slots, self.config.mask_token_id, as_float32(head.mask_hidden.detach().flatten())
-        )
+        slots, self._mask_features = self.config.slots, as_float32(head.mask_hidden.detach().flatten())
+        self._masks = OnePass(slots, slots - 1, self.config.mask_token_id, self._mask_features)
 
     def guess(
         self, tokens: IntArray, features: Tensor, groups: Sequence[DraftRows], slots: int
     ) -> tuple[Tensor, Tensor]:
         """See ``MaskedHeadPass``."""
         masks, counts = slots - 1, [group.count for group in groups]
-        read = behind(tokens, counts, self._masks.token, masks)
-        mask_features = self._masks.features.expand(masks, -1)
+        read = behind(tokens, counts, self._masks.mask_token, masks)
+        mask_features = self._mask_features.expand(masks, -1)
         inputs = torch.cat([torch.cat((part, mask_features)) for part in torch.split(features.cpu(), counts)])
         ends = np.cumsum([count + masks for count in counts])
         wanted = (ends[:, None] - slots + np.arange(slots)).ravel().astype(np.int32)

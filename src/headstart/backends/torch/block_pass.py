@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backends.torch.attention import Layout, attend
+from headstart.backends.torch.block_factors import BlockFactors
 from headstart.backends.torch.draft_pool import (
     FEWEST_BLOCKS,
     RECORDED_BLOCKS,
@@ -69,20 +70,8 @@ class BlockPass:
         self.dtype, self.device = kit.dtype, kit.device
         self.slots = config.slots
         self.target_ids = head.target_ids.cpu()
-        self.chained = config.markov_rank > 0
-        if self.chained:
-            # The row behind the last one is for tokens that the head lacks.
-            rows = F.pad(head.markov_head.markov_w1.weight.detach(), (0, 0, 0, 1))
-            self._before = rows.to(kit.device, kit.dtype)
-            self._draft_ids = head.draft_ids.to(kit.device)
-            self._after = kit.linear(LinearWeights(head.markov_head.markov_w2.weight))
-        self.confident = config.confidence
-        if self.confident:
-            sureness = head.confidence_head.proj
-            self._confidence = LinearWeights(
-                sureness.weight.detach().to(kit.device, torch.float32),
-                sureness.bias.detach().to(kit.device, torch.float32),
-            )
+        self._factors = BlockFactors(head, kit)
+        self.chained, self.confident = self._factors.chained, self._factors.confident
         self._fuse = kit.linear(LinearWeights(head.fc.weight))
         self._context_norm = partial(_norm, head.hidden_norm.weight.detach().to(kit.device), config.norm_eps)
         self._norm = partial(_norm, head.norm.weight.detach().to(kit.device), config.norm_eps)
@@ -103,8 +92,7 @@ class BlockPass:
     def nbytes(self) -> int:
         """Of its matrices and its copy of the embedding."""
         ends = (self._fuse, self._context_heads, self._head, self._embedding)
-        chained = self._before.nbytes + self._after.nbytes if self.chained else 0
-        return chained + sum(layer.nbytes for layer in self._layers) + sum(part.nbytes for part in ends)
+        return self._factors.nbytes + sum(layer.nbytes for layer in self._layers) + sum(part.nbytes for part in ends)
 
     @property
     def row_bytes(self) -> int:
@@ -182,18 +170,16 @@ class BlockPass:
         logits = self._head(states).float()
         return states.view(len(tokens), slots, -1), logits.view(len(tokens), slots, -1)
 
-    @torch.inference_mode()
     def confidence(self, states: Tensor, tokens: Tensor) -> Tensor:
         """See ``BlockHeadPass``."""
-        if self.config.confidence_reads_token:
-            before = self._before[self._draft_ids[tokens.to(self._kit.device)]]
-            states = torch.cat((states, before.to(states.dtype)), dim=-1)
-        return F.linear(states.float(), self._confidence.weight, self._confidence.bias)[:, 0].sigmoid()
+        return self._factors.confidence(states, tokens)
 
-    @torch.inference_mode()
     def following(self, tokens: Tensor) -> Tensor:
         """See ``BlockHeadPass``."""
-        return self._after(self._before[self._draft_ids[tokens.to(self._kit.device)]]).float()
+        return self._factors.following(tokens)
+
+    def growth(self, width: int, ids: IntArray, ends: bool) -> None:
+        """Depth by depth."""
 
     def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
         """See ``best_tokens``."""

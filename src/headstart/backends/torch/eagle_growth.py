@@ -15,7 +15,7 @@ from torch import Tensor
 from headstart.backends.torch.draft_pool import PooledDraftCache
 from headstart.backends.torch.eagle_rows import EagleRows
 from headstart.backends.torch.recorder import Recorder, Recordings, Run
-from headstart.backends.torch.static_layout import padded
+from headstart.backends.torch.static_layout import coarsely_padded, padded
 from headstart.backends.torch.text_rows import TextRows
 from headstart.draft_tree import ROOT
 from headstart.heads.head_pass import DraftRoot, GrownTree, PathBounds, RowScores
@@ -150,7 +150,7 @@ class EagleGrowth:
         tokens = max(map(len, [root.text_tokens or () for root in roots]))
         return DraftShape(
             padded(len(roots)),
-            padded(rows, FEWEST_ROWS),
+            coarsely_padded(rows, FEWEST_ROWS),
             padded(keys, FEWEST_KEYS),
             padded(tokens, _FEWEST_TOKENS) if tokens else 0,
             depth,

@@ -15,7 +15,7 @@ from headstart.backends.torch.eagle_growth import FEWEST_KEYS, FEWEST_ROWS
 from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.backends.torch.eagle_rows import EagleRows
 from headstart.backends.torch.recorder import Recorder, Recordings, Run
-from headstart.backends.torch.static_layout import padded
+from headstart.backends.torch.static_layout import coarsely_padded, padded
 from headstart.heads.eagle import EagleHead
 from headstart.heads.head_pass import DraftRows
 from headstart.heads.tables import TargetTables
@@ -79,7 +79,7 @@ class MaskedPass(EaglePass):
         read = behind(tokens, counts, self.config.mask_token_id, masks)
         of_groups = np.split(read, np.cumsum([count + masks for count in counts])[:-1])
         states = np.split(features.numpy(), np.cumsum(counts)[:-1])
-        grid = (padded(len(groups)), padded(max(counts) + masks, FEWEST_ROWS), padded(max(reach), FEWEST_KEYS))
+        grid = (padded(len(groups)), coarsely_padded(max(counts) + masks, FEWEST_ROWS), padded(max(reach), FEWEST_KEYS))
 
         def recording() -> _RecordedGuess:
             rows = EagleRows(self, *grid, features.shape[1], {})

@@ -15,12 +15,14 @@ from headstart.backends.torch.mixers import sights_of
 from headstart.backends.torch.recorder import Recorder, Recordings, Run
 from headstart.backends.torch.staging import Staging
 from headstart.backends.torch.states import LayerStore
-from headstart.backends.torch.static_layout import LayoutTables, StaticLayout, padded
+from headstart.backends.torch.static_layout import LayoutTables, StaticLayout, coarsely_padded, padded
 from headstart.models.config import ModelConfig
 from headstart.passes import NO_STATES, IntArray, PassBatch, PassOutput, TapStates
 
 MOST_ROWS = 256
 """Of a grid; where more are computed, the processor keeps up."""
+_CHEAP_ROWS = 64
+"""Up to these, a pass hardly takes longer than one of a single row."""
 _PATH_BITS = 64
 """Rows of a sequence: one bit each in its rows' paths."""
 _MOST_SEQUENCES = 64
@@ -53,13 +55,18 @@ class PassShape(NamedTuple):
         if batch.inputs is not None or batch.memory_lengths is not None:
             return None
         counts = np.diff(batch.row_starts)
-        sequences, rows = padded(batch.num_sequences), padded(int(counts.max()))
+        sequences, most = padded(batch.num_sequences), int(counts.max())
+        rows = coarsely_padded(most)
+        rows = rows if sequences * rows <= _CHEAP_ROWS else padded(most)
         keys = padded(int((batch.cached_lengths + counts).max()), _FEWEST_KEYS)
         if rows > _PATH_BITS or sequences > _MOST_SEQUENCES or sequences * rows > MOST_ROWS:
             return None
         if sequences * keys > _MOST_KEYS:
             return None
-        wanted, best = (padded(len(each)) if len(each) else 0 for each in (batch.logit_rows, batch.best_rows))
+        wanted, best = (
+            min(coarsely_padded(len(each)), sequences * rows) if len(each) else 0
+            for each in (batch.logit_rows, batch.best_rows)
+        )
         return cls(sequences, rows, keys, wanted, best, batch.taps, depth)
 
 

@@ -121,3 +121,10 @@ def _keys_of(sight: Sight, keys: int, new: int) -> int:
 def padded(count: int, least: int = 1) -> int:
     """The least power of two that is no smaller than either."""
     return 1 << (max(count, least) - 1).bit_length()
+
+
+def coarsely_padded(count: int, least: int = 1) -> int:
+    """The least power of four that is no smaller than either: of what costs next to nothing, while each further shape
+    costs a recording."""
+    bits = (max(count, least) - 1).bit_length()
+    return 1 << (bits + bits % 2)

@@ -47,6 +47,7 @@ class DFlashDrafter(OnePassDrafter):
         self._pass = context.require_runner().backend.kit.block_pass(head, tables, options.precision)
         self._slots = self._pass.slots
         super().__init__(context, options, head, head.config.taps, self._pass, tables, options.text_vocabulary)
+        self._growth = self._pass.growth(options.width, self._ids(), options.confidence)
 
     def _read_rows(self, rows: Sequence[tuple[IntArray, Features]], groups: Sequence[DraftRows]) -> None:
         self._pass.read(torch.from_numpy(np.concatenate([features for _, features in rows])), groups)

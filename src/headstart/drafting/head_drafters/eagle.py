@@ -74,7 +74,7 @@ class Eagle2Drafter(HeadDrafter, GrowingDrafter):
 
     def __init__(self, context: DraftContext, options: DynamicEagleOptions) -> None:
         super().__init__(context, options, options.text_vocabulary)
-        self._begin_growth(self._pass, options.width)
+        self._growth = self._pass.growth(options.width, self._ids())
 
     @property
     def ranks(self) -> int:

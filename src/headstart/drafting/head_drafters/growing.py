@@ -13,7 +13,8 @@ from headstart.drafting.beam_trees import wide_budgets
 from headstart.drafting.head_drafters.head_trees import LOG_CONFIDENCE, path_bounds, pruned_trees
 from headstart.drafting.head_drafters.read_along import EAGER_ROWS, ReadingDrafter, SpeakingOptions
 from headstart.drafting.head_drafters.reading import Reading
-from headstart.heads.head_pass import DraftRoot, Growth, HeadGrower, HeadPass, MaskedHeadPass, StretchGrowth
+from headstart.heads.head_pass import DraftRoot, Growth, HeadGrower, StretchGrowth
+from headstart.passes import IntArray
 from headstart.stretch import Guesser, StretchDrafting, StretchLimits
 
 
@@ -23,10 +24,9 @@ class GrowingDrafter(ReadingDrafter):
     _options: SpeakingOptions
     _growth: Growth | None
 
-    def _begin_growth(self, running: HeadPass | MaskedHeadPass, width: int) -> None:
-        """Find out what makes whole drafts. ``width``: as of ``running.growth``."""
-        ids = np.where(self._target_ids < self._vocab_size, self._target_ids, -1)
-        self._growth = running.growth(width, ids)
+    def _ids(self) -> IntArray:
+        """int32 [draft vocab] target id of each draft id, -1 where the target has none."""
+        return np.where(self._target_ids < self._vocab_size, self._target_ids, -1).astype(np.int32)
 
     def _grown(
         self, growth: Growth, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]

@@ -19,13 +19,15 @@ from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, SequenceView, beam_of
 from headstart.drafting.beam_trees import wide_budgets
 from headstart.drafting.head_drafters.drawn_paths import drawn_tree, fitting_paths, law_of, laws_along, may_draw
+from headstart.drafting.head_drafters.growing import GrowingDrafter
 from headstart.drafting.head_drafters.head_trees import CONFIDENCE_RATES, Ids, path_bounds, pruned_trees
 from headstart.drafting.head_drafters.marginal_trees import likeliest_paths
 from headstart.drafting.head_drafters.noise_ranking import NoiseRanking
-from headstart.drafting.head_drafters.read_along import ReadingDrafter, SpeakingOptions
+from headstart.drafting.head_drafters.read_along import SpeakingOptions
 from headstart.drafting.head_drafters.reading import Reading
 from headstart.drafting.options import require
 from headstart.heads.block import MOST_SLOTS
+from headstart.stretch import StretchDrafting, StretchLimits
 
 MOST_DRAWS = 64
 
@@ -45,7 +47,7 @@ class OnePassOptions(SpeakingOptions):
         require(0 <= self.draws <= MOST_DRAWS, f"draws is {self.draws}; it must be 0 to {MOST_DRAWS}.")
 
 
-class OnePassDrafter(ReadingDrafter):
+class OnePassDrafter(GrowingDrafter):
     """One pass, then the likeliest paths; sub-classes say what the pass is."""
 
     grade_rates = CONFIDENCE_RATES
@@ -66,6 +68,9 @@ class OnePassDrafter(ReadingDrafter):
 
     def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         sequences = [sequence for sequence, _ in drafted]
+        # Compiled code makes point masses alone.
+        if self._growth is not None and not self._draws(sequences):
+            return self._grown(self._growth, drafted, budgets)
         wide = wide_budgets(sequences, budgets)
         slots = min(self._options.draft_tokens, self._slots, max(budget.depth for budget in wide))
         states, logits = self._say(drafted, slots)
@@ -92,6 +97,10 @@ class OnePassDrafter(ReadingDrafter):
         )
         trees = drawn | dict(zip(ranked, grown, strict=True))
         return [trees[place] for place in range(len(drafted))]
+
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
+        """See ``RunsInStretches``."""
+        return None if self._draws(sequences) else super().stretch(sequences, limits)
 
     def _draws(self, sequences: Sequence[SequenceView]) -> bool:
         """Whether paths are drawn for one of these."""

@@ -13,17 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.draft_tree import DraftTree
-from headstart.drafting.base import DraftBudget, SequenceView
+from headstart.drafting.base import SequenceView
 from headstart.drafting.context import DraftContext
-from headstart.drafting.head_drafters.growing import GrowingDrafter
 from headstart.drafting.head_drafters.head_source import open_head
 from headstart.drafting.head_drafters.one_pass import OnePassDrafter, OnePassOptions
 from headstart.drafting.head_drafters.reading import Features, Reading
 from headstart.heads.eagle import PARALLEL_KIND, EagleHead
 from headstart.heads.head_pass import DraftRows
 from headstart.passes import IntArray
-from headstart.stretch import StretchDrafting, StretchLimits
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ class PEagleOptions(OnePassOptions):
     pass
 
 
-class PEagleDrafter(OnePassDrafter, GrowingDrafter):
+class PEagleDrafter(OnePassDrafter):
     """One pass over what was not read yet, and masks."""
 
     Options = PEagleOptions
@@ -44,17 +41,7 @@ class PEagleDrafter(OnePassDrafter, GrowingDrafter):
         self._slots = head.config.slots
         super().__init__(context, options, head, head.config.taps, self._pass, tables, options.text_vocabulary)
         self._eps = None if head.config.norm_output else head.config.norm_eps
-        self._begin_growth(self._pass, options.width)
-
-    def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
-        # Compiled code makes point masses alone.
-        if self._growth is None or self._draws([sequence for sequence, _ in drafted]):
-            return super()._grow(drafted, budgets)
-        return self._grown(self._growth, drafted, budgets)
-
-    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
-        """See ``RunsInStretches``."""
-        return None if self._draws(sequences) else super().stretch(sequences, limits)
+        self._growth = self._pass.growth(options.width, self._ids())
 
     def _read_rows(self, rows: Sequence[tuple[IntArray, Features]], groups: Sequence[DraftRows]) -> None:
         self._pass.read(*_joined(rows), groups)

@@ -64,6 +64,10 @@ struct HeadstartPass {
   int32_t memory_blocks;
   const int32_t *memory_lengths, *memory_tables;
   double *experts;  // distinct experts that its rows call, on average over layers that have any; null: nobody asks
+  // Block heads: the first rows stand for the target's states, `inputs` are theirs [context_rows][features]. Keys and
+  // values are made of them in every layer, nothing else. They are sequences of their own.
+  int32_t context_rows;
+  int32_t both_ways;  // rows of a sequence see those behind them, too
 };
 
 // Rows of a matrix as a file keeps them: `kind` is the number of their type in GGUF, or from 100 on of a folder's
@@ -124,6 +128,22 @@ struct HeadstartDrafted {
   float *node_scores;                   // out, [nodes]: log-probabilities of their paths
 };
 
+// How a head guesses by blocks: the last token and masks, behind the target's states.
+struct HeadstartBlock {
+  int32_t rows, first_slot;  // of a block; the first that guesses
+  int32_t causal;            // rows see none behind them
+  // What a token adds to the logits of the next one: `following`, a linear layer, times the token's row of `before`
+  // [vocab][rank]. Null: nothing, so that all depths are guessed at once.
+  void *following;
+  int32_t rank, tokens;
+  const float *before;
+  const int32_t *draft_ids;  // [tokens] rows of target ids there, -1 where the head lacks them
+  // How sure it is of a guess, by its state [hidden] and, behind that, the token before [rank]; null: it does not say.
+  const float *sureness;
+  float sureness_bias;
+  int32_t sureness_reads_token;
+};
+
 // A draft of a head that grows from the likeliest paths, for several sequences side by side: level by level, or at once
 // where the head guesses several tokens in one pass.
 struct HeadstartDraft {
@@ -137,9 +157,10 @@ struct HeadstartDraft {
   const int32_t *target_ids;  // [vocab], -1 where the target has no such token
   // [sequences * width][columns] scratch, the beams of each sequence behind one another; with `slots` as many for each.
   float *logits;
-  int32_t slots, mask_token;   // tokens that one pass guesses, and what rows behind the last true one read in place of
-  const float *mask_features;  // one; [features] likewise. Slots 0: a pass for each level
-  HeadstartDrafted *drafted;   // [sequences]
+  int32_t slots, mask_token;    // tokens that one pass guesses, and what rows behind the last true one read in place of
+  const float *mask_features;   // one; [features] likewise. Slots 0: a pass for each level
+  const HeadstartBlock *block;  // null: masks are rows like others, which follow the true ones
+  HeadstartDrafted *drafted;    // [sequences]
 };
 
 // A drafter that copies what followed the end of the text where that stood before. Options as SuffixOptions has them.

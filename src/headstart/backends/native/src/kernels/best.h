@@ -6,18 +6,39 @@
 
 #include "vector_math.h"
 
-// The log of the sum of exp(x); NaN where any x is.
-static inline float log_sum_exp(const float *x, int size) {
+// The log of the sum of exp(x), the largest of which is `largest`; NaN where any x is.
+static inline float log_sum_exp(const float *x, int size, float largest) {
   const int whole = size & ~15;
   alignas(64) float tail[16];
   std::fill(std::copy(x + whole, x + size, tail), tail + 16, -INFINITY);
-  Lanes largest = load(tail);
-  for (int k = 0; k < whole; k += 16) largest = max(largest, load(x + k));
-  const Lanes top = splat(reduce_max(largest));
+  const Lanes top = splat(largest);
   // exp never gets as low as zero, so what is no logit is taken out.
   Lanes total = select_range(exp(load(tail) - top), 0, size - whole, splat(0.f));
   for (int k = 0; k < whole; k += 16) total = total + exp(load(x + k) - top);
-  return reduce_max(largest) + std::log(reduce_add(total));
+  return largest + std::log(reduce_add(total));
+}
+
+// Calls `insert(i)` for every x[i] > bar(), in order; that may raise the bar.
+template <class Bar, class Insert>
+static inline void above_bar(const float *x, int size, Bar &&bar, Insert &&insert) {
+  constexpr int kBlock = 64;
+  int k = 0;
+  for (; k + kBlock <= size; k += kBlock) {
+    const Lanes left = max(load(x + k), load(x + k + 16)), right = max(load(x + k + 32), load(x + k + 48));
+    if (reduce_max(max(left, right)) <= bar()) continue;
+    for (int i = k; i < k + kBlock; ++i)
+      if (x[i] > bar()) insert(i);
+  }
+  for (; k < size; ++k)
+    if (x[k] > bar()) insert(k);
+}
+
+// Where the largest of a row stands, the first of equals; 0 where it holds no number.
+static inline int largest_of_row(const float *x, int size) {
+  float largest = -INFINITY;
+  int at = 0;
+  above_bar(x, size, [&] { return largest; }, [&](int i) { largest = x[at = i]; });
+  return at;
 }
 
 // The `ranks` largest of a row, the first of equals first; ids and log-probabilities. Ranks past its size have id 0
@@ -30,17 +51,8 @@ static inline void best_of_row(const float *x, int size, int ranks, float *log_p
       log_probs[rank] = log_probs[rank - 1], ids[rank] = ids[rank - 1];
     log_probs[rank] = x[id], ids[rank] = id;
   };
-  constexpr int kBlock = 64;
-  int k = 0;
-  for (; k + kBlock <= size; k += kBlock) {
-    const Lanes left = max(load(x + k), load(x + k + 16)), right = max(load(x + k + 32), load(x + k + 48));
-    if (reduce_max(max(left, right)) <= log_probs[ranks - 1]) continue;
-    for (int i = k; i < k + kBlock; ++i)
-      if (x[i] > log_probs[ranks - 1]) insert(i);
-  }
-  for (; k < size; ++k)
-    if (x[k] > log_probs[ranks - 1]) insert(k);
-  const float total = log_sum_exp(x, size);
+  above_bar(x, size, [&] { return log_probs[ranks - 1]; }, insert);
+  const float total = log_sum_exp(x, size, log_probs[0]);
   for (int rank = 0; rank < ranks; ++rank) log_probs[rank] -= total;
 }
 

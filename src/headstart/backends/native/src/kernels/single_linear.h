@@ -15,6 +15,17 @@ class SingleLinear {
 
   // y[rows][outputs] = x[rows][inputs] . weights + bias. Null, or what is wrong.
   const char *run(int rows, const float *x, float *y) {
+    return run_each(rows, x, [&](int row, int count, int column, int columns, const float *out) {
+      for (int r = 0; r < count; ++r)
+        std::memcpy(y + static_cast<size_t>(row + r) * linear_.outputs + column, out + r * kColumns,
+                    columns * sizeof(float));
+    });
+  }
+
+  // The same: `finish(row, count, column, columns, out)` gets outputs [column, column + columns) of rows [row, row +
+  // count), kColumns floats from one row to the next, from the thread that computed them.
+  template <class Finish>
+  const char *run_each(int rows, const float *x, Finish &&finish) {
     for (int first = 0; first < rows; first += kRows) {
       const int count = std::min(kRows, rows - first);
       for (int row = 0; row < count; ++row) {
@@ -27,7 +38,7 @@ class SingleLinear {
       {
         if (omp_get_num_threads() == threads_) {
           UnitScope scope;
-          multiply(count, y + static_cast<size_t>(first) * linear_.outputs);
+          multiply(first, count, finish);
         } else {
           complete = false;
         }
@@ -59,17 +70,15 @@ class SingleLinear {
 
   static constexpr int kRows = 256;  // run together
 
-  void multiply(int rows, float *y) {
+  template <class Finish>
+  void multiply(int first, int rows, Finish &&finish) {
     const int thread = omp_get_thread_num();
     ReadAhead ahead(streams_[thread].data(), streams_[thread].size());
-    const auto copy = [&](int pair, int row, int count, const float *out) {
-      const int column = pair * kColumns, columns = std::min(kColumns, linear_.outputs - column);
-      for (int r = 0; r < count; ++r) {
-        float *to = y + static_cast<size_t>(row + r) * linear_.outputs + column;
-        std::memcpy(to, out + r * kColumns, columns * sizeof(float));
-      }
-    };
-    run_linear(kernel_, linear_, input_, rows, thread, ahead, deal_, copy);
+    run_linear(kernel_, linear_, input_, rows, thread, ahead, deal_,
+               [&](int pair, int row, int count, const float *out) {
+                 const int column = pair * kColumns;
+                 finish(first + row, count, column, std::min(kColumns, linear_.outputs - column), out);
+               });
   }
 
   int threads_;

@@ -87,7 +87,7 @@ struct QueryGrowth {
 struct AttentionLayer {
   const KvCache &cache;
   const PassLayout &layout;
-  const int32_t *positions;                      // [pass row]
+  const int32_t *positions, *sights;             // [pass row] its place; the last one that it sees
   int layer, window, chunk, key_dim, value_dim;  // window and chunk: 0 for none
   float scale, softcap;
   const DistanceBias &bias;
@@ -119,7 +119,7 @@ class AttentionTile {
         entries_((item.end_row - item.first_row) * item.heads),
         first_(layer.positions[item.first_row]) {
     for (int row = item_.first_row; row < item_.end_row; ++row) {
-      last_ = std::max(last_, layer_.positions[row]);
+      last_ = std::max(last_, layer_.sights[row]);
       first_ = std::min(first_, first_visible(row));
     }
     // Pages before `shared_` are read in place by every row, with the slot equal to the position.
@@ -250,7 +250,7 @@ class AttentionTile {
   void weigh(int entry, int chunk, int width) {
     const int row = row_of(entry);
     const int begin = std::max(first_visible(row) - chunk * kChunkKeys, 0);
-    const int end = std::min(layer_.positions[row] + 1 - chunk * kChunkKeys, width);
+    const int end = std::min(layer_.sights[row] + 1 - chunk * kChunkKeys, width);
     float *score = s_.scores + entry * kStride;
     layer_.ahead.ask(kLinesAnEntry);
     auto *weight = s_.weights + entry * kStride;

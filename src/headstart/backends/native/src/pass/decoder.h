@@ -40,6 +40,7 @@ enum class Entry {
   fused,   // a linear layer over embedding and feature, side by side (EAGLE-1); its output is the residual stream
   beside,  // attention reads both side by side, each normed; the feature is the residual stream (EAGLE-3)
   beside_normed,  // the same, and the normed feature is the residual stream
+  block,          // the token's embedding; of features every layer makes keys and values (DFlash)
 };
 
 struct DecoderLayer {
@@ -101,7 +102,7 @@ class Decoder {
       layer.linears[kCrossOutput] = lay_out(own + kCrossOutput * kParts, {s.hidden}, all_heads, attention);
     }
     if (is_head()) {
-      const int inputs = is_beside() ? s.features : 2 * s.hidden;
+      const int inputs = entry == Entry::fused ? 2 * s.hidden : s.features;
       const uint8_t form[kParts] = {4, 4, 4};
       fuse = lay_out(form, {s.hidden}, inputs, round_up(inputs, kPadding));
     }

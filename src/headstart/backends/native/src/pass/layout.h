@@ -13,6 +13,7 @@ struct SequenceLayout {
   const int32_t *blocks;
   bool straight;  // every row follows the row before it: logical position and slot are the same
 
+  int rows() const { return end_row - first_row; }
   int slot(int row) const { return cached + held + row - first_row; }  // logical
 };
 
@@ -39,6 +40,7 @@ class PassLayout {
     pages_per_block_ = pass.pages_per_block;
     if (const char *error = check(pass, tokens, layers)) return error;
     if (pass.paths && !pass.positions) return "rows with paths need positions";
+    if (pass.context_rows < 0 || pass.context_rows > pass.rows) return "there are more context rows than rows";
     positions_.resize(pass.rows);
     sequences_.clear(), path_begin_.assign(pass.rows, 0), path_.clear(), tree_span_ = 0;
     for (int s = 0; s < pass.sequences; ++s) {
@@ -62,6 +64,9 @@ class PassLayout {
         if (pass.positions && pass.positions[row] != positions_[row]) return "a position is not its parent's plus one";
         layout.straight &= parent == (row == layout.first_row ? -1 : row - 1);
       }
+      if (pass.context_rows > layout.first_row && pass.context_rows < layout.end_row)
+        return "a sequence has context rows and others";
+      if (pass.both_ways && !layout.straight) return "rows that see each other do not stand in a chain";
       if (!layout.straight && !pass.paths) add_paths(pass, layout);
       if (!layout.straight)
         tree_span_ = std::max(tree_span_,
@@ -71,6 +76,9 @@ class PassLayout {
     if (pass.row_starts[pass.sequences] != pass.rows) return "row_starts does not end at the number of rows";
     for (const int32_t position : positions_)
       if (position < 0 || position >= positions) return "a position is beyond the rope table";
+    sights_ = positions_;
+    for (const SequenceLayout &s : sequences_)
+      if (pass.both_ways) std::fill(&sights_[s.first_row], &sights_[s.first_row] + s.rows(), positions_[s.end_row - 1]);
     return nullptr;
   }
 
@@ -94,11 +102,14 @@ class PassLayout {
       std::fill(positions_.begin() + layout.first_row, positions_.begin() + layout.end_row, length - 1);
       sequences_.push_back(layout);
     }
+    sights_ = positions_;
     return nullptr;
   }
 
   // [row] of the pass.
   const int32_t *positions() const { return positions_.data(); }
+  // [row] of the pass: the last position that it sees.
+  const int32_t *sights() const { return sights_.data(); }
 
   const std::vector<SequenceLayout> &sequences() const { return sequences_; }
   const SequenceLayout &sequence_of(int row) const {
@@ -112,6 +123,14 @@ class PassLayout {
 
   int page(const SequenceLayout &sequence, int logical_page) const {
     return sequence.blocks[logical_page / pages_per_block_] * pages_per_block_ + logical_page % pages_per_block_;
+  }
+
+  // Where a panel of up to `most` rows ends: not among rows that see each other.
+  int end_of_panel(const HeadstartPass &pass, int first, int most) const {
+    const int end = std::min(first + most, pass.rows);
+    if (!pass.both_ways || end == pass.rows || end <= pass.context_rows) return end;
+    const int begin = sequence_of(end).first_row;
+    return begin > first ? begin : end;
   }
 
   // Adds the work of the rows [begin, end), by kv head.
@@ -138,39 +157,39 @@ class PassLayout {
   // every core has an L2 of its own and what one thread has read is far from another. Where a run would end inside an
   // item, the item is cut there, by rows or else by heads. Where that leaves threads idle, chunks are dealt one by one.
   // In order of item and chunk.
-  static void deal(std::vector<AttentionItem> &items, const int32_t *positions, int threads,
+  static void deal(std::vector<AttentionItem> &items, const int32_t *sights, int threads,
                    std::vector<AttentionPart> &parts) {
     parts.clear();
-    if (deal_items(items, positions, threads, parts)) return;
+    if (deal_items(items, sights, threads, parts)) return;
     parts.clear();
-    deal_chunks(items, positions, threads, parts);
+    deal_chunks(items, sights, threads, parts);
   }
 
  private:
-  static int keys_of(const AttentionItem &item, const int32_t *positions) {
-    return *std::max_element(positions + item.first_row, positions + item.end_row) + 1;
+  static int keys_of(const AttentionItem &item, const int32_t *sights) {
+    return *std::max_element(sights + item.first_row, sights + item.end_row) + 1;
   }
   // In products of a query and a key.
   static int64_t cost(const AttentionItem &item, int keys) {
     return static_cast<int64_t>(keys) * ((item.end_row - item.first_row) * item.heads + kPageReadEntries);
   }
-  static int64_t cost(const std::vector<AttentionItem> &items, const int32_t *positions) {
+  static int64_t cost(const std::vector<AttentionItem> &items, const int32_t *sights) {
     int64_t all = 0;
-    for (const AttentionItem &item : items) all += cost(item, keys_of(item, positions));
+    for (const AttentionItem &item : items) all += cost(item, keys_of(item, sights));
     return all;
   }
 
   // Each row, or each head, goes to the thread in whose share its middle lies. Gives whether the deal is good.
-  static bool deal_items(std::vector<AttentionItem> &items, const int32_t *positions, int threads,
+  static bool deal_items(std::vector<AttentionItem> &items, const int32_t *sights, int threads,
                          std::vector<AttentionPart> &parts) {
-    const int64_t all = cost(items, positions);
+    const int64_t all = cost(items, sights);
     std::vector<AttentionItem> whole;
     whole.swap(items);
     std::vector<int64_t> load(threads, 0);
     int64_t before = 0;
     for (const AttentionItem &item : whole) {
       const int rows = item.end_row - item.first_row, units = std::max(rows, item.heads);
-      const int64_t work = cost(item, keys_of(item, positions));
+      const int64_t work = cost(item, keys_of(item, sights));
       const auto thread_of = [&](int unit) {
         return static_cast<int>((before + work * (2 * unit + 1) / (2 * units)) * threads / all);
       };
@@ -184,7 +203,7 @@ class PassLayout {
           piece.first_head = item.first_head + unit, piece.heads = next - unit;
         parts.push_back({static_cast<int>(items.size()), -1, thread, item.kv_head});
         items.push_back(piece);
-        load[thread] += cost(piece, keys_of(piece, positions));
+        load[thread] += cost(piece, keys_of(piece, sights));
       }
       before += work;
     }
@@ -213,12 +232,12 @@ class PassLayout {
   }
 
   // Each chunk goes to the thread in whose share its middle lies.
-  static void deal_chunks(const std::vector<AttentionItem> &items, const int32_t *positions, int threads,
+  static void deal_chunks(const std::vector<AttentionItem> &items, const int32_t *sights, int threads,
                           std::vector<AttentionPart> &parts) {
-    const int64_t all = cost(items, positions);
+    const int64_t all = cost(items, sights);
     int64_t before = 0;
     for (int i = 0; i < static_cast<int>(items.size()); ++i) {
-      const int keys = keys_of(items[i], positions);
+      const int keys = keys_of(items[i], sights);
       for (int key = 0; key < keys; key += kChunkKeys) {
         const int64_t work = cost(items[i], std::min(kChunkKeys, keys - key));
         parts.push_back({i, key / kChunkKeys, static_cast<int>((before + work / 2) * threads / all), items[i].kv_head});
@@ -289,7 +308,7 @@ class PassLayout {
   }
 
   std::vector<SequenceLayout> sequences_;
-  std::vector<int32_t> positions_;  // [row]
+  std::vector<int32_t> positions_, sights_;  // [row]
   std::vector<int64_t> path_begin_;
   std::vector<int32_t> path_;
   int tree_span_ = 0;

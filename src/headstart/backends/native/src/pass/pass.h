@@ -21,6 +21,7 @@ class PassRunner {
     qkv_ = floats(round_up(m_.qkv, kColumns), qkv_stride_);
     input_ = packed(kPanelRows);
     mlp_input_ = m_.shape.parallel_residual ? packed(kPanelRows) : input_;
+    if (m_.entry == Entry::block) block_input_ = packed(kPanelRows);
     attended_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest());
     middle_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest());
     branch_ = floats(m_.hidden, branch_stride_);
@@ -61,7 +62,7 @@ class PassRunner {
     std::vector<AttentionItem> items;
     std::vector<AttentionPart> parts;
 
-    bool are_chunks() const { return parts.front().chunk >= 0; }
+    bool are_chunks() const { return !parts.empty() && parts.front().chunk >= 0; }
   };
 
   // What the rows of a pass see in attention of one kind, and what that is in the panel at hand.
@@ -75,7 +76,7 @@ class PassRunner {
   void share_out(const PassLayout &layout, AttentionWork &work, Each &&each) {
     work.items.clear();
     each([&](int from, int to) { layout.cut(first_ + from, first_ + to, m_.shape.heads, m_.kept_heads, work.items); });
-    PassLayout::deal(work.items, layout.positions(), m_.shape.threads, work.parts);
+    PassLayout::deal(work.items, layout.sights(), m_.shape.threads, work.parts);
     if (work.are_chunks() && work.parts.size() > part_capacity_) {
       part_capacity_ = work.parts.size();
       part_memory_ = AlignedBuffer(part_capacity_ * part_size() * sizeof(float));
@@ -84,7 +85,7 @@ class PassRunner {
 
   void share_out(Sight &sight) {
     if (pass_->layers > 1 || finished_.are_all())
-      share_out(sight.layout, sight.work, [&](auto &&add) { add(0, rows_); });
+      share_out(sight.layout, sight.work, [&](auto &&add) { add(context_, rows_); });
     if (!finished_.are_all() && finished_.count())
       share_out(sight.layout, sight.last_work, [&](auto &&add) {
         for (int i = 0, next; i < finished_.count(); i = next) {
@@ -108,6 +109,7 @@ class PassRunner {
   const KvCache *cache_ = nullptr;
   const HeadstartPass *pass_ = nullptr;
   int first_ = 0, rows_ = 0;  // of the panel
+  int context_ = 0;           // the first of its rows, which leave keys and values alone
   Sight text_, encoded_;      // the sequences' own tokens, and their encoder memories
   FinishedRows finished_;
   std::array<int32_t, kPanelRows> all_rows_;  // 0, 1, ...
@@ -120,6 +122,7 @@ class PassRunner {
   float *gates_ = nullptr;     // [panel row], where attention has a gate
   size_t x_stride_, qkv_stride_, branch_stride_, gate_stride_ = 0;
   PackedRows input_, mlp_input_;
+  PackedRows block_input_;  // context rows, the same in all layers, and behind them what attention reads of the others
   Activations attended_, middle_;
   std::vector<PackedRows> private_input_, private_mlp_input_;  // [thread], for passes of a row or two
   std::vector<float *> row_;                                   // [thread], one row of scratch
@@ -148,8 +151,9 @@ inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pa
   }
   head_->begin_pass(pass), finished_.begin_pass(pass);
   if (experts_) experts_->begin_pass();
-  for (first_ = 0; first_ < pass.rows; first_ += kPanelRows) {
-    rows_ = std::min(kPanelRows, pass.rows - first_);
+  for (first_ = 0; first_ < pass.rows; first_ += rows_) {
+    rows_ = text_.layout.end_of_panel(pass, first_, kPanelRows) - first_;
+    context_ = std::min(std::max(pass.context_rows - first_, 0), rows_);
     finished_.begin_panel(first_, rows_);
     share_out(text_);
     if (m_.shape.cross) share_out(encoded_);

@@ -15,12 +15,13 @@ class PassRunner::Worker {
         pass_(*runner.pass_),
         thread_(thread),
         threads_(m_.shape.threads),
-        rows_(runner.rows_),
-        panel_rows_(runner.all_rows_.data()) {}
+        rows_(runner.rows_ - runner.context_),
+        panel_rows_(runner.all_rows_.data() + runner.context_) {}
 
   void run() {
     read_on_from(0);
-    if (m_.is_head())
+    if (p_.context_) take_context();
+    if (m_.is_head() && m_.entry != Entry::block)
       enter();
     else
       embed();
@@ -38,6 +39,7 @@ class PassRunner::Worker {
 
  private:
   float *x(int row) const { return p_.x_ + row * p_.x_stride_; }
+  int pass_row(int row) const { return p_.first_ + panel_rows_[row]; }
   void barrier() {
     p_.barrier_.wait(phase_, [this] { ahead_.ask(kLinesWhileWaiting); });
   }
@@ -66,13 +68,13 @@ class PassRunner::Worker {
     const Lanes factor = splat(m_.shape.embedding_scale);
     my_rows(rows_, [&](int row) {
       float *to = x(row);
-      if (pass_.inputs) {
-        std::memcpy(to, pass_.inputs + static_cast<size_t>(p_.first_ + row) * size, size * sizeof(float));
+      if (pass_.inputs && !m_.is_head()) {
+        std::memcpy(to, features(row, size), size * sizeof(float));
       } else {
         load_embedding(row, to);
         for (int k = 0; k < m_.hidden; k += 16) store(to + k, load(to + k) * factor);
         if (!m_.learned.empty()) {
-          const int position = p_.text_.layout.positions()[p_.first_ + row];
+          const int position = p_.text_.layout.positions()[pass_row(row)];
           const float *place = m_.learned.data() + static_cast<size_t>(position) * size;
           for (int k = 0; k < size; ++k) to[k] += place[k];
         }
@@ -83,21 +85,37 @@ class PassRunner::Worker {
   }
 
   void load_embedding(int row, float *to) const {
-    m_.embedding.read(pass_.tokens[p_.first_ + row], m_.shape.hidden, m_.precision != Precision::fp32, to);
+    m_.embedding.read(pass_.tokens[pass_row(row)], m_.shape.hidden, m_.precision != Precision::fp32, to);
+  }
+
+  // Context rows of a block head: the target's states, fused and normed.
+  void take_context() {
+    fuse(p_.context_, p_.branch_, p_.branch_stride_, [&](int row, float *scratch) { return norm_parts(row, scratch); });
+    barrier();
+    my_rows(p_.context_, [&](int row) {
+      norm_row(m_.feature_norm, p_.branch_ + row * p_.branch_stride_, p_.row_[thread_]);
+      store_block_row(m_.layers[0].linears[kQkv], row);
+    });
+  }
+
+  // Packs the thread's row of scratch for attention, as row `row` of the panel.
+  void store_block_row(const PackedLinear &qkv, int row) const {
+    const int form = m_.form_of(qkv);
+    m_.kernels[form].store_row(p_.block_input_[form], row, p_.row_[thread_], qkv.padded_inputs);
   }
 
   // The rows of a draft head: features, fused with whatever else they bring, become the residual stream.
   void enter() {
     const int size = m_.shape.hidden;
     if (!m_.is_beside())
-      fuse([&](int row, float *scratch) {
+      fuse(rows_, p_.x_, p_.x_stride_, [&](int row, float *scratch) {
         load_embedding(row, scratch);
         std::memcpy(scratch + size, features(row, size), size * sizeof(float));
         std::fill(scratch + 2 * size, scratch + m_.fuse.padded_inputs, 0.f);
         return scratch;
       });
     else if (pass_.true_features)
-      fuse([&](int row, float *scratch) { return norm_parts(row, scratch); });
+      fuse(rows_, p_.x_, p_.x_stride_, [&](int row, float *scratch) { return norm_parts(row, scratch); });
     else
       my_rows(rows_, [&](int row) { std::memcpy(x(row), features(row, size), size * sizeof(float)); });
     barrier();
@@ -116,11 +134,10 @@ class PassRunner::Worker {
     };
   }
 
-  // x = the fusing layer over what `source` gives.
+  // to = the fusing layer over what `source` gives for `rows` rows.
   template <class Source>
-  void fuse(Source &&source) {
-    const Activations &input = pack(m_.fuse, p_.input_, p_.private_input_[thread_], rows_, source);
-    linear(m_.fuse, input, rows_, copy_columns(p_.x_, p_.x_stride_));
+  void fuse(int rows, float *to, size_t stride, Source &&source) {
+    linear(m_.fuse, pack(m_.fuse, p_.input_, p_.private_input_[thread_], rows, source), rows, copy_columns(to, stride));
   }
 
   const float *norm_parts(int row, float *scratch) const {
@@ -181,6 +198,14 @@ class PassRunner::Worker {
 
   const Activations &pack_attention_input(const DecoderLayer &layer, int index) {
     const PackedLinear &qkv = layer.linears[kQkv];
+    if (m_.entry == Entry::block) {
+      my_rows(rows_, [&](int row) {
+        norm_row(layer.norms[kAttentionNorm], x(row), p_.row_[thread_]);
+        store_block_row(qkv, p_.context_ + row);
+      });
+      barrier();
+      return p_.block_input_[m_.form_of(qkv)];
+    }
     if (index > 0 || !m_.is_beside())
       return pack_norm(qkv, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
     return pack(qkv, p_.input_, p_.private_input_[thread_], rows_,
@@ -208,8 +233,8 @@ class PassRunner::Worker {
         mlp_input = pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.mlp_input_, p_.private_mlp_input_[thread_]);
     };
     if (!narrows) pack_beside();
-    linear(layer.linears[kQkv], input, rows_, copy_columns(p_.qkv_, p_.qkv_stride_),
-           narrows ? queries_of_finished() : WantedFrom{});
+    linear(layer.linears[kQkv], input, p_.rows_, copy_columns(p_.qkv_, p_.qkv_stride_),
+           queries_from(narrows ? first_of_finished() : p_.context_));
     barrier();
     if (m_.shape.attention_gate) run_gate(layer, input, narrows);
     prepare_heads(layer);
@@ -218,7 +243,7 @@ class PassRunner::Worker {
     else
       store_keys_and_values<Bf16>(layer, index);
     barrier();
-    if (narrows && !narrow()) return;
+    if (!rows_ || (narrows && !narrow())) return;
     if (p_.latent_) take_queries(layer);
     attend(p_.text_, p_.latent_ ? latent_attention(index, layer, narrows) : attention(layer, index, narrows), narrows);
     barrier();
@@ -285,19 +310,17 @@ class PassRunner::Worker {
     barrier();
   }
 
-  // Nobody reads the queries of other rows.
-  WantedFrom queries_of_finished() const { return {m_.queries / kColumns, first_of_finished()}; }
-  int first_of_finished() const {
-    const int first = p_.finished_.count() ? p_.finished_.row(0) : round_up(rows_, kRowBlock);
-    return first / kRowBlock * kRowBlock;
-  }
+  // Nobody reads the queries of rows before this one.
+  WantedFrom queries_from(int row) const { return {m_.queries / kColumns, row / kRowBlock * kRowBlock}; }
+  int first_of_finished() const { return p_.finished_.count() ? p_.finished_.row(0) : round_up(p_.rows_, kRowBlock); }
 
   // From here on the rows are those that are finished, one behind the other; false where there are none. Others read
   // x behind the next barrier.
   bool narrow() {
     rows_ = p_.finished_.count(), panel_rows_ = p_.finished_.rows();
     if (thread_ == 0)
-      for (int i = 0; i < rows_; ++i) std::memmove(x(i), x(p_.finished_.row(i)), m_.hidden * sizeof(float));
+      for (int i = 0; i < rows_; ++i)
+        std::memmove(x(i), x(p_.finished_.row(i) - p_.context_), m_.hidden * sizeof(float));
     return rows_ > 0;
   }
 
@@ -353,7 +376,7 @@ class PassRunner::Worker {
     const Activations &rows =
         alike ? input : pack_norm(gate, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
     linear(gate, rows, rows_, copy_columns(p_.gates_, p_.gate_stride_),
-           narrows ? WantedFrom{gate.pairs, first_of_finished()} : WantedFrom{});
+           narrows ? WantedFrom{gate.pairs, first_of_finished() / kRowBlock * kRowBlock} : WantedFrom{});
     barrier();
   }
 
@@ -405,7 +428,7 @@ class PassRunner::Worker {
     const int written = 2 * m_.shape.kv_heads;
     const HeadRotation of_keys = rotation(layer, kKeyNorm);
     for (int head = written * thread_ / threads_; head < written * (thread_ + 1) / threads_; ++head)
-      for (int row = 0; row < rows_; ++row) {
+      for (int row = 0; row < p_.rows_; ++row) {
         ahead_.ask(kLinesAUnit);
         store_head<Cell>(of_keys, index, head, row);
       }
@@ -461,13 +484,17 @@ class PassRunner::Worker {
 
   const RopeTable *rope_of(const DecoderLayer &layer) const { return layer.rope < 0 ? nullptr : &m_.ropes[layer.rope]; }
 
-  const int32_t *places(bool narrowed) const { return narrowed ? p_.finished_.places() : p_.all_rows_.data(); }
+  // [row behind the context rows] its row at work.
+  const int32_t *places(bool narrowed) const {
+    return narrowed ? p_.finished_.places() + p_.context_ : p_.all_rows_.data();
+  }
 
   // Of the text: queries are those of all rows of the panel.
   AttentionLayer attention(const DecoderLayer &layer, int index, bool narrowed) {
     return {*p_.cache_,
             p_.text_.layout,
             p_.text_.layout.positions(),
+            p_.text_.layout.sights(),
             index,
             layer.window,
             layer.chunk,
@@ -479,8 +506,8 @@ class PassRunner::Worker {
             rotation(layer, kQueryNorm),
             p_.qkv_,
             p_.qkv_stride_,
-            p_.all_rows_.data(),
-            p_.first_,
+            p_.all_rows_.data() + p_.context_,
+            p_.first_ + p_.context_,
             p_.attended_,
             places(narrowed),
             m_.middle_kind(),
@@ -496,6 +523,7 @@ class PassRunner::Worker {
     return {*p_.cache_,
             p_.encoded_.layout,
             p_.encoded_.layout.positions(),
+            p_.encoded_.layout.sights(),
             index,
             0,
             0,
@@ -520,6 +548,7 @@ class PassRunner::Worker {
     return {*p_.cache_,
             p_.text_.layout,
             p_.text_.layout.positions(),
+            p_.text_.layout.sights(),
             index,
             layer.window,
             layer.chunk,

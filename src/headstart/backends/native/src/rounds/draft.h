@@ -1,17 +1,13 @@
 // A draft that grows level by level from the likeliest paths (Li et al. 2024, EAGLE-2, section 4), in one call; or from
-// one pass, where the head guesses several tokens in it (P-EAGLE, arXiv:2602.01469).
-//
-// Tree for tree what ConfidenceTrees of drafting/head_drafters/head_trees.py makes of the same logits: a path's
-// log-probability is a sum of floats from the root down, and of equal ones the shallower, then the earlier node is the
-// better. With masks likeliest_paths.h.
+// one pass, where the head guesses several tokens in it (P-EAGLE, arXiv:2602.01469; DFlash, arXiv:2602.06036).
 #pragma once
 #include <algorithm>
-#include <functional>
-#include <numeric>
 #include <vector>
 
 #include "../kernels/best.h"
 #include "../pass/pass.h"
+#include "block_factors.h"
+#include "growing_tree.h"
 #include "likeliest_paths.h"
 #include "noise_ranking.h"
 #include "text_vocabulary.h"
@@ -24,154 +20,165 @@ class Draft {
   const char *run(const KvCache &cache, const HeadstartDraft &draft, int first, int last) {
     if (first == 0)
       if (const char *error = read(cache, draft)) return error;
-    if (draft.slots) {
+    if (draft.slots && !is_chained(draft)) {
       if (last > 0) grow_at_once(draft);
       last = 0;
     }
     for (int level = std::max(first, 1); level <= last; ++level) {
       grow(draft, level);
-      if (std::all_of(trees_.begin(), trees_.end(), [](const Tree &tree) { return tree.beams.empty(); })) break;
-      if (const char *error = step(cache, draft, level)) return error;
+      if (std::all_of(trees_.begin(), trees_.end(), [](const GrowingTree &tree) { return tree.beams.empty(); })) break;
+      if (const char *error = draft.slots ? follow(draft, level) : step(cache, draft, level)) return error;
     }
-    for (int s = 0; s < draft.sequences; ++s) report(trees_[s], draft.drafted[s]);
+    for (int s = 0; s < draft.sequences; ++s) trees_[s].report(draft.drafted[s]);
     return nullptr;
   }
 
  private:
-  struct Node {
-    int token, parent, depth;
-    float score;
-  };
-  struct Beam {
-    int node, guessed_by;  // row of the last pass after which it was guessed
-  };
-  struct Tree {
-    int cached, held;  // true rows, and those of the draft behind them
-    int first_row;     // of its beams in the last pass
-    std::vector<Node> nodes;
-    std::vector<Beam> beams;     // nodes whose children come next; with masks a row for each depth
-    std::vector<int32_t> paths;  // [beam][level] logical slots that a beam sees
+  struct RankedRow {
+    int row;
+    const HeadstartTextTokens *text_tokens;
   };
 
-  // The true rows that are not in the cache yet, and masks behind them; each follows the one before it.
+  // Guesses depend on the ones before them, though one pass says all of them.
+  static bool is_chained(const HeadstartDraft &draft) { return draft.block && draft.block->following; }
+  static bool is_confident(const HeadstartDraft &draft) { return draft.block && draft.block->sureness; }
+
   const char *read(const KvCache &cache, const HeadstartDraft &draft) {
     trees_.resize(draft.sequences);
     rows_.clear(), inputs_.clear();
     for (int s = 0; s < draft.sequences; ++s) {
       const HeadstartDrafted &of = draft.drafted[s];
-      const int masks = std::max(std::min(draft.slots, of.depth) - 1, 0), said = static_cast<int>(rows_.wanted.size());
-      const size_t size = m_.shape.features;
-      for (int i = 0; i < of.unread + masks; ++i)
-        rows_.add(i < of.unread ? of.tokens[i] : draft.mask_token, of.cached + i, i ? rows_.count() - 1 : -1);
-      rows_.end_sequence(s, of.cached);
-      for (int row = rows_.count() - masks - 1; row < rows_.count(); ++row) rows_.wanted.push_back(row);
-      inputs_.insert(inputs_.end(), of.features, of.features + of.unread * size);
-      for (int i = 0; i < masks; ++i) inputs_.insert(inputs_.end(), draft.mask_features, draft.mask_features + size);
-      Tree &tree = trees_[s];
-      tree.cached = of.cached + of.unread, tree.held = 0, tree.first_row = said;
-      tree.nodes.clear(), tree.paths.clear(), tree.beams.assign(1 + masks, {-1, said});
+      trees_[s].begin(of, draft.slots ? std::min(draft.slots, of.depth) : of.depth);
+      add_true_rows(draft, s);
     }
+    if (draft.block) rows_.context = rows_.count();
+    for (int s = 0; s < draft.sequences && draft.block; ++s) add_block(draft, s);
     // It is the states of the rows that say tokens which the draft begins with.
-    if (const char *error = pass(cache, draft, 0)) return error;
+    const bool chained = is_chained(draft);
+    if (chained) said_.resize(rows_.wanted.size() * draft.columns);
+    float *const said = chained ? said_.data() : draft.logits;
+    if (const char *error = pass(cache, draft, 0, said)) return error;
     const size_t size = m_.shape.hidden;
     for (size_t i = 0; i < rows_.wanted.size(); ++i)
       std::memmove(&states_[i * size], &states_[rows_.wanted[i] * size], size * sizeof(float));
-    add_text_logits(draft);
+    add_text_logits(draft, said);
+    if (chained) {
+      for (GrowingTree &tree : trees_) tree.first_slot = tree.first_row;
+      return follow(draft, 0);
+    }
+    if (is_confident(draft)) end_where_unsure(draft);
     return nullptr;
+  }
+
+  // The true rows of a sequence that are not in the cache yet, and masks behind them; each follows the one before it.
+  void add_true_rows(const HeadstartDraft &draft, int s) {
+    const HeadstartDrafted &of = draft.drafted[s];
+    const int masks = draft.block ? 0 : std::max(std::min(draft.slots, of.depth) - 1, 0);
+    const size_t size = m_.shape.features;
+    for (int i = 0; i < of.unread + masks; ++i)
+      rows_.add(i < of.unread ? of.tokens[i] : draft.mask_token, of.cached + i, i ? rows_.count() - 1 : -1);
+    rows_.end_sequence(s, of.cached);
+    inputs_.insert(inputs_.end(), of.features, of.features + of.unread * size);
+    for (int i = 0; i < masks; ++i) inputs_.insert(inputs_.end(), draft.mask_features, draft.mask_features + size);
+    if (!draft.block) want(trees_[s], rows_.count() - masks - 1, masks + 1);
+  }
+
+  // The last token and masks. Rows behind those that are wanted matter where they are seen.
+  void add_block(const HeadstartDraft &draft, int s) {
+    const HeadstartBlock &block = *draft.block;
+    GrowingTree &tree = trees_[s];
+    const int first = rows_.count(), rows = block.causal ? block.first_slot + tree.max_depth : block.rows;
+    for (int i = 0; i < rows; ++i)
+      rows_.add(i ? draft.mask_token : tree.root, tree.cached + i, i ? rows_.count() - 1 : -1);
+    rows_.end_sequence(s, tree.cached);
+    want(tree, first + block.first_slot, tree.max_depth);
+  }
+
+  // Logits after these rows.
+  void want(GrowingTree &tree, int first, int count) {
+    tree.first_row = static_cast<int>(rows_.wanted.size()), tree.rows = count;
+    tree.beams.assign(1, {-1, tree.first_row, 0});
+    for (int row = first; row < first + count; ++row) rows_.wanted.push_back(row);
+  }
+
+  // Whether a tree goes on to the slot `slot`, for all that the head knows of its best chain.
+  bool is_sure(const HeadstartDraft &draft, GrowingTree &tree, int first_slot, int slot) {
+    const float *const state = &states_[static_cast<size_t>(first_slot + slot) * m_.shape.hidden];
+    tree.reached *= BlockFactors::chance(*draft.block, state, m_.shape.hidden, tree.best);
+    return tree.reached >= std::exp(static_cast<double>(draft.min_log_prob));
+  }
+
+  // Depths that are not worth a guess; the rows of the others stand one behind the other.
+  void end_where_unsure(const HeadstartDraft &draft) {
+    int kept = 0;
+    for (GrowingTree &tree : trees_) {
+      int slots = 0;
+      while (slots < tree.rows && is_sure(draft, tree, tree.first_row, slots)) ++slots;
+      std::memmove(draft.logits + static_cast<size_t>(kept) * draft.columns,
+                   draft.logits + static_cast<size_t>(tree.first_row) * draft.columns,
+                   static_cast<size_t>(slots) * draft.columns * sizeof(float));
+      tree.first_row = kept, tree.rows = slots, kept += slots;
+    }
   }
 
   // The likeliest paths by what the rows of the one pass say, each of its own depth.
   void grow_at_once(const HeadstartDraft &draft) {
-    const int vocab = m_.shape.vocab;
+    rank(draft, 1, true);
     for (int s = 0; s < draft.sequences; ++s) {
-      Tree &tree = trees_[s];
-      const HeadstartDrafted &of = draft.drafted[s];
-      const int slots = static_cast<int>(tree.beams.size());
-      const int columns = vocab + (of.text_tokens ? of.text_tokens->count : 0), ranks = std::min(draft.width, columns);
-      log_probs_.resize(slots * ranks), ids_.resize(slots * ranks);
-      for (int slot = 0; slot < slots; ++slot) {
-        float *const logits = draft.logits + static_cast<size_t>(tree.first_row + slot) * draft.columns;
-        if (of.sampling)
-          noise_ranking_.put(logits, 1, draft.columns, draft.target_ids, vocab, of.text_tokens, *of.sampling,
-                             of.root + slot + 1);
-        int32_t *const ids = &ids_[slot * ranks];
-        best_of_row(logits, columns, ranks, &log_probs_[slot * ranks], ids);
-        for (int rank = 0; rank < ranks; ++rank)
-          ids[rank] = ids[rank] < vocab ? draft.target_ids[ids[rank]] : of.text_tokens->tokens[ids[rank] - vocab];
-      }
-      paths_.find(
-          log_probs_.data(), ids_.data(), slots, ranks, of.nodes, draft.min_log_prob,
-          [&](int token, int parent, int depth, float score) { tree.nodes.push_back({token, parent, depth, score}); });
+      GrowingTree &tree = trees_[s];
+      const size_t first = static_cast<size_t>(tree.first_row) * draft.width;
+      paths_.find(&log_probs_[first], &tokens_[first], tree.rows, draft.width, draft.drafted[s].nodes,
+                  draft.min_log_prob, [&](int token, int parent, int, float score) { tree.add(token, parent, score); });
     }
   }
 
-  // The children of the beams, from what the last pass says after each; then the best of them are the beams.
+  // The likeliest tokens of all rows of logits, which are at `depth`, or each of a sequence's one deeper than the last.
+  void rank(const HeadstartDraft &draft, int depth, bool deepens) {
+    ranked_.clear();
+    for (int s = 0; s < draft.sequences; ++s) {
+      const GrowingTree &tree = trees_[s];
+      const HeadstartDrafted &of = draft.drafted[s];
+      const int count = tree.rows;
+      float *const logits = draft.logits + static_cast<size_t>(tree.first_row) * draft.columns;
+      for (int i = 0; i < count && of.sampling; i += deepens ? 1 : count)
+        noise_ranking_.put(logits + static_cast<size_t>(i) * draft.columns, deepens ? 1 : count, draft.columns,
+                           draft.target_ids, m_.shape.vocab, of.text_tokens, *of.sampling, of.root + depth + i);
+      for (int i = 0; i < count; ++i) ranked_.push_back({tree.first_row + i, of.text_tokens});
+    }
+    const int rows = static_cast<int>(ranked_.size());
+    log_probs_.assign(static_cast<size_t>(rows + 1) * draft.width, -INFINITY), tokens_.assign(log_probs_.size(), -1);
+#pragma omp parallel for num_threads(m_.shape.threads) if (rows > m_.shape.threads) schedule(static)
+    for (int i = 0; i < rows; ++i) {
+      const size_t first = static_cast<size_t>(ranked_[i].row) * draft.width;
+      const int vocab = m_.shape.vocab;
+      const HeadstartTextTokens *const further = ranked_[i].text_tokens;
+      const int columns = vocab + (further ? further->count : 0), ranks = std::min(draft.width, columns);
+      int32_t *const ids = &tokens_[first];
+      best_of_row(draft.logits + static_cast<size_t>(ranked_[i].row) * draft.columns, columns, ranks,
+                  &log_probs_[first], ids);
+      for (int k = 0; k < ranks; ++k)
+        ids[k] = ids[k] < vocab ? draft.target_ids[ids[k]] : further->tokens[ids[k] - vocab];
+    }
+  }
+
+  // The children of the beams, from the logits after each.
   void grow(const HeadstartDraft &draft, int level) {
-    const int vocab = m_.shape.vocab;
-    log_probs_.resize(draft.width), ids_.resize(draft.width);
+    rank(draft, level, false);
     for (int s = 0; s < draft.sequences; ++s) {
-      Tree &tree = trees_[s];
-      const HeadstartDrafted &of = draft.drafted[s];
-      const int columns = vocab + (of.text_tokens ? of.text_tokens->count : 0), ranks = std::min(draft.width, columns);
-      candidates_.clear();
-      if (of.sampling && !tree.beams.empty())
-        noise_ranking_.put(draft.logits + static_cast<size_t>(tree.first_row) * draft.columns,
-                           static_cast<int>(tree.beams.size()), draft.columns, draft.target_ids, vocab, of.text_tokens,
-                           *of.sampling, of.root + level);
-      for (int beam = 0; beam < static_cast<int>(tree.beams.size()); ++beam) {
-        const int row = tree.first_row + beam, parent = tree.beams[beam].node;
-        const float above = parent < 0 ? 0.f : tree.nodes[parent].score;
-        best_of_row(draft.logits + static_cast<size_t>(row) * draft.columns, columns, ranks, log_probs_.data(),
-                    ids_.data());
-        for (int rank = 0; rank < ranks; ++rank) {
-          // Rounding must not lift a child above its parent; what is not a number is no guess.
-          const float score = above + std::min(log_probs_[rank], 0.f);
-          if (!(log_probs_[rank] > kImpossible) || !(score >= draft.min_log_prob)) continue;
-          const int id = ids_[rank], token = id < vocab ? draft.target_ids[id] : of.text_tokens->tokens[id - vocab];
-          if (token < 0) continue;
-          candidates_.push_back({static_cast<int>(tree.nodes.size()), row});
-          tree.nodes.push_back({token, parent, level, score});
-        }
-      }
-      choose(tree, draft, of, level);
+      const size_t first = static_cast<size_t>(trees_[s].first_row) * draft.width;
+      trees_[s].grow(draft, draft.drafted[s], level, &log_probs_[first], &tokens_[first]);
     }
-  }
-
-  void choose(Tree &tree, const HeadstartDraft &draft, const HeadstartDrafted &of, int level) {
-    tree.beams.clear(), before_.swap(tree.paths), tree.paths.clear();
-    if (level >= of.depth) return;
-    const auto score = [&](const Beam &beam) { return tree.nodes[beam.node].score; };
-    std::stable_sort(candidates_.begin(), candidates_.end(),
-                     [&](const Beam &a, const Beam &b) { return score(a) > score(b); });
-    const float bar = score_to_beat(tree.nodes, of.nodes);
-    for (const Beam &beam : candidates_) {
-      if (static_cast<int>(tree.beams.size()) == draft.width) return;
-      if (score(beam) <= bar || score(beam) < draft.min_parent_log_prob) return;
-      const auto path = before_.begin() + (beam.guessed_by - tree.first_row) * (level - 1);
-      tree.paths.insert(tree.paths.end(), path, path + level - 1);
-      tree.paths.push_back(tree.cached + tree.held + static_cast<int>(tree.beams.size()));
-      tree.beams.push_back(beam);
-    }
-  }
-
-  // Children of a node that is not above this cannot be among the best `count`.
-  float score_to_beat(const std::vector<Node> &nodes, int count) {
-    if (static_cast<int>(nodes.size()) < count) return kImpossible;
-    scores_.clear();
-    for (const Node &node : nodes) scores_.push_back(node.score);
-    std::nth_element(scores_.begin(), scores_.begin() + count - 1, scores_.end(), std::greater<float>());
-    return scores_[count - 1];
   }
 
   // Logits of the tokens that the texts bring, behind those of the vocabulary.
-  void add_text_logits(const HeadstartDraft &draft) {
+  void add_text_logits(const HeadstartDraft &draft, float *logits) {
     const int vocab = m_.shape.vocab, columns = draft.columns;
     if (columns == vocab) return;
     for (int s = 0; s < draft.sequences; ++s) {
       const HeadstartTextTokens *const text_tokens = draft.drafted[s].text_tokens;
-      const Tree &tree = trees_[s];
-      const size_t first = tree.first_row, rows = tree.beams.size();
-      float *const to = draft.logits + first * columns + vocab;
+      const GrowingTree &tree = trees_[s];
+      const size_t first = tree.first_row, rows = tree.rows;
+      float *const to = logits + first * columns + vocab;
       const int count = text_tokens ? text_tokens->count : 0;
       for (size_t row = 0; row < rows; ++row)
         std::fill(to + row * columns + count, to + (row + 1) * columns - vocab, -INFINITY);
@@ -186,12 +193,13 @@ class Draft {
     const size_t size = m_.shape.hidden;
     rows_.clear(), inputs_.clear();
     for (int s = 0; s < draft.sequences; ++s) {
-      Tree &tree = trees_[s];
-      if (tree.beams.empty()) continue;
+      GrowingTree &tree = trees_[s];
+      tree.lengthen_paths(level);
       tree.first_row = rows_.count();
-      for (const Beam &beam : tree.beams) {
+      if (tree.beams.empty()) continue;
+      for (const GrowingTree::Beam &beam : tree.beams) {
         rows_.wanted.push_back(rows_.count());
-        rows_.add(tree.nodes[beam.node].token, tree.cached + level - 1, -1);
+        rows_.add(tree.token_of(beam), tree.cached + level - 1, -1);
         const float *state = &states_[beam.guessed_by * size];
         inputs_.insert(inputs_.end(), state, state + size);
       }
@@ -200,12 +208,59 @@ class Draft {
       tree.held += static_cast<int>(tree.beams.size());
     }
     if (!rows_.count()) return nullptr;
-    if (const char *error = pass(cache, draft, level)) return error;
-    add_text_logits(draft);
+    if (const char *error = pass(cache, draft, level, draft.logits)) return error;
+    add_text_logits(draft, draft.logits);
     return nullptr;
   }
 
-  const char *pass(const KvCache &cache, const HeadstartDraft &draft, int path_length) {
+  // Where a token stands among those that a level looks behind, to which it is added.
+  int place_of(int token) {
+    const auto at = std::find(level_tokens_.begin(), level_tokens_.end(), token);
+    const int place = static_cast<int>(at - level_tokens_.begin());
+    if (at == level_tokens_.end()) level_tokens_.push_back(token);
+    return place;
+  }
+
+  // What the one pass says in the slot behind a level, and what the beams' own tokens add to it: the same for beams of
+  // one token.
+  const char *follow(const HeadstartDraft &draft, int level) {
+    const HeadstartBlock &block = *draft.block;
+    const int vocab = m_.shape.vocab;
+    const size_t columns = draft.columns;
+    factors_.clear();
+    if (is_confident(draft)) best_rows_.resize(trees_.size() * vocab);
+    int rows = 0;
+    for (size_t s = 0; s < trees_.size(); ++s) {
+      GrowingTree &tree = trees_[s];
+      tree.first_row = rows, tree.rows = 0;
+      if (is_confident(draft) && !tree.beams.empty() && !is_sure(draft, tree, tree.first_slot, level))
+        tree.beams.clear();
+      if (tree.beams.empty()) continue;
+      const float *const said = &said_[(tree.first_slot + level) * columns];
+      float *const to = draft.logits + rows * columns;
+      level_tokens_.clear();
+      for (GrowingTree::Beam &beam : tree.beams) {
+        beam.row = place_of(tree.token_of(beam));
+        if (beam.row < tree.rows) continue;
+        ++tree.rows;
+        factors_.add(block, level_tokens_.back(), said, to + beam.row * columns);
+        std::copy(said + vocab, said + columns, to + beam.row * columns + vocab);
+      }
+      rows += tree.rows;
+      if (!is_confident(draft)) continue;
+      const int best = place_of(tree.best);
+      tree.best_row = best < tree.rows ? to + best * columns : &best_rows_[s * vocab];
+      if (best == tree.rows) factors_.add(block, tree.best, said, &best_rows_[s * vocab]);
+    }
+    if (!rows) return nullptr;
+    if (const char *error = factors_.follow(block)) return error;
+    for (GrowingTree &tree : trees_)
+      if (is_confident(draft) && !tree.beams.empty())
+        tree.best = draft.target_ids[largest_of_row(tree.best_row, vocab)];
+    return nullptr;
+  }
+
+  const char *pass(const KvCache &cache, const HeadstartDraft &draft, int path_length, float *logits) {
     int pages = 0;
     for (const int s : rows_.sequences) pages = std::max(pages, draft.drafted[s].pages);
     blocks_.assign(rows_.sequences.size() * pages, 0);
@@ -224,37 +279,21 @@ class Draft {
     pass.block_tables = blocks_.data(), pass.logit_rows = rows_.wanted.data(), pass.tap_layers = &draft.state_tap;
     pass.inputs = inputs_.data(), pass.true_features = path_length == 0;
     pass.path_length = path_length, pass.paths = path_length ? rows_.paths.data() : nullptr;
-    pass.logits = draft.logits, pass.logit_stride = draft.columns, pass.tap_rows = &states, pass.lean = true;
+    pass.logits = logits, pass.logit_stride = draft.columns, pass.tap_rows = &states, pass.lean = true;
+    pass.context_rows = rows_.context, pass.both_ways = draft.block && !draft.block->causal;
     return runner_.run(cache, pass);
-  }
-
-  // The best nodes so far, in the order they were found.
-  void report(const Tree &tree, HeadstartDrafted &of) {
-    const std::vector<Node> &nodes = tree.nodes;
-    kept_.resize(nodes.size());
-    std::iota(kept_.begin(), kept_.end(), 0);
-    std::stable_sort(kept_.begin(), kept_.end(), [&](int a, int b) { return nodes[a].score > nodes[b].score; });
-    kept_.resize(std::min<size_t>(kept_.size(), of.nodes));
-    std::sort(kept_.begin(), kept_.end());
-    place_.assign(nodes.size(), -1);
-    for (int i = 0; i < static_cast<int>(kept_.size()); ++i) {
-      const Node &node = nodes[kept_[i]];
-      place_[kept_[i]] = i;
-      of.node_tokens[i] = node.token, of.node_scores[i] = node.score;
-      of.node_parents[i] = node.parent < 0 ? -1 : place_[node.parent];
-    }
-    of.found = static_cast<int>(kept_.size()), of.beams = static_cast<int>(tree.beams.size());
   }
 
   // The tables of a pass.
   struct Rows {
     std::vector<int32_t> tokens, positions, parents, paths, wanted, starts, cached, sequences;
+    int context = 0;  // rows of the target's states alone
 
     int count() const { return static_cast<int>(tokens.size()); }
     void clear() {
       for (std::vector<int32_t> *table : {&tokens, &positions, &parents, &paths, &wanted, &cached, &sequences})
         table->clear();
-      starts.assign(1, 0);
+      starts.assign(1, 0), context = 0;
     }
     void add(int token, int position, int parent) {
       tokens.push_back(token), positions.push_back(position), parents.push_back(parent);
@@ -264,17 +303,18 @@ class Draft {
     }
   };
 
-  static constexpr float kImpossible = -1e30f;
-
   const Decoder &m_;
   PassRunner &runner_;
   NoiseRanking noise_ranking_;
   LikeliestPaths paths_;
-  std::vector<Tree> trees_;             // [sequence]
-  std::vector<float> states_, inputs_;  // of the rows of the last pass, and of the next
+  BlockFactors factors_;
+  std::vector<GrowingTree> trees_;       // [sequence]
+  std::vector<float> states_, inputs_;   // of the rows of the last pass, and of the next
+  std::vector<float> said_, best_rows_;  // [slot][columns] by the one pass; [sequence][vocab] after best chains
   Rows rows_;
-  std::vector<Beam> candidates_;
-  std::vector<float> log_probs_, scores_;
-  std::vector<int32_t> ids_, before_, blocks_;
-  std::vector<int> kept_, place_;
+  std::vector<int> level_tokens_;  // of a sequence
+  std::vector<RankedRow> ranked_;
+  std::vector<float> log_probs_;  // [row of logits][rank]
+  std::vector<int32_t> tokens_;   // likewise, target ids; -1: nothing that the target has
+  std::vector<int32_t> blocks_;
 };

@@ -1,0 +1,184 @@
+"""A block head on the native library: states that are read and blocks that guess, in one call."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headstart.backends.native.caching_pass import NativeCachingPass, unfit_heads
+from headstart.backends.native.growth import NativeGrowth, OnePass
+from headstart.backends.native.library import Block, Pass
+from headstart.backends.native.linear import NativeLinear, native_kit
+from headstart.backends.native.packing import (
+    BORROWED,
+    FEATURE_NORM,
+    FINAL_NORM,
+    FUSE,
+    NORMS,
+    OUTPUT_HEAD,
+    Packer,
+    address,
+    as_float32,
+    as_int32,
+)
+from headstart.backends.native.precision import Precision
+from headstart.backends.torch.block_factors import BlockFactors
+from headstart.heads.block import BlockConfig, BlockHead
+from headstart.heads.head_pass import DraftCache, DraftRows
+from headstart.heads.tables import TargetTables
+from headstart.models.weights import LinearWeights, NormWeights
+from headstart.passes import IntArray
+
+_BLOCK = 4
+"""``Entry`` of ``src/pass/decoder.h``."""
+
+
+def supports_block(config: BlockConfig) -> str | None:
+    """None if the native pass can run such a head, else the reason in a few words."""
+    return unfit_heads(config)
+
+
+class NativeBlockPass(NativeCachingPass):
+    """Runs a block head (``BlockHeadPass``); states are float32, and a sequence's do not depend on those beside it.
+
+    Args:
+        head: weights, copied; ``supports_block`` of its configuration must be None.
+        tables: the target's; used where the head has none of its own.
+        precision: of matrices and cache, whatever the target's.
+        threads: team size, None for ``backends.native.team``'s.
+        isa: instruction set to use instead of the fastest (see ``load_library``).
+
+    Raises:
+        ConfigError: the head is not supported, or there is no native path on this machine.
+    """
+
+    def __init__(
+        self,
+        head: BlockHead,
+        tables: TargetTables,
+        precision: Precision = "bf16",
+        threads: int | None = None,
+        isa: str | None = None,
+    ) -> None:
+        self.config = config = head.config
+        embedding = tables.embedding if head.embedding is None else head.embedding
+        super().__init__(config, supports_block(config), _BLOCK, embedding, head.target_ids, precision, threads, isa)
+        kit = native_kit(precision, self._threads, self._library.isa)
+        assert kit is not None  # the library is there
+        self._factors = BlockFactors(head, kit)
+        if self._factors.chained:
+            self._draft_ids = as_int32(self._factors.draft_ids.numpy())
+        self.slots = config.slots
+        self.chained, self.confident = self._factors.chained, self._factors.confident
+        with torch.inference_mode():
+            self._pack(head, tables)
+
+    @property
+    def nbytes(self) -> int:
+        """Of its matrices and its copy of the embedding."""
+        return super().nbytes + self._factors.nbytes
+
+    def read(self, features: Tensor, groups: Sequence[DraftRows]) -> None:
+        """See ``BlockHeadPass``."""
+        counts = [group.count for group in groups]
+        if features.shape != (sum(counts), self._features):
+            raise ValueError(
+                f"features are {tuple(features.shape)}; rows x features is {(sum(counts), self._features)}"
+            )
+        self._run([group.cache for group in groups], counts, np.zeros(sum(counts), np.int32), as_float32(features))
+        for group in groups:
+            group.cache.rows += group.count
+
+    def block(self, roots: IntArray, caches: Sequence[DraftCache], slots: int) -> tuple[Tensor, Tensor]:
+        """See ``BlockHeadPass``."""
+        size, first = self.config.block_size, self.config.speaking.start
+        tokens = np.full((len(caches), size), self.config.mask_token_id, np.int32)
+        tokens[:, 0] = roots
+        wanted = np.arange(len(caches) * size, dtype=np.int32).reshape(-1, size)[:, first : first + slots].ravel()
+        states, logits = self._run(caches, [size] * len(caches), tokens.ravel(), None, wanted.copy())
+        said = states[torch.from_numpy(wanted).long()]
+        return said.view(len(caches), slots, -1), logits.view(len(caches), slots, -1)
+
+    def confidence(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """See ``BlockHeadPass``."""
+        return self._factors.confidence(states, tokens)
+
+    def following(self, tokens: Tensor) -> Tensor:
+        """See ``BlockHeadPass``."""
+        return self._factors.following(tokens)
+
+    def growth(self, width: int, ids: IntArray, ends: bool) -> NativeGrowth:
+        """See ``BlockHeadPass``."""
+        config, factors = self.config, self._factors
+        block = Block(rows=config.block_size, first_slot=config.speaking.start, causal=config.causal)
+        if factors.chained:
+            assert isinstance(factors.after, NativeLinear)  # made by the native kit
+            block.following, block.rank, block.tokens = factors.after.handle, config.markov_rank, len(self._draft_ids)
+            block.before, block.draft_ids = factors.before.data_ptr(), address(self._draft_ids)
+        if factors.confident and ends:
+            bias = factors.sureness.bias
+            assert bias is not None
+            block.sureness, block.sureness_bias = factors.sureness.weight.data_ptr(), float(bias)
+            block.sureness_reads_token = config.confidence_reads_token
+        one_pass = OnePass(config.slots, config.block_size, config.mask_token_id, block=block)
+        return NativeGrowth(self._library, self.handle, config, self._pages, self._ropes, width, ids, one_pass)
+
+    def _run(
+        self,
+        caches: Sequence[DraftCache],
+        counts: Sequence[int],
+        tokens: IntArray,
+        features: Tensor | None,
+        wanted: IntArray | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """States at their rows, and logits of the rows ``wanted``; with ``features`` all rows are context."""
+        config, rows = self.config, len(tokens)
+        wanted = np.empty(0, np.int32) if wanted is None else wanted
+        cached = np.array([cache.rows for cache in caches], dtype=np.int32)
+        starts = np.cumsum([0, *counts], dtype=np.int32)
+        parents = np.arange(-1, rows - 1, dtype=np.int32)
+        parents[starts[:-1]] = -1
+        blocks, tap = self._page_tables(caches, counts), np.full(1, -1, np.int32)
+        self._ropes.reach(int(cached.max()) + max(counts))
+        states, logits = torch.empty(rows, config.hidden_size), torch.empty(len(wanted), config.draft_vocab_size)
+        self._forward(
+            Pass(
+                rows=rows,
+                sequences=len(caches),
+                blocks_per_sequence=blocks.shape[1],
+                pages_per_block=1,
+                wanted=len(wanted),
+                layers=config.num_layers,
+                taps=1,
+                tokens=address(tokens),
+                parents=address(parents),
+                row_starts=address(starts),
+                cached_lengths=address(cached),
+                block_tables=address(blocks),
+                logit_rows=address(wanted),
+                tap_layers=address(tap),
+                inputs=None if features is None else features.data_ptr(),
+                logits=logits.data_ptr(),
+                tap_rows=(ctypes.c_void_p * 1)(states.data_ptr()),
+                lean=True,
+                context_rows=0 if features is None else rows,
+                both_ways=not config.causal,
+            )
+        )
+        return states, logits
+
+    def _pack(self, head: BlockHead, tables: TargetTables) -> None:
+        packer = Packer(self._library, self.handle)
+        self._pack_layers(packer, head.layers)
+        for index, layer in enumerate(head.layers):
+            packer.norm(index, NORMS.index("q_norm"), NormWeights(layer.self_attn.q_norm.weight))
+            packer.norm(index, NORMS.index("k_norm"), NormWeights(layer.self_attn.k_norm.weight))
+        packer.linear(-1, FUSE, LinearWeights(head.fc.weight))
+        packer.norm(-1, FEATURE_NORM, NormWeights(head.hidden_norm.weight))
+        packer.norm(-1, FINAL_NORM, NormWeights(head.norm.weight))
+        packer.linear(-1, OUTPUT_HEAD, LinearWeights(head.mapped_rows(tables.head)))
+        packer.embedding(self._embedding, None, BORROWED)

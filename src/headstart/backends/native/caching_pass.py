@@ -1,0 +1,156 @@
+"""What heads on the native pass share that keep keys and values of what they have read."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headstart.backends.native.draft_cache import NativeDraftCache, PagePool
+from headstart.backends.native.growth import told_of
+from headstart.backends.native.library import Pass, Shape
+from headstart.backends.native.linear import best_tokens
+from headstart.backends.native.loader import load_library
+from headstart.backends.native.packing import NORMS, Packer, RopeTables, address, create_model
+from headstart.backends.native.precision import Precision, library_number
+from headstart.backends.native.team import team_size
+from headstart.errors import ConfigError
+from headstart.heads.block import BlockConfig
+from headstart.heads.eagle import EagleConfig
+from headstart.heads.head_pass import DraftCache
+from headstart.heads.modules import HeadLayer
+from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
+from headstart.models.weights import NormWeights
+from headstart.passes import IntArray
+
+
+def unfit_heads(config: EagleConfig | BlockConfig) -> str | None:
+    """None if the native pass has attention of such heads, else the reason in a few words."""
+    if config.head_dim % 32 or config.head_dim > 256:
+        return f"head_dim {config.head_dim} is no multiple of 32 up to 256"
+    if config.rope.dim % 32 or config.rope.dim > config.head_dim:
+        return f"{config.rope.dim} rotated dimensions are no multiple of 32 up to head_dim {config.head_dim}"
+    return None
+
+
+class NativeCachingPass:
+    """A packed head without weights yet, and its pages (``CachingHeadPass``).
+
+    Args:
+        unfit: why it cannot run, if so.
+        entry: ``Entry`` of ``src/pass/decoder.h``.
+        embedding: [vocab, hidden] that its rows read, copied.
+        target_ids: int64 [draft vocab].
+        precision: of matrices and cache, whatever the target's.
+        threads: team size, None for ``backends.native.team``'s.
+        isa: instruction set to use instead of the fastest (see ``load_library``).
+
+    Raises:
+        ConfigError: the head is not supported, or there is no native path on this machine.
+    """
+
+    def __init__(
+        self,
+        config: EagleConfig | BlockConfig,
+        unfit: str | None,
+        entry: int,
+        embedding: Tensor,
+        target_ids: Tensor,
+        precision: Precision,
+        threads: int | None,
+        isa: str | None,
+    ) -> None:
+        library = load_library(isa)
+        if unfit is not None or library is None:
+            raise ConfigError(f"no native pass for this head ({unfit or 'none on this machine'}); use PyTorch")
+        self._library = library
+        embedding = embedding.detach().cpu()
+        self._embedding = embedding.to(torch.float32 if precision == "fp32" else torch.bfloat16).contiguous()
+        self._threads = threads or team_size()
+        shape = _shape(config, entry, len(embedding), precision, self._threads)
+        self._hidden, self._features = shape.hidden, shape.features
+        self.handle = create_model(self, library, shape, f"the head as {precision}")
+        self._ropes = RopeTables(library, self.handle, [config.rope])
+        self._pages = PagePool(library, self.handle, config.num_layers)
+        self.target_ids = target_ids.cpu()
+
+    @property
+    def nbytes(self) -> int:
+        """Of its matrices and its copy of the embedding."""
+        return int(self._library.bytes(self.handle)) + self._embedding.nbytes
+
+    @property
+    def row_bytes(self) -> int:
+        """See ``CachingHeadPass``."""
+        return self._pages.row_bytes
+
+    def new_cache(self) -> NativeDraftCache:
+        return NativeDraftCache(self._pages)
+
+    def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
+        """See ``best_tokens``."""
+        return best_tokens(self._library, logits, ranks)
+
+    def text_tokens(self, vocabulary: TextVocabulary, most: int) -> TextTokens:
+        """See ``CachingHeadPass``. Rows are those that a stretch makes."""
+        told = told_of(vocabulary)
+
+        def rows_of(tokens: IntArray) -> Tensor:
+            rows = torch.empty(len(tokens), self._hidden, dtype=torch.bfloat16)
+            self._library.text_rows(
+                ctypes.byref(told), rows.shape[1], self._threads, address(tokens), len(tokens), rows.data_ptr()
+            )
+            return rows
+
+        return TextTokens(vocabulary, most, rows_of)
+
+    def _page_tables(self, caches: Iterable[DraftCache], counts: Sequence[int]) -> IntArray:
+        """int32 [cache, page] tables with room for ``counts`` more rows."""
+        tables = []
+        for cache, count in zip(caches, counts, strict=True):
+            assert isinstance(cache, NativeDraftCache)
+            cache.reserve(cache.rows + count)
+            tables.append(cache.pages)
+        longest = max(map(len, tables))
+        return np.array([[*pages, *[0] * (longest - len(pages))] for pages in tables], dtype=np.int32)
+
+    def _forward(self, arguments: Pass) -> None:
+        error = self._library.forward(self.handle, self._pages.storage.handle, ctypes.byref(arguments))
+        if error is not None:
+            raise ValueError(f"the head cannot step: {error.decode()}")
+
+    def _pack_layers(self, packer: Packer, layers: Sequence[HeadLayer], first_is_normed: bool = True) -> None:
+        """Matrices and norms that all layers have; ``first_is_normed``: the first norms what it reads by itself."""
+        for index, layer in enumerate(layers):
+            self._library.set_layer(self.handle, index, 0, 0, 0)
+            for which, linear in enumerate(layer.fused()):
+                packer.linear(index, which, linear)
+            packer.norm(index, NORMS.index("mlp_norm"), NormWeights(layer.post_attention_layernorm.weight))
+            if index > 0 or first_is_normed:
+                packer.norm(index, NORMS.index("attention_norm"), NormWeights(layer.input_layernorm.weight))
+
+
+def _shape(config: EagleConfig | BlockConfig, entry: int, tokens: int, precision: Precision, threads: int) -> Shape:
+    return Shape(
+        vocab=config.draft_vocab_size,
+        hidden=config.hidden_size,
+        heads=config.num_heads,
+        kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        mlp=config.mlp_size,
+        layers=config.num_layers,
+        precision=library_number(precision),
+        threads=threads,
+        gated=True,
+        entry=entry,
+        features=config.target_hidden_size * len(config.taps),
+        tokens=tokens,
+        norm_eps=config.norm_eps,
+        attention_scale=config.head_dim**-0.5,
+        embedding_scale=1.0,
+        tap_scale=1.0,
+    )
