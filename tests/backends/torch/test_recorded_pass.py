@@ -24,7 +24,17 @@ from reruns import Reruns
 from tiny_models import FAMILIES, make_model, save_model
 
 TREE = [-1, 0, 0, 1, 1, 2, 4, 6, 3]
-RECORDED = (*FAMILIES, "bloom", "falcon-alibi", "olmo2", "ministral3", "granite_swa", "minicpm3")
+RECORDED = (
+    *FAMILIES,
+    "bloom",
+    "falcon-alibi",
+    "olmo2",
+    "ministral3",
+    "granite_swa",
+    "minicpm3",
+    "gemma3n_text",
+    "gemma4_text",
+)
 
 
 @dataclass(frozen=True)

@@ -344,6 +344,11 @@ def _lacking(config: ModelConfig) -> str | None:
         "layers that read another one's keys": any(layer.reads is not None for layer in config.layers),
         "heads of several sizes": len({config.head_dim_of(layer) for layer in config.layers}) > 1,
         "norms of values": config.value_norm,
+        "values that are keys": any(layer.values_are_keys for layer in config.layers),
+        "a second path beside attention": config.side_rank is not None,
+        "gates that are cut off": any(layer.sparsity for layer in config.layers),
+        "experts beside an MLP": any(layer.channel == "mlp+experts" for layer in config.layers),
+        "scales of layers": config.layer_scales,
         "several streams": config.streams is not None,
         "inputs of layers": config.layer_inputs is not None,
     }
