@@ -35,6 +35,7 @@ from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.torch.backend import TorchBackend
 from headstart.drafting.planning.expert_calls import at_random
 from headstart.models.config import ExpertsConfig, HeadNorms, LatentConfig, LayerConfig, ModelConfig, RopeConfig
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import FileMatrix, MatrixPart
 from headstart.models.weights import (
     AttentionWeights,
@@ -42,9 +43,7 @@ from headstart.models.weights import (
     ExpertsWeights,
     LatentWeights,
     LayerWeights,
-    LinearWeights,
     MlpWeights,
-    NormWeights,
 )
 from headstart.runner import ModelRunner, Span
 from headstart.sampling.params import SamplingParams

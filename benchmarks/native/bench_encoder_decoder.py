@@ -29,7 +29,8 @@ from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
 from headstart.models.config import ModelConfig
 from headstart.models.encoder_decoder_weights import EncoderDecoderWeights, StackLayerWeights, StackWeights
 from headstart.models.families import config_from_hf
-from headstart.models.weights import CrossWeights, LinearWeights, NormWeights
+from headstart.models.linear_weights import LinearWeights, NormWeights
+from headstart.models.weights import CrossWeights
 from headstart.passes import EncoderInput
 from headstart.runner import ModelRunner, Span
 

@@ -25,14 +25,8 @@ from headstart.analysis.provenance import finished, provenance
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.precision import PRECISIONS
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
-from headstart.models.weights import (
-    AttentionWeights,
-    DecoderWeights,
-    LayerWeights,
-    LinearWeights,
-    MlpWeights,
-    NormWeights,
-)
+from headstart.models.linear_weights import LinearWeights, NormWeights
+from headstart.models.weights import AttentionWeights, DecoderWeights, LayerWeights, MlpWeights
 from headstart.passes import PassBatch
 
 FORMAT = "headstart-pass/1"

@@ -23,8 +23,9 @@ from headstart.heads.parallel import ParallelConfig, ParallelHeads, ParallelKind
 from headstart.heads.saving import save_head
 from headstart.heads.tables import TargetTables
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.multi_token import MultiTokenModule, MultiTokenModules
-from headstart.models.weights import AttentionWeights, LayerWeights, LinearWeights, MlpWeights, NormWeights
+from headstart.models.weights import AttentionWeights, LayerWeights, MlpWeights
 from headstart.passes import TapStates
 from headstart.runner import ModelRunner
 from mapped_heads import map_rows, output_rows

@@ -11,7 +11,8 @@ from torch import Tensor
 from headstart.backends.torch.channels import Experts
 from headstart.layers.experts import choose_experts, run_experts
 from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
-from headstart.models.weights import ExpertsWeights, LinearWeights, MlpWeights
+from headstart.models.linear_weights import LinearWeights
+from headstart.models.weights import ExpertsWeights, MlpWeights
 
 HIDDEN, SIZE, COUNT, ROWS = 64, 64, 8, 21
 CONFIGS = {

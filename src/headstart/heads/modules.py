@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headstart.layers.layer import Operation
-from headstart.models.weights import LinearWeights
+from headstart.models.linear_weights import LinearWeights
 
 
 class RmsNorm(nn.Module):

@@ -15,7 +15,7 @@ from torch import Tensor
 from headstart.layers.convolution import convolve
 from headstart.layers.layer import Operation
 from headstart.layers.recurrence import LookBack, Recur
-from headstart.models.config import DeltaConfig
+from headstart.models.state_config import DeltaConfig
 
 _UNIT_EPS = 1e-6
 """Under the root where keys and queries are made unit vectors (transformers, models/qwen3_next)."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from headstart.layers.convolution import ConvolutionParts, convolve
 from headstart.layers.layer import Operation
 from headstart.layers.recurrence import LookBack, Recur
-from headstart.models.config import MambaConfig
+from headstart.models.state_config import MambaConfig
 
 
 class MambaParts(ConvolutionParts, Protocol):

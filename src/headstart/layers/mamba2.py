@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headstart.layers.convolution import ConvolutionParts, convolve
 from headstart.layers.recurrence import LookBack, Recur
-from headstart.models.config import Mamba2Config
+from headstart.models.state_config import Mamba2Config
 
 
 class Mamba2Parts(ConvolutionParts, Protocol):

@@ -10,37 +10,30 @@ import torch
 from torch import Tensor
 
 from headstart.models.config import (
-    ConvolutionConfig,
-    DeltaConfig,
     ExpertsConfig,
     HeadNorms,
     LatentConfig,
     LayerConfig,
     LayerInputsConfig,
-    Mamba2Config,
-    MambaConfig,
     StreamsConfig,
 )
 from headstart.models.layout_tensors import LayoutTensors, Shape, require_weights, stacked
+from headstart.models.linear_weights import LinearWeights, NormWeights
+from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config, MambaConfig
+from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
 from headstart.models.stored import FileMatrix, MatrixPart
 from headstart.models.weights import (
     AttentionWeights,
     ChannelWeights,
-    ConvolutionWeights,
     DecoderWeights,
-    DeltaWeights,
     ExpertsWeights,
     LatentWeights,
     LayerInputsWeights,
     LayerInputWeights,
     LayerWeights,
-    LinearWeights,
-    Mamba2Weights,
-    MambaWeights,
     MixerWeights,
     MlpAndExpertsWeights,
     MlpWeights,
-    NormWeights,
     SideWeights,
     StreamEndsWeights,
     StreamsWeights,

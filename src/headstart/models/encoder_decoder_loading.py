@@ -19,9 +19,10 @@ from headstart.models.encoder_decoder_weights import EncoderDecoderWeights, Stac
 from headstart.models.families import encoder_decoder_layout
 from headstart.models.families.encoder_decoder import EncoderDecoderLayout, StackLayout
 from headstart.models.layout_tensors import Shape, require_weights, stacked
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import FileMatrix, MatrixPart
 from headstart.models.weight_loading import check_names, config_of
-from headstart.models.weights import CrossWeights, LinearWeights, NormWeights, TensorSource
+from headstart.models.weights import CrossWeights, TensorSource
 
 
 def load_encoder_decoder(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[ModelConfig, EncoderDecoderWeights]:

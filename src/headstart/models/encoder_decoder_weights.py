@@ -10,7 +10,8 @@ from torch import Tensor
 from headstart.models.config import ModelConfig
 from headstart.models.files import WeightsIdentity
 from headstart.models.layer_selection import require_layers
-from headstart.models.weights import CrossWeights, LinearWeights, NormWeights
+from headstart.models.linear_weights import LinearWeights, NormWeights
+from headstart.models.weights import CrossWeights
 
 
 @dataclass(frozen=True)

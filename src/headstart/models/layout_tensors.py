@@ -15,8 +15,9 @@ from torch import Tensor
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
 from headstart.models.families.base import Convert, TensorLayout
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import FileMatrix, MatrixPart, StoredTensor
-from headstart.models.weights import LinearWeights, NormWeights, TensorSource
+from headstart.models.weights import TensorSource
 
 Shape = tuple[int, ...]
 

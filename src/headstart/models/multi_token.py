@@ -19,8 +19,9 @@ from headstart.models.families import tensor_layout
 from headstart.models.families.base import CheckpointKind, TensorLayout
 from headstart.models.families.multi_token import MultiTokenLayout, multi_token_layout
 from headstart.models.layout_tensors import Fetch, Shape, require_weights
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.weight_loading import check_names
-from headstart.models.weights import LayerWeights, LinearWeights, NormWeights
+from headstart.models.weights import LayerWeights
 
 if TYPE_CHECKING:
     from headstart.models.checkpoint import Checkpoint

@@ -17,9 +17,10 @@ from headstart.models.families import tensor_layout
 from headstart.models.families.base import TensorLayout
 from headstart.models.families.multi_token import multi_token_layout
 from headstart.models.files import write_tensors
+from headstart.models.linear_weights import LinearWeights
 from headstart.models.multi_token import MultiTokenModule, layout_of_modules
 from headstart.models.rope_frequencies import inverse_frequencies
-from headstart.models.weights import AttentionWeights, DecoderWeights, LayerWeights, LinearWeights, MlpWeights
+from headstart.models.weights import AttentionWeights, DecoderWeights, LayerWeights, MlpWeights
 
 _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",

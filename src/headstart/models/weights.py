@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Protocol, overload
+from typing import Protocol
 
 from torch import Tensor
 
 from headstart.models.files import WeightsIdentity
+from headstart.models.linear_weights import Held, LinearWeights, NormWeights
+from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
 from headstart.models.stored import Matrix, StoredTensor
 
 
@@ -41,54 +43,6 @@ class TensorSource(Protocol):
     def stored_bits(self, name: str) -> float:
         """What a weight of this tensor takes in the file, with its share of the units of quantised blocks."""
         ...
-
-
-class _Held:
-    """A field that is a tensor for whoever reads it, and may be a ``Matrix`` that reads it from a file each time."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = f"_{name}"
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Tensor: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> Tensor: ...
-    def __get__(self, instance: object | None, owner: type) -> Tensor:
-        if instance is None:
-            raise AttributeError  # to a dataclass: there is no default
-        held: Tensor | Matrix = instance.__dict__[self._name]
-        return held if isinstance(held, Tensor) else held.tensor()
-
-    def __set__(self, instance: object, value: Tensor | Matrix) -> None:
-        instance.__dict__[self._name] = value
-
-
-@dataclass(frozen=True)
-class NormWeights:
-    """An RMS or layer norm."""
-
-    weight: Tensor
-    """[hidden] (or [head_dim] for q/k norms)."""
-    bias: Tensor | None = None
-    """[hidden], layer norm only."""
-
-
-@dataclass(frozen=True)
-class LinearWeights:
-    """A matrix and its bias."""
-
-    weight: _Held = _Held()
-    """[out, in]; read anew each time where it is a file's."""
-    bias: Tensor | None = None
-    """[out]."""
-    stored_bits: float = 16.0
-    """What a weight takes in the file that it comes from; of several matrices in one, the most."""
-
-    @property
-    def matrix(self) -> Tensor | Matrix:
-        """``weight``, unread."""
-        held: Tensor | Matrix = self.__dict__["_weight"]
-        return held
 
 
 @dataclass(frozen=True)
@@ -140,101 +94,6 @@ class LatentWeights:
         if self.q_up is not None:
             yield self.q_up
         yield from (self.key_up, self.value_up, self.output)
-
-
-@dataclass(frozen=True)
-class ConvolutionWeights:
-    """A short convolution, see ``ConvolutionConfig``."""
-
-    input: LinearWeights
-    """[3 * hidden, hidden]: what gates the convolution's input, what gates its output, the input."""
-    kernel: Tensor
-    """float32 [hidden, length], the last column for the row itself."""
-    kernel_bias: Tensor | None
-    """float32 [hidden]"""
-    output: LinearWeights
-    """[hidden, hidden]"""
-
-    @property
-    def linears(self) -> Iterator[LinearWeights]:
-        yield from (self.input, self.output)
-
-
-@dataclass(frozen=True)
-class MambaWeights:
-    """See ``MambaConfig``; vectors are float32."""
-
-    input: LinearWeights
-    """Rows: ``inner`` of what is written, as many of the gate."""
-    kernel: Tensor
-    """[inner, length], the last column for the row itself."""
-    kernel_bias: Tensor | None
-    """[inner]"""
-    selection: LinearWeights
-    """[step_rank + 2 * state_size, inner]: what steps are made from, where to, from where."""
-    step: LinearWeights
-    """[inner, step_rank]"""
-    step_bias: Tensor
-    """[inner]"""
-    log_decay: Tensor
-    """[inner, state_size] logarithm of how fast a state decays, for a step of 1."""
-    skip: Tensor
-    """[inner] share of what is written that goes to the output at once."""
-    norms: tuple[NormWeights, NormWeights, NormWeights] | None
-    """Of what steps are made from [step_rank], of where to and from where [state_size]."""
-    output: LinearWeights
-
-    @property
-    def linears(self) -> Iterator[LinearWeights]:
-        yield from (self.input, self.selection, self.step, self.output)
-
-
-@dataclass(frozen=True)
-class Mamba2Weights:
-    """See ``Mamba2Config``; vectors are float32."""
-
-    input: LinearWeights
-    """Rows: ``inner`` of the gate, ``inner`` of what is written, groups * state_size of where to, as many of from
-    where, heads of the step."""
-    kernel: Tensor
-    """[convolved, length], the last column for the row itself."""
-    kernel_bias: Tensor | None
-    """[convolved]"""
-    step_bias: Tensor
-    """[head]"""
-    log_decay: Tensor
-    """[head] logarithm of how fast a state decays, for a step of 1."""
-    skip: Tensor
-    """[head] share of what is written that goes to the output at once."""
-    norm: NormWeights | None
-    """[inner]"""
-    output: LinearWeights
-
-    @property
-    def linears(self) -> Iterator[LinearWeights]:
-        yield from (self.input, self.output)
-
-
-@dataclass(frozen=True)
-class DeltaWeights:
-    """See ``DeltaConfig``; vectors are float32."""
-
-    input: LinearWeights
-    """Rows: ``keys`` of queries, as many of keys, ``values`` of values, as many of the gate, value_heads of how much is
-    written, as many of the step."""
-    kernel: Tensor
-    """[convolved, length], the last column for the row itself."""
-    step_bias: Tensor
-    """[value_head]"""
-    log_decay: Tensor
-    """[value_head] logarithm of how fast a state decays, for a step of 1."""
-    norm: NormWeights
-    """[value_dim]"""
-    output: LinearWeights
-
-    @property
-    def linears(self) -> Iterator[LinearWeights]:
-        yield from (self.input, self.output)
 
 
 @dataclass(frozen=True)
@@ -376,7 +235,7 @@ class LayerInputsWeights:
     """[count * size, hidden], layer by layer."""
     norm: NormWeights
     """[size]"""
-    table: _Held = _Held()
+    table: Held = Held()
     """[vocab_size, count * size]; read anew each time where it is a file's."""
 
     @property
@@ -442,7 +301,7 @@ class DecoderWeights:
     final_norm: NormWeights
     head: LinearWeights
     """[vocab, hidden]; the embedding itself where the head is tied."""
-    embedding: _Held = _Held()
+    embedding: Held = Held()
     """[vocab, hidden]; kept once it has been read."""
     positions: Tensor | None = None
     """[max_positions, hidden], learned positions only."""

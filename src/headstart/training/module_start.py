@@ -15,10 +15,11 @@ from headstart.loading import Model
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.families.multi_token import MultiTokenLayout, multi_token_layout
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.multi_token import MultiTokenModule, MultiTokenModules, load_multi_token
 from headstart.models.saving import check_modules_writable
 from headstart.models.weight_loading import config_of
-from headstart.models.weights import DecoderWeights, LinearWeights, NormWeights
+from headstart.models.weights import DecoderWeights
 
 MODULE_KIND = "mtp"
 _FIRST_SURENESS = 0.1

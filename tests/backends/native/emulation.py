@@ -21,8 +21,9 @@ from headstart.backends.native.isa import InstructionSet
 from headstart.backends.native.packing import NORMS, norms_of
 from headstart.backends.native.precision import Precision
 from headstart.models.config import ModelConfig
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
-from headstart.models.weights import DecoderWeights, ExpertsWeights, LinearWeights, NormWeights
+from headstart.models.weights import DecoderWeights, ExpertsWeights
 from headstart.sampling.kernels import NoiseKey
 
 TARGET = "aarch64"

@@ -19,15 +19,14 @@ from headstart.backends.native.loader import load_library
 from headstart.backends.native.packing import Packer
 from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.weights import (
     AttentionWeights,
     DecoderWeights,
     ExpertsWeights,
     LatentWeights,
     LayerWeights,
-    LinearWeights,
     MlpWeights,
-    NormWeights,
 )
 from headstart.passes import KVStorage, PassBatch
 from headstart.processor import architecture

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.precision import PRECISIONS, Precision
-from headstart.models.weights import LinearWeights, NormWeights
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.passes import IntArray
 
 BLOCKS = list(range(12))

@@ -33,7 +33,8 @@ from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import LayerConfig, ModelConfig
-from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights
+from headstart.models.linear_weights import LinearWeights
+from headstart.models.weights import DecoderWeights, LayerWeights
 from headstart.passes import FINAL_TAP
 
 

@@ -38,11 +38,11 @@ from headstart.backends.native.packed_model import PackedModel
 from headstart.backends.native.packing import read_matrix
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.checkpoint import open_checkpoint
+from headstart.models.linear_weights import LinearWeights
 from headstart.models.quantised.opening import dequantised
 from headstart.models.safetensors_files import SafetensorsFiles
 from headstart.models.stored import FileMatrix, MatrixPart
 from headstart.models.weight_loading import load_decoder
-from headstart.models.weights import LinearWeights
 from quantised_modules import MAKERS, Maker, named, write_folder, write_mxfp4_folder
 from tiny_models import make_model
 

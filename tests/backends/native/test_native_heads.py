@@ -24,7 +24,7 @@ from headstart.heads.eagle import EagleHead, eagle_config
 from headstart.heads.head_pass import DraftCache, DraftRows, HeadPass, MaskedHeadPass
 from headstart.heads.tables import TargetTables
 from headstart.heads.text_vocabulary import text_vocabulary
-from headstart.models.weights import LinearWeights
+from headstart.models.linear_weights import LinearWeights
 from mapped_heads import map_rows, output_rows
 
 VOCAB, DRAFT_VOCAB = 77, 45

@@ -33,9 +33,10 @@ from headstart.enumerations import Precision
 from headstart.loading import create_backend
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
+from headstart.models.linear_weights import LinearWeights
 from headstart.models.stored import FileMatrix, MatrixPart, StoredTensor
 from headstart.models.weight_loading import load_decoder
-from headstart.models.weights import DecoderWeights, LinearWeights
+from headstart.models.weights import DecoderWeights
 
 KEPT_TO_THE_BIT = {
     FOUR: ("Q4_0", "Q4_1", "TQ2_0"),

@@ -25,7 +25,8 @@ from headstart.backends.native.backend import supports
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, RopeConfig
-from headstart.models.weights import DecoderWeights, LinearWeights
+from headstart.models.linear_weights import LinearWeights
+from headstart.models.weights import DecoderWeights
 from headstart.passes import FINAL_TAP, RowInputs, TapStates
 
 ROPE32 = RopeConfig(theta=1000.0, dim=32)

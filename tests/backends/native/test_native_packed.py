@@ -8,7 +8,7 @@ from native_cases import isa_params
 
 from headstart.backends.native.linear import NativeLinear
 from headstart.backends.native.loader import load_library
-from headstart.models.weights import LinearWeights
+from headstart.models.linear_weights import LinearWeights
 
 INPUTS, OUTPUTS = 448, 100
 """Inputs of fourteen tiles: the dot product cuts them into runs of six for more than twelve rows."""

@@ -19,8 +19,8 @@ from headstart.backends.torch.backend import TorchBackend, TorchStorage
 from headstart.backends.torch.linear import Linear
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
+from headstart.models.linear_weights import LinearWeights
 from headstart.models.weight_loading import load_decoder
-from headstart.models.weights import LinearWeights
 from headstart.passes import FINAL_TAP, KVStorage, RowInputs
 from passes import BLOCK_SIZE, Rows, make_pass, path_to, slot
 from tiny_models import FAMILIES, make_model, reference_logits, save_model

@@ -30,7 +30,7 @@ from headstart.backends.torch.block_factors import BlockFactors
 from headstart.heads.block import BlockConfig, BlockHead
 from headstart.heads.head_pass import DraftCache, DraftRows
 from headstart.heads.tables import TargetTables
-from headstart.models.weights import LinearWeights, NormWeights
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.passes import IntArray
 
 _BLOCK = 4

@@ -24,7 +24,7 @@ from headstart.heads.eagle import EagleConfig
 from headstart.heads.head_pass import DraftCache
 from headstart.heads.modules import HeadLayer
 from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
-from headstart.models.weights import NormWeights
+from headstart.models.linear_weights import NormWeights
 from headstart.passes import IntArray
 
 

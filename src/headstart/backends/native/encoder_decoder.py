@@ -22,8 +22,9 @@ from headstart.memory import require_room
 from headstart.models.config import ModelConfig
 from headstart.models.encoder_decoder_weights import EncoderDecoderWeights
 from headstart.models.files import WeightsIdentity
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix
-from headstart.models.weights import AttentionWeights, LayerWeights, LinearWeights, MlpWeights, NormWeights
+from headstart.models.weights import AttentionWeights, LayerWeights, MlpWeights
 from headstart.passes import EncoderInput, KVStorage
 
 _HOST = torch.device("cpu")

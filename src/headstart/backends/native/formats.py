@@ -12,15 +12,9 @@ from torch import Tensor
 
 from headstart.backends.native.precision import Precision
 from headstart.models.files import WeightsIdentity
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix
-from headstart.models.weights import (
-    ExpertsWeights,
-    LatentWeights,
-    LayerWeights,
-    LinearWeights,
-    MlpWeights,
-    NormWeights,
-)
+from headstart.models.weights import ExpertsWeights, LatentWeights, LayerWeights, MlpWeights
 
 LINEARS = ("qkv", "output", "up", "down")
 """Of a layer, by their numbers in the interface."""

@@ -28,7 +28,7 @@ from headstart.backends.native.precision import Precision
 from headstart.heads.eagle import EagleConfig, EagleHead
 from headstart.heads.head_pass import DraftRows
 from headstart.heads.tables import TargetTables
-from headstart.models.weights import LinearWeights, NormWeights
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.passes import IntArray
 
 _FUSED, _BESIDE, _BESIDE_NORMED = 1, 2, 3

@@ -17,7 +17,7 @@ from headstart.backends.native.precision import Precision, library_number
 from headstart.backends.native.team import team_size
 from headstart.backends.torch.parallel_pass import Kit
 from headstart.errors import ConfigError
-from headstart.models.weights import LinearWeights
+from headstart.models.linear_weights import LinearWeights
 from headstart.passes import IntArray
 
 

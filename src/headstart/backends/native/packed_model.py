@@ -59,8 +59,9 @@ from headstart.models.config import (
     QueryGrowth,
 )
 from headstart.models.files import WeightsIdentity
+from headstart.models.linear_weights import LinearWeights
 from headstart.models.stored import Matrix
-from headstart.models.weights import AttentionWeights, ExpertsWeights, LayerWeights, LinearWeights
+from headstart.models.weights import AttentionWeights, ExpertsWeights, LayerWeights
 
 _BEHIND = 1 << 30
 """Bytes of packed weights from which on they are written while the model is in use already."""

@@ -17,16 +17,10 @@ from headstart.backends.native.loader import load_library
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
 from headstart.models.config import Activation, RopeConfig
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.stored import Matrix, MatrixPart, StoredTensor
-from headstart.models.weights import (
-    AttentionWeights,
-    ExpertsWeights,
-    LatentWeights,
-    LayerWeights,
-    LinearWeights,
-    NormWeights,
-)
+from headstart.models.weights import AttentionWeights, ExpertsWeights, LatentWeights, LayerWeights
 from headstart.passes import IntArray
 
 NORMS = (

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headstart.backends.torch.parallel_pass import Kit, LinearLayer
 from headstart.heads.block import BlockHead
-from headstart.models.weights import LinearWeights
+from headstart.models.linear_weights import LinearWeights
 
 
 class BlockFactors:

@@ -31,8 +31,8 @@ from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
 from headstart.layers.layer import Operation, run_head_layers
 from headstart.layers.rotary import Rotation
 from headstart.models.config import EVERYTHING
+from headstart.models.linear_weights import LinearWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
-from headstart.models.weights import LinearWeights
 from headstart.passes import IntArray
 
 

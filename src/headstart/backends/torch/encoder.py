@@ -17,7 +17,7 @@ from headstart.layers.positions import distance_buckets, sinusoids
 from headstart.models.config import ModelConfig
 from headstart.models.encoder_decoder import EncoderConfig
 from headstart.models.encoder_decoder_weights import StackLayerWeights, StackWeights
-from headstart.models.weights import LinearWeights, NormWeights
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.passes import EncoderInput
 
 MakeLinear = Callable[[LinearWeights], LinearLayer]

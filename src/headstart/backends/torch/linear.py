@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.models.weights import LinearWeights
+from headstart.models.linear_weights import LinearWeights
 
 _MAX_INNER = 1024
 """Packed float32 products over more inputs are summed from parts: one longer chain of additions loses digits, and was

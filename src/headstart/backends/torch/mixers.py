@@ -23,16 +23,8 @@ from headstart.layers.mamba import run_mamba
 from headstart.layers.mamba2 import run_mamba2
 from headstart.layers.rotary import Rotation
 from headstart.models.config import LayerConfig, ModelConfig, Sight
-from headstart.models.weights import (
-    AttentionWeights,
-    ConvolutionWeights,
-    DeltaWeights,
-    LatentWeights,
-    Mamba2Weights,
-    MambaWeights,
-    MixerWeights,
-    TwoMixersWeights,
-)
+from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
+from headstart.models.weights import AttentionWeights, LatentWeights, MixerWeights, TwoMixersWeights
 
 
 @dataclass(frozen=True)

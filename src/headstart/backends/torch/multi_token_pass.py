@@ -20,8 +20,9 @@ from headstart.backends.torch.states import LayerStore
 from headstart.heads.head_pass import DraftRows
 from headstart.heads.tables import TargetTables
 from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
+from headstart.models.linear_weights import LinearWeights
 from headstart.models.multi_token import MultiTokenModule, MultiTokenModules
-from headstart.models.weights import DecoderWeights, LinearWeights
+from headstart.models.weights import DecoderWeights
 from headstart.passes import IntArray
 
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, NormKind
-from headstart.models.weights import NormWeights
+from headstart.models.linear_weights import NormWeights
 
 
 class Norm:

@@ -16,7 +16,7 @@ from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.recorder import Recorder
 from headstart.heads.parallel import ParallelHeads, token_rows
 from headstart.heads.tables import TargetTables
-from headstart.models.weights import LinearWeights
+from headstart.models.linear_weights import LinearWeights
 from headstart.passes import IntArray
 
 

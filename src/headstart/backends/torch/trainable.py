@@ -17,15 +17,8 @@ from headstart.layers.experts import run_experts
 from headstart.layers.layer import run_attention, run_layer, run_mlp
 from headstart.layers.rotary import RotaryTable
 from headstart.models.config import HeadNorms, LayerConfig, ModelConfig
-from headstart.models.weights import (
-    AttentionWeights,
-    DecoderWeights,
-    ExpertsWeights,
-    LayerWeights,
-    LinearWeights,
-    MlpWeights,
-    NormWeights,
-)
+from headstart.models.linear_weights import LinearWeights, NormWeights
+from headstart.models.weights import AttentionWeights, DecoderWeights, ExpertsWeights, LayerWeights, MlpWeights
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Layer, rotated queries [pack, row, head, head_dim], rotated keys and values [pack, row, kv_head, head_dim] ->

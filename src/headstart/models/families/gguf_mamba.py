@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headstart.models.config import LayerConfig, MambaConfig, MambaNorms, ModelConfig
+from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.families import gguf_states
 from headstart.models.families.base import TensorLayout
 from headstart.models.families.experts import with_experts
@@ -21,6 +21,7 @@ from headstart.models.families.llama import (
     token_ids_from_gguf,
     vocab_size_from_gguf,
 )
+from headstart.models.state_config import MambaConfig, MambaNorms
 
 NO_POSITIONS = 1 << 20
 """Tokens that a model without positions is taken to reach."""

@@ -12,15 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from headstart.models.config import (
-    ConvolutionConfig,
-    DeltaConfig,
-    ExpertsConfig,
-    HeadNorms,
-    LayerConfig,
-    Mamba2Config,
-    ModelConfig,
-)
+from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
 from headstart.models.families import gguf_mixtures
 from headstart.models.families.base import TensorLayout
 from headstart.models.families.experts import with_experts
@@ -29,6 +21,7 @@ from headstart.models.families.gguf_mixtures import experts_of
 from headstart.models.families.granite import divided, scaled_from_gguf
 from headstart.models.families.llama import GGUF_INTERLEAVED, GGUF_LAYER, GGUF_LAYOUT, base_from_gguf
 from headstart.models.families.rope import rope_from_gguf
+from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config
 
 KV_HEADS, _MLP = "attention.head_count_kv", "feed_forward_length"
 

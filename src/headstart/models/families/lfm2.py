@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from headstart.models.config import ConvolutionConfig, ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
+from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
 from headstart.models.families import gguf_states
 from headstart.models.families.base import Family
 from headstart.models.families.experts import used_of, with_experts
@@ -17,6 +17,7 @@ from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.kin import with_defaults
 from headstart.models.families.llama import HF_LAYOUT, base_from_hf
 from headstart.models.families.rope import rope_from_hf
+from headstart.models.state_config import ConvolutionConfig
 
 _KINDS = ("full_attention", "conv")
 

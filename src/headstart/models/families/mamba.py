@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from headstart.models.config import ExpertsConfig, LayerConfig, Mamba2Config, ModelConfig, StateNorm
+from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
 from headstart.models.families import gguf_mamba, gguf_states
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.experts import used_of
@@ -26,6 +26,7 @@ from headstart.models.families.mamba2 import (
     step_limits,
 )
 from headstart.models.families.rope import rope_from_hf
+from headstart.models.state_config import Mamba2Config, StateNorm
 
 
 def _bamba(fields: Fields) -> ModelConfig:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headstart.models.config import ExpertsConfig, LayerConfig, MambaConfig, MambaNorms, ModelConfig
+from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
 from headstart.models.families import gguf_mamba
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.experts import used_of, with_experts
 from headstart.models.families.fields import Fields
 from headstart.models.families.gguf_mamba import ALONE, BESIDE, FALCON_EPS, NO_POSITIONS
 from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf
+from headstart.models.state_config import MambaConfig, MambaNorms
 
 
 def layers_alone(fields: Fields, family: str, layer: LayerConfig, eps: str) -> ModelConfig:

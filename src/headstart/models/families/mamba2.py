@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from headstart.models.config import Mamba2Config
 from headstart.models.families.fields import Fields
+from headstart.models.state_config import Mamba2Config
 
 
 def mamba2_from_hf(fields: Fields) -> Mamba2Config:

@@ -12,13 +12,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from headstart.models.config import DeltaConfig, ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
+from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
 from headstart.models.families import gguf_states
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.experts import BY_EXPERT, shared, used_of, with_experts
 from headstart.models.families.fields import Fields
 from headstart.models.families.llama import GGUF_LAYER, GGUF_LAYOUT, HF_LAYER, HF_LAYOUT, base_from_hf
 from headstart.models.families.rope import partial_rope_from_hf
+from headstart.models.state_config import DeltaConfig
 
 _KINDS = ("linear_attention", "full_attention")
 
