@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,17 @@ os.environ["HEADSTART_PACKED_CACHE"] = "0"
 def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a random tiny chat model (``tiny_checkpoint``); do not write to it."""
     return write_tiny_model(tmp_path_factory.mktemp("tiny-model"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory_goes_back() -> Iterator[None]:
+    """What a room's tests have freed goes back to the system: a training tells its process to keep it
+    (``memory.keep_freed``), and whoever starts an engine later asks how much is free."""
+    yield
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from headstart import runner
-from headstart.backends.native import formats, heads, library, packing, storage, stretch
+from headstart.backends.native import block_pass, formats, heads, library, packing, storage, stretch
 from headstart.backends.native.formats import CROSS_LINEARS, GATE_LINEARS, LATENT_LINEARS, LINEARS
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.native.toolchain import SOURCES
@@ -192,4 +192,5 @@ def test_enumerations_are_in_the_same_order() -> None:
         "fused": heads._FUSED,
         "beside": heads._BESIDE,
         "beside_normed": heads._BESIDE_NORMED,
+        "block": block_pass._BLOCK,
     }
