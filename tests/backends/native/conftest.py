@@ -1,11 +1,19 @@
-"""Fixtures of the tests of stretches."""
+"""Fixtures of the native tests."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from native_cases import forget_backends
 from stretch_cases import Counted, save_heads
+
+
+@pytest.fixture(scope="module", autouse=True)
+def backends_of_a_file() -> Iterator[None]:
+    yield
+    forget_backends()
 
 
 @pytest.fixture(scope="module")

@@ -185,11 +185,16 @@ _backends: dict[str, NativeBackend] = {}
 
 
 def native(config: ModelConfig, precision: Precision, isa: str, threads: int = 1) -> NativeBackend:
-    """A backend with ``random_weights``; the same one for the same arguments."""
+    """A backend with ``random_weights``; the same one for the same arguments, until ``forget_backends``."""
     key = repr((config, precision, isa, threads))
     if key not in _backends:
         _backends[key] = NativeBackend(config, random_weights(config), precision, threads, isa)
     return _backends[key]
+
+
+def forget_backends() -> None:
+    """Those of every precision and instruction set take gigabytes together."""
+    _backends.clear()
 
 
 @contextmanager
