@@ -23,13 +23,10 @@ def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def memory_goes_back(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What the tests of a file have kept for each other or freed goes back to the system: a training tells its process
-    to keep what it frees (``memory.keep_freed``), and whoever starts an engine later asks how much is free."""
+def memory_goes_back() -> Iterator[None]:
+    """What the tests of a file have freed goes back to the system: a training tells its process to keep it
+    (``memory.keep_freed``), and whoever starts an engine later asks how much is free."""
     yield
-    for each in vars(request.module).values():
-        if hasattr(each, "cache_clear") and each.__module__ == request.module.__name__:
-            each.cache_clear()
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
