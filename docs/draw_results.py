@@ -19,9 +19,9 @@ SITTINGS = {
         "int8": "2026-11-25-thirteenth-head-amx-int8",
     },
     "AMD": {
-        "bf16": "2026-11-24-few-rows-bf16-avx512bf16",
+        "bf16": "2026-11-26-whole-file-bf16-avx512bf16",
         "int8": "2026-11-24-few-rows-int8-avx512bf16",
-        "int4": "2026-11-24-few-rows-int4-avx512bf16",
+        "int4": "2026-11-26-fourteenth-head-int4-avx512bf16",
         "int4-fast": "2026-11-24-few-rows-int4-fast-avx512bf16",
     },
     "Zen 4": {
