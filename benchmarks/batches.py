@@ -5,7 +5,7 @@
 
 Every batch is decoded by each drafter one right after the other, as often as asked for; each cell is the
 median of the ratios to plain decoding in the same turn, with the smallest and the largest. Tokens are compared with
-plain decoding's: where requests sample, all drafters' look at the same noise as plain decoding's.
+plain decoding's; where requests sample, each text has its own noise, the same for all drafters.
 
 All texts of a batch begin together, prompts are included, and the last one to end is waited for: with a drafter they
 end at different times, and the batch thins out. With ``--keep-full 3`` a turn has three times as many texts, the next

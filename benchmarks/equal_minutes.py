@@ -28,6 +28,7 @@ from headstart.loading import load_model
 from headstart.models.weight_loading import load_decoder
 from headstart.passes import FINAL_TAP
 from headstart.text.corpus import Corpus
+from headstart.training.budget import now
 from headstart.training.computed_states import ComputedStates
 from headstart.training.making import HEAD_NAMES, HeadSettings, make_objective, require_used, trunk_of
 from headstart.training.objective import HeldOut, Objective
@@ -133,8 +134,7 @@ def clock(place: torch.device) -> float:
     """Seconds of this process, or of an accelerator that is done with all it was given."""
     if place.type == "cpu":
         return time.process_time()
-    torch.accelerator.synchronize(place)
-    return time.perf_counter()
+    return now(place)
 
 
 def measure(objective: Objective, states: StateSource, held_out: list[Pack]) -> HeldOut:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -64,3 +65,15 @@ def path_to(parents: Sequence[int], row: int) -> list[int]:
 def slot(table: Sequence[int], logical: int) -> int:
     """Physical slot of a logical one."""
     return table[logical // BLOCK_SIZE] * BLOCK_SIZE + logical % BLOCK_SIZE
+
+
+def random_tokens(count: int, seed: int = 0) -> list[int]:
+    """For vocabularies of 101 tokens or more."""
+    return random.Random(seed).choices(range(3, 101), k=count)
+
+
+def scattered(num_tables: int, blocks: int, seed: int = 0) -> list[list[int]]:
+    """Block tables that share no block and are in no order."""
+    ids = list(range(num_tables * blocks))
+    random.Random(seed).shuffle(ids)
+    return [ids[i * blocks : (i + 1) * blocks] for i in range(num_tables)]

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from headstart.backends.torch.device import finish
 from headstart.training.objective import Objective
 from headstart.training.optimiser import Optimiser
 from headstart.training.packs import Pack
@@ -196,23 +197,22 @@ def try_steps(
     # What happens only once happens on a part.
     objective.loss(states.batch([Pack(fullest.documents[:1])])).backward()  # type: ignore[no-untyped-call]
     device = next(objective.head.parameters()).device
-    start = _now(device)
+    start = now(device)
     batch = states.batch([fullest])
-    reading = (_now(device) - start) / tokens
-    start = _now(device)
+    reading = (now(device) - start) / tokens
+    start = now(device)
     objective.loss(batch).backward()  # type: ignore[no-untyped-call]
-    learning = (_now(device) - start) / tokens
+    learning = (now(device) - start) / tokens
     optimiser = Optimiser(objective.head, settings.optimiser, settings.lr, settings.weight_decay)
-    start = _now(device)
+    start = now(device)
     optimiser.step(0.0)
-    stepping = (_now(device) - start) / (settings.batch * tokens)
+    stepping = (now(device) - start) / (settings.batch * tokens)
     return reading, learning, stepping
 
 
-def _now(device: torch.device) -> float:
+def now(device: torch.device) -> float:
     """When a device is done with all it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    finish(device)
     return time.perf_counter()
 
 

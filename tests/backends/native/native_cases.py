@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headstart.backend import Backend
 from headstart.backends.native.backend import NativeBackend
@@ -307,6 +307,16 @@ def check_a_broken_row_is_alone(config: ModelConfig, isa: str) -> None:
         after = backend.forward(batch, backend.allocate_cache(4, BLOCK)).logits
     assert after[0].isnan().all()
     assert torch.equal(after[1:], whole[1:])
+
+
+def make_random(head: nn.Module) -> None:
+    """Parameters that tell every input apart; bfloat16 numbers, so that both precisions hold the same ones."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            norm = parameter.dim() == 1
+            scale = 0.2 if norm else 1.5 * parameter.shape[-1] ** -0.5
+            parameter.copy_((torch.randn(parameter.shape, generator=generator) * scale).bfloat16() + norm)
 
 
 def random_tokens(count: int, seed: int = 0, vocab: int = 77) -> list[int]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from native_cases import isa_params, on_grids, small_config
+from native_cases import isa_params, make_random, on_grids, small_config
 from test_native_heads import DRAFT_VOCAB, VOCAB, distance
 from torch import Tensor
 
@@ -40,13 +40,7 @@ needs_native = pytest.mark.skipif(load_library() is None, reason="no native path
 def random_block(**changes: object) -> BlockHead:
     target = small_config(hidden_size=96, vocab_size=VOCAB, layers=small_config().layers * 3)
     head = BlockHead(replace(block_config(target, SLOTS, 3, 6, DRAFT_VOCAB), **changes))  # type: ignore[arg-type]
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in head.parameters():
-            norm = parameter.dim() == 1
-            scale = 0.2 if norm else 1.5 * parameter.shape[-1] ** -0.5
-            # bfloat16 numbers, so that both precisions hold the same ones.
-            parameter.copy_((torch.randn(parameter.shape, generator=generator) * scale).bfloat16() + norm)
+    make_random(head)
     if head.config.reduced:
         head.d2t.copy_(torch.arange(DRAFT_VOCAB) // 2)
     return head

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from native_cases import isa_params, needs_native, on_grids, small_config
+from native_cases import isa_params, make_random, needs_native, on_grids, small_config
 from torch import Tensor
 
 from headstart.backends.native.heads import NativeEaglePass, supports_head
@@ -51,13 +51,7 @@ def random_head(hidden_size: int = 96, variant: str = "eagle3", **changes: objec
     target = small_config(hidden_size=hidden_size, vocab_size=VOCAB, layers=small_config().layers * 3)
     config = eagle_config(target, variant, DRAFT_VOCAB if variant == "eagle3" else None)  # type: ignore[arg-type]
     head = EagleHead(replace(config, **changes))
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in head.parameters():
-            norm = parameter.dim() == 1
-            scale = 0.2 if norm else 1.5 * parameter.shape[-1] ** -0.5
-            # bfloat16 numbers, so that both precisions hold the same ones.
-            parameter.copy_((torch.randn(parameter.shape, generator=generator) * scale).bfloat16() + norm)
+    make_random(head)
     if head.config.reduced:
         head.d2t.copy_(torch.arange(DRAFT_VOCAB) // 2)
     return head

@@ -19,7 +19,7 @@ from headstart.backends.torch.recorder import Run
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
 from headstart.passes import FINAL_TAP, KVStorage, PassBatch, PassOutput, RowInputs
-from passes import BLOCK_SIZE, Rows, make_pass, path_to, slot
+from passes import BLOCK_SIZE, Rows, make_pass, path_to, random_tokens, scattered, slot
 from reruns import Reruns
 from tiny_models import FAMILIES, make_model, save_model
 
@@ -66,16 +66,6 @@ def load(family: str, device: str = "cpu") -> Pair:
         TorchBackend(config, weights, device=device, recorder=recorder),
         recorder,
     )
-
-
-def random_tokens(count: int, seed: int = 0) -> list[int]:
-    return random.Random(seed).choices(range(3, 101), k=count)
-
-
-def scattered(num_tables: int, blocks: int, seed: int = 0) -> list[list[int]]:
-    ids = list(range(num_tables * blocks))
-    random.Random(seed).shuffle(ids)
-    return [ids[i * blocks : (i + 1) * blocks] for i in range(num_tables)]
 
 
 def same(expected: PassOutput, output: PassOutput) -> None:

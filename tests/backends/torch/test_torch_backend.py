@@ -22,7 +22,7 @@ from headstart.models.config import ModelConfig
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.weight_loading import load_decoder
 from headstart.passes import FINAL_TAP, KVStorage, RowInputs
-from passes import BLOCK_SIZE, Rows, make_pass, path_to, slot
+from passes import BLOCK_SIZE, Rows, make_pass, path_to, random_tokens, scattered, slot
 from tiny_models import FAMILIES, make_model, reference_logits, save_model
 
 TOLERANCE = 1e-4
@@ -63,17 +63,6 @@ def case(request: pytest.FixtureRequest) -> Case:
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def random_tokens(count: int, seed: int = 0) -> list[int]:
-    return random.Random(seed).choices(range(3, 101), k=count)
-
-
-def scattered(num_tables: int, blocks: int, seed: int = 0) -> list[list[int]]:
-    """Block tables that share no block and are in no order."""
-    ids = list(range(num_tables * blocks))
-    random.Random(seed).shuffle(ids)
-    return [ids[i * blocks : (i + 1) * blocks] for i in range(num_tables)]
 
 
 def assert_close(actual: Tensor, expected: Tensor) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.backends.native.caching_pass import NativeCachingPass, unfit_heads
+from headstart.backends.native.caching_pass import NativeCachingPass, chains, unfit_heads
 from headstart.backends.native.growth import NativeGrowth, OnePass
-from headstart.backends.native.library import Block, Pass
+from headstart.backends.native.library import Block
 from headstart.backends.native.linear import NativeLinear, native_kit
 from headstart.backends.native.packing import (
     BORROWED,
@@ -136,40 +135,21 @@ class NativeBlockPass(NativeCachingPass):
         wanted: IntArray | None = None,
     ) -> tuple[Tensor, Tensor]:
         """States at their rows, and logits of the rows ``wanted``; with ``features`` all rows are context."""
-        config, rows = self.config, len(tokens)
-        wanted = np.empty(0, np.int32) if wanted is None else wanted
-        cached = np.array([cache.rows for cache in caches], dtype=np.int32)
-        starts = np.cumsum([0, *counts], dtype=np.int32)
-        parents = np.arange(-1, rows - 1, dtype=np.int32)
-        parents[starts[:-1]] = -1
-        blocks, tap = self._page_tables(caches, counts), np.full(1, -1, np.int32)
+        cached, starts = np.array([cache.rows for cache in caches], np.int32), np.cumsum([0, *counts], dtype=np.int32)
+        parents, tap = chains(starts), np.full(1, -1, np.int32)
         self._ropes.reach(int(cached.max()) + max(counts))
-        states, logits = torch.empty(rows, config.hidden_size), torch.empty(len(wanted), config.draft_vocab_size)
-        self._forward(
-            Pass(
-                rows=rows,
-                sequences=len(caches),
-                blocks_per_sequence=blocks.shape[1],
-                pages_per_block=1,
-                wanted=len(wanted),
-                layers=config.num_layers,
-                taps=1,
-                tokens=address(tokens),
-                parents=address(parents),
-                row_starts=address(starts),
-                cached_lengths=address(cached),
-                block_tables=address(blocks),
-                logit_rows=address(wanted),
-                tap_layers=address(tap),
-                inputs=None if features is None else features.data_ptr(),
-                logits=logits.data_ptr(),
-                tap_rows=(ctypes.c_void_p * 1)(states.data_ptr()),
-                lean=True,
-                context_rows=0 if features is None else rows,
-                both_ways=not config.causal,
-            )
+        return self._compute(
+            caches,
+            cached,
+            starts,
+            tokens,
+            np.empty(0, np.int32) if wanted is None else wanted,
+            tap,
+            parents=address(parents),
+            inputs=None if features is None else features.data_ptr(),
+            context_rows=0 if features is None else len(tokens),
+            both_ways=not self.config.causal,
         )
-        return states, logits
 
     def _pack(self, head: BlockHead, tables: TargetTables) -> None:
         packer = Packer(self._library, self.handle)

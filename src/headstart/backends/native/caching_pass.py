@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,6 +76,7 @@ class NativeCachingPass:
         self._hidden, self._features = shape.hidden, shape.features
         self.handle = create_model(self, library, shape, f"the head as {precision}")
         self._ropes = RopeTables(library, self.handle, [config.rope])
+        self._layers = config.num_layers
         self._pages = PagePool(library, self.handle, config.num_layers)
         self.target_ids = target_ids.cpu()
 
@@ -118,6 +120,48 @@ class NativeCachingPass:
         longest = max(map(len, tables))
         return np.array([[*pages, *[0] * (longest - len(pages))] for pages in tables], dtype=np.int32)
 
+    def _compute(
+        self,
+        caches: Sequence[DraftCache],
+        cached: IntArray,
+        starts: IntArray,
+        tokens: IntArray,
+        wanted: IntArray,
+        tap: IntArray,
+        **more: Any,
+    ) -> tuple[Tensor, Tensor]:
+        """One pass: states [row, hidden] that ``tap`` int32 [1] names, and logits [wanted, draft vocab].
+
+        Args:
+            caches: of the sequences.
+            cached: int32 [sequence] rows of each that stand before these.
+            starts: int32 [sequence + 1] first row of each, and the end.
+            more: further fields of ``Pass``.
+        """
+        blocks = self._page_tables(caches, np.diff(starts).tolist())
+        states = torch.empty(len(tokens), self._hidden)
+        logits = torch.empty(len(wanted), len(self.target_ids))
+        fields: dict[str, Any] = {
+            "rows": len(tokens),
+            "sequences": len(caches),
+            "blocks_per_sequence": blocks.shape[1],
+            "pages_per_block": 1,
+            "wanted": len(wanted),
+            "layers": self._layers,
+            "taps": 1,
+            "tokens": address(tokens),
+            "row_starts": address(starts),
+            "cached_lengths": address(cached),
+            "block_tables": address(blocks),
+            "logit_rows": address(wanted),
+            "tap_layers": address(tap),
+            "logits": logits.data_ptr(),
+            "tap_rows": (ctypes.c_void_p * 1)(states.data_ptr()),
+            "lean": True,
+        }
+        self._forward(Pass(**{**fields, **more}))
+        return states, logits
+
     def _forward(self, arguments: Pass) -> None:
         error = self._library.forward(self.handle, self._pages.storage.handle, ctypes.byref(arguments))
         if error is not None:
@@ -132,6 +176,13 @@ class NativeCachingPass:
             packer.norm(index, NORMS.index("mlp_norm"), NormWeights(layer.post_attention_layernorm.weight))
             if index > 0 or first_is_normed:
                 packer.norm(index, NORMS.index("attention_norm"), NormWeights(layer.input_layernorm.weight))
+
+
+def chains(starts: IntArray) -> IntArray:
+    """int32 [row] the row before each, -1 at the starts."""
+    parents = np.arange(-1, starts[-1] - 1, dtype=np.int32)
+    parents[starts[:-1]] = -1
+    return parents
 
 
 def _shape(config: EagleConfig | BlockConfig, entry: int, tokens: int, precision: Precision, threads: int) -> Shape:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.backends.native.caching_pass import NativeCachingPass, unfit_heads
+from headstart.backends.native.caching_pass import NativeCachingPass, chains, unfit_heads
 from headstart.backends.native.growth import NativeGrowth
-from headstart.backends.native.library import Pass
 from headstart.backends.native.packing import (
     BORROWED,
     FEATURE_NORM,
@@ -100,40 +98,23 @@ class NativeEaglePass(NativeCachingPass):
         positions = np.array([position for group in groups for position in group.positions], dtype=np.int32)
         starts = np.cumsum([0, *(group.count for group in groups)], dtype=np.int32)
         # A true row follows the one before it.
-        parents, paths = (
-            (_chains(starts), None) if true else (None, np.concatenate([_slots(group) for group in groups]))
-        )
-        blocks = self._page_tables([group.cache for group in groups], [group.count for group in groups])
-        tokens = as_int32(tokens)
+        parents, paths = (chains(starts), None) if true else (None, np.concatenate([_slots(group) for group in groups]))
         self._ropes.reach(int(positions.max()) + 1)
         inputs = as_float32(inputs)
-        states = torch.empty(rows, config.hidden_size)
-        logits = torch.empty(len(wanted), config.draft_vocab_size)
-        arguments = Pass(
-            rows=rows,
-            sequences=len(groups),
-            blocks_per_sequence=blocks.shape[1],
-            pages_per_block=1,
-            wanted=len(wanted),
-            layers=config.num_layers,
-            taps=1,
-            tokens=address(tokens),
+        states, logits = self._compute(
+            [group.cache for group in groups],
+            cached,
+            starts,
+            as_int32(tokens),
+            wanted,
+            self._state_tap,
             positions=address(positions),
             parents=None if parents is None else address(parents),
-            row_starts=address(starts),
-            cached_lengths=address(cached),
-            block_tables=address(blocks),
-            logit_rows=address(wanted),
-            tap_layers=address(self._state_tap),
             inputs=inputs.data_ptr(),
             true_features=true,
             path_length=0 if paths is None else paths.shape[1],
             paths=None if paths is None else address(paths),
-            logits=logits.data_ptr(),
-            tap_rows=(ctypes.c_void_p * 1)(states.data_ptr()),
-            lean=True,
         )
-        self._forward(arguments)
         for group in groups:
             group.cache.rows += group.count
         return states, logits
@@ -159,10 +140,3 @@ def _slots(group: DraftRows) -> IntArray:
     """int32 [row, level] of a draft's rows, counted from the first in the cache."""
     assert group.paths is not None
     return as_int32(group.paths + np.int32(group.true_rows))
-
-
-def _chains(starts: IntArray) -> IntArray:
-    """int32 [row] the row before each, -1 at the starts."""
-    parents = np.arange(-1, starts[-1] - 1, dtype=np.int32)
-    parents[starts[:-1]] = -1
-    return parents
