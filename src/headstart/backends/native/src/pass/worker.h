@@ -237,8 +237,8 @@ class PassRunner::Worker {
            queries_from(layer, narrows ? first_of_finished() : p_.context_));
     barrier();
     if (m_.keeps_state(layer)) {
-      p_.states_->run(layer, index, {p_.qkv_, p_.qkv_stride_, places(narrows), p_.attended_, m_.middle_kind()},
-                      thread_);
+      p_.states_->run(layer, index, {p_.qkv_, p_.qkv_stride_, places(narrows), p_.attended_, m_.middle_kind()}, thread_,
+                      [this] { barrier(); });
       if (narrows && !narrow()) return;
     } else {
       if (m_.shape.attention_gate) run_gate(layer, input, narrows);
