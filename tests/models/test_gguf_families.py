@@ -9,6 +9,7 @@ import pytest
 import torch
 from gguf_alibi import write_alibi
 from gguf_dbrx import write_dbrx
+from gguf_gemma import write_gemma
 from gguf_hybrids import write_hybrid
 from gguf_latent import write_latent
 from gguf_mamba import write_mamba
@@ -154,6 +155,27 @@ def test_so_do_files_of_models_with_states(name: str, tmp_path: Path) -> None:
     model = make_model(family, **changes)
     tokens = [3 + (7 * i) % 90 for i in range(33)]
     logits = logits_of(write_hybrid(model, tmp_path / "tiny.gguf"), tokens)
+    assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
+
+
+GEMMAS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma3n": ("gemma3n_text", {"laurel_rank": 64}),
+    "gemma4": ("gemma4_text", {}),
+    "gemma4-experts": ("gemma4_text-experts", {}),
+    "gemma4-experts-own-values": (
+        "gemma4_text-experts",
+        {"attention_k_eq_v": False, "num_global_key_value_heads": None},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GEMMAS)
+def test_so_do_files_of_models_with_inputs_of_layers(name: str, tmp_path: Path) -> None:
+    """Norms are stored as they are, unlike those of Gemma 1 to 3."""
+    family, changes = GEMMAS[name]
+    model = make_model(family, **changes)
+    tokens = [3 + (7 * i) % 90 for i in range(33)]
+    logits = logits_of(write_gemma(model, tmp_path / "tiny.gguf"), tokens)
     assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
 
 

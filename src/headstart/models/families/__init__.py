@@ -129,7 +129,7 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), 
     assert family.gguf is not None
     config = family.gguf(fields)
     layout = tensor_layout(config, "gguf")
-    config = _with_dense_layers(config, layout, tensors)
+    config = _with_own_values(_with_dense_layers(config, layout, tensors), layout, tensors)
     return _checked(
         replace(
             config,
@@ -166,6 +166,17 @@ def _with_dense_layers(config: ModelConfig, layout: TensorLayout, tensors: Conta
 
     layers = (
         replace(layer, channel="mlp") if layer.channel == "experts" and dense(index) else layer
+        for index, layer in enumerate(config.layers)
+    )
+    return replace(config, layers=tuple(layers))
+
+
+def _with_own_values(config: ModelConfig, layout: TensorLayout, tensors: Container[str]) -> ModelConfig:
+    """Layers have values of their own where they have a matrix of them (Gemma 4: no entry says which do)."""
+    layers = (
+        replace(layer, values_are_keys=False)
+        if layer.values_are_keys and f"{layout.layer['v'].format(i=index)}.weight" in tensors
+        else layer
         for index, layer in enumerate(config.layers)
     )
     return replace(config, layers=tuple(layers))
