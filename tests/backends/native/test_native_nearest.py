@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gguf.constants import GGMLQuantizationType
-from gguf.quants import dequantize
 from native_cases import (
     X86,
     Rows,
@@ -33,6 +31,7 @@ from headstart.enumerations import Precision
 from headstart.loading import create_backend
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
+from headstart.models.gguf_types import dequantised
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.stored import FileMatrix, MatrixPart, StoredTensor
 from headstart.models.weight_loading import load_decoder
@@ -62,7 +61,7 @@ MIXES = {
 
 
 def stored_linear(kind: str, data: np.ndarray, inputs: int) -> LinearWeights:
-    values = torch.from_numpy(dequantize(data, GGMLQuantizationType[kind]).astype(np.float32))
+    values = torch.from_numpy(dequantised(data, kind))
     stored = StoredTensor(kind, (len(data), inputs), data.reshape(-1), in_blocks=True)
     return LinearWeights(FileMatrix((MatrixPart(kind, len(data), lambda: values, stored),), inputs, torch.float32))
 

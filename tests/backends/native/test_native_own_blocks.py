@@ -22,7 +22,7 @@ from native_cases import (
 from test_native_nearest import load, stored_linear
 from torch import Tensor
 
-from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, write_llama
+from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, type_of, write_llama
 from headstart import memory
 from headstart.backends.native import packed_cache, packed_model
 from headstart.backends.native.backend import NativeBackend
@@ -69,7 +69,8 @@ OF_GGUF = [kind for kind in OWN_KERNELS if kind in BLOCK_TYPES]
 
 def inputs_of(kind: str) -> tuple[int, ...]:
     """Blocks of 32 may end within a tile of 64 or 256 inputs."""
-    return (256, 768) if kind.endswith("_K") or kind == "IQ4_XS" else (32, 96, 320)
+    size = type_of(kind).block
+    return (32, 96, 320) if size == 32 else (size, 3 * size) if size == 256 else (size, 5 * size)
 
 
 @pytest.mark.parametrize("isa", isa_params())
