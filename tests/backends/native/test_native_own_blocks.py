@@ -269,13 +269,13 @@ def test_a_matrix_by_itself_is_in_its_files_own_blocks() -> None:
 
 @needs_native
 def test_what_has_no_kernel_is_named(tmp_path: Path) -> None:
-    _, weights = load(tmp_path, {"attn_output.weight": "Q2_K", "ffn_down.weight": "IQ2_XS", "": "Q4_K"})
+    _, weights = load(tmp_path, {"ffn_up.weight": "Q5_K", "ffn_down.weight": "IQ2_XS", "": "Q4_K"})
     forms = nearest_forms(weights, multiplies_bytes=True)
-    assert forms[1, 0] == FINE
+    assert forms[2, 0] == FINE
     assert forms[3, 0] == BF16
     assert computed_in(weights, forms) == (
         "Weights are computed in the file's own blocks (Q4_K), bf16 (IQ2_XS), "
-        "blocks of 16 weights with 8 bits each (Q2_K)."
+        "blocks of 16 weights with 8 bits each (Q4_K, Q5_K)."
     )
     for kind in BLOCK_TYPES:
         _, weights = load(tmp_path, {"": kind})

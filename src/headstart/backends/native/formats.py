@@ -76,7 +76,7 @@ KINDS = {
 FOLDER_KERNELS = ("INT4/32", "INT4/64", "INT4/128", "INT4/256", "INT8/32", "INT8/128", "INT8/ROW", "NF4", "FP4")
 FLOAT8_KERNELS = ("FP8", "FP8/128")
 OWN_KERNELS = (
-    *("Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"),
     *("Q1_0", "Q2_0", "Q2_0/128", "TQ2_0"),
     *FOLDER_KERNELS,

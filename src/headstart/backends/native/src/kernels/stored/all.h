@@ -5,6 +5,7 @@
 #include "four_bit_floats.h"
 #include "integers.h"
 #include "nonlinear.h"
+#include "q2_k.h"
 #include "q3_k.h"
 #include "q4_k.h"
 #include "q5_k.h"
@@ -32,6 +33,8 @@ static inline bool with_stored(int kind, Work &&work) {
       return work(StoredQ5_1()), true;
     case Stored::q8_0:
       return work(StoredQ8_0()), true;
+    case Stored::q2_k:
+      return work(StoredQ2_K()), true;
     case Stored::q3_k:
       return work(StoredQ3_K()), true;
     case Stored::iq4_nl:
