@@ -82,9 +82,9 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             return mlp(config.mlp_size, config.mlp_bias, config.gated_mlp)
         return ExpertsWeights(
             router=linear(experts.count, hidden, experts.router_bias, scale=2.0),
-            experts=tuple(mlp(experts.size, experts.bias) for _ in range(experts.count)),
+            experts=tuple(mlp(experts.size, experts.bias, experts.gated) for _ in range(experts.count)),
             correction=normal(experts.count, scale=0.2) if experts.correction else None,
-            shared=mlp(experts.shared_size, config.mlp_bias) if experts.shared_size else None,
+            shared=mlp(experts.shared_size, config.mlp_bias, config.gated_mlp) if experts.shared_size else None,
             shared_gate=linear(1, hidden) if experts.shared_gate else None,
         )
 

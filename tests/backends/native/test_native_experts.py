@@ -53,6 +53,7 @@ KINDS = {
     "shared": mixed(replace(PLAIN, shared_size=72)),
     "shared by a gate": mixed(replace(PLAIN, shared_size=136, shared_gate=True), mlp_size=48),
     "biased and cut off": mixed(replace(PLAIN, bias=True, router_bias=True, clamp=0.7), sinks=True),
+    "without gates": mixed(replace(PLAIN, gated=False, shared_size=72), gated_mlp=False, activation="relu2"),
     "scores of inputs": mixed(replace(PLAIN, score="sigmoid", scales_input=True)),
     "many": mixed(ExpertsConfig(70, 9, 24, normalised=True)),
     "all": mixed(ExpertsConfig(4, 4, 40)),

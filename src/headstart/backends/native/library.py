@@ -13,8 +13,8 @@ class Experts(Structure):
     """``HeadstartExperts``."""
 
     _fields_ = (
-        *((name, c_int32) for name in ("count", "used", "size", "shared_size", "shared_gate", "score")),
-        *((name, c_int32) for name in ("groups", "groups_used", "group_score", "normalised", "scales_input")),
+        *((name, c_int32) for name in ("count", "used", "size", "gated", "shared_size", "shared_gate")),
+        *((name, c_int32) for name in ("score", "groups", "groups_used", "group_score", "normalised", "scales_input")),
         *((name, c_float) for name in ("scale", "clamp")),
     )
 

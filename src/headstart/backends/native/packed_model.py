@@ -375,6 +375,7 @@ def _experts(config: ExpertsConfig | None) -> Experts:
         count=config.count,
         used=config.used,
         size=config.size,
+        gated=config.gated,
         shared_size=config.shared_size,
         shared_gate=config.shared_gate,
         score=get_args(ExpertScore).index(config.score),

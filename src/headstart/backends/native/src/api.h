@@ -6,7 +6,7 @@ extern "C" {
 
 // A mixture of experts, see headstart.models.config.ExpertsConfig; `count` 0: there is none.
 struct HeadstartExperts {
-  int32_t count, used, size, shared_size, shared_gate;
+  int32_t count, used, size, gated, shared_size, shared_gate;  // gated: experts are
   int32_t score, groups, groups_used, group_score, normalised, scales_input;
   float scale, clamp;  // the latter: 0 for none
 };

@@ -306,7 +306,7 @@ class Decoder {
     layer->router =
         linear_layout(Precision::fp32, scores, shape.hidden, hidden, ceil_div(scores, kColumns), shape.threads);
     for (int expert = 0; expert < of.count; ++expert, forms += kExpertLinears * kParts) {
-      layer->linears[kExpertUp].push_back(lay_out_up(forms + kExpertUp * kParts, of.size, true));
+      layer->linears[kExpertUp].push_back(lay_out_up(forms + kExpertUp * kParts, of.size, of.gated));
       layer->linears[kExpertDown].push_back(
           lay_out(forms + kExpertDown * kParts, {shape.hidden}, of.size, expert_size));
     }
