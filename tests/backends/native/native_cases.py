@@ -78,8 +78,10 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
     def mlp(size: int, bias: bool, gated: bool = True) -> MlpWeights:
         return MlpWeights(linear(size * (2 if gated else 1), hidden, bias), linear(hidden, size, bias))
 
-    def channel(layer: LayerConfig) -> MlpWeights | ExpertsWeights:
+    def channel(layer: LayerConfig) -> MlpWeights | ExpertsWeights | None:
         experts = config.experts
+        if layer.channel == "none":
+            return None
         if layer.channel == "mlp" or experts is None:
             return mlp(config.mlp_size, config.mlp_bias, config.gated_mlp)
         return ExpertsWeights(
@@ -131,19 +133,20 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             output=linear(hidden, hidden),
         )
 
-    mixers: dict[str, Callable[[], MixerWeights]] = {
+    mixers: dict[str, Callable[[], MixerWeights | None]] = {
         "attention": attention,
         "latent": latent,
         "convolution": convolution,
+        "none": lambda: None,
     }
     hidden, head_dim = config.hidden_size, config.head_dim
     heads_width = config.num_heads * head_dim
     qkv_width = heads_width + 2 * config.num_kv_heads * head_dim
     layers = tuple(
         LayerWeights(
-            attention_norm=norm(hidden) if config.pre_norms else None,
+            attention_norm=norm(hidden) if config.pre_norms and layer.mixer != "none" else None,
             mixer=mixers[layer.mixer](),
-            mlp_norm=norm(hidden) if config.pre_norms and not config.shared_norm else None,
+            mlp_norm=norm(hidden) if config.pre_norms and not config.shared_norm and layer.channel != "none" else None,
             channel=channel(layer),
             attention_post_norm=norm(hidden) if config.post_norms else None,
             mlp_post_norm=norm(hidden) if config.post_norms else None,

@@ -60,6 +60,10 @@ KINDS = {
     "one": mixed(ExpertsConfig(5, 1, 40), post_norms=True),
     "only post norms": mixed(post_norms=True, pre_norms=False, qk_norm=HeadNorms(reach="all"), qkv_clip=1.1),
     "layer norms": mixed(norm="layer", activation="gelu"),
+    "of one part": replace(
+        mixed(replace(PLAIN, shared_size=72)),
+        layers=tuple(LayerConfig(mixer=m, channel=c) for m, c in (("none", "experts"), ("attention", "none"))) * 2,
+    ),
 }  # fmt: skip
 each_kind = pytest.mark.parametrize("kind", KINDS)
 

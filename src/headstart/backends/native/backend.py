@@ -55,7 +55,8 @@ def _lacking(config: ModelConfig) -> str | None:
     norms = config.qk_norm
     needs = {
         **{name: any(layer.mixer == mixer for layer in config.layers) for mixer, name in _MISSING_MIXERS.items()},
-        "layers of one part": any("none" in (layer.mixer, layer.channel) for layer in config.layers),
+        "layers of one part beside each other": config.parallel_residual
+        and any("none" in (layer.mixer, layer.channel) for layer in config.layers),
         "several residual streams": config.streams is not None,
         "layers that read another one's keys": any(layer.reads is not None for layer in config.layers),
         "heads of several sizes": len({config.head_dim_of(layer) for layer in config.layers}) > 1,

@@ -154,10 +154,11 @@ def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
 
 def _linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     mixer = layer.mixer
-    assert mixer is not None
-    assert isinstance(layer.channel, MlpWeights | ExpertsWeights)
+    assert layer.channel is None or isinstance(layer.channel, MlpWeights | ExpertsWeights)
     dense = layer.channel.shared if isinstance(layer.channel, ExpertsWeights) else layer.channel
     channel = (None, None) if dense is None else (dense.up, dense.down)
+    if mixer is None:
+        return (None, None, *channel)
     if isinstance(mixer, LatentWeights):
         return (mixer.down, mixer.output, *channel, mixer.key_up, mixer.value_up, mixer.q_up)
     attention, output, *gate = mixer.linears

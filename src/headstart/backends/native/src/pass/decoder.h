@@ -65,6 +65,13 @@ struct DecoderLayer : HeadstartLayer {
 
   bool is(Mixer kind) const { return mixer == static_cast<int>(kind); }
   bool is(Channel kind) const { return channel == static_cast<int>(kind); }
+
+  // The first of its matrices that every pass reads.
+  const PackedLinear &first_linear() const {
+    for (const int which : {kQkv, kUp})
+      if (linears[which].pairs) return linears[which];
+    return experts->router;
+  }
 };
 
 class Decoder {
@@ -97,7 +104,7 @@ class Decoder {
         lay_out_latent(layer, own);
       else if (layer.is(Mixer::convolution))
         lay_out_convolution(layer, own);
-      else
+      else if (!layer.is(Mixer::none))
         lay_out_attention(layer, own, is_beside() && index == 0 ? 2 * s.hidden : s.hidden);
       const KeptKeys seen = seen_by(layer);
       note_heads(layer, seen.kv_heads);

@@ -48,7 +48,7 @@ class PassRunner::Worker {
   // yet.
   void read_on_from(int layer) {
     const auto beginning = [&](int of) {
-      return of < m_.shape.layers ? m_.layers[of].linears[kQkv].weights[thread_] : m_.head.weights[thread_];
+      return (of < m_.shape.layers ? m_.layers[of].first_linear() : m_.head).weights[thread_];
     };
     int until = layer;
     while (until < pass_.layers && !m_.layers[until].experts) ++until;
@@ -225,8 +225,13 @@ class PassRunner::Worker {
   }
 
   void run_layer(const DecoderLayer &layer, int index) {
-    const Activations input = pack_attention_input(layer, index);
     const bool narrows = index == pass_.layers - 1 && !p_.finished_.are_all();
+    if (layer.is(Mixer::none)) {
+      if (narrows && !narrow_between_layers()) return;
+      run_channel(layer, index);
+      return;
+    }
+    const Activations input = pack_attention_input(layer, index);
     Activations mlp_input;
     const auto pack_beside = [&] {
       if (m_.shape.parallel_residual)
@@ -260,17 +265,26 @@ class PassRunner::Worker {
       pack_beside();
       if (m_.shape.parallel_residual && packs_alone(rows_)) barrier();  // others still read x, which is added to next
     }
-    const PackedLinear &output = layer.linears[kOutput], &down = layer.linears[kDown];
+    const PackedLinear &output = layer.linears[kOutput];
     add_branch(output, pack_quantised(output, p_.attended_), layer.norms[kAttentionPostNorm],
                layer.norms[kAttentionSumNorm]);
     if (m_.shape.cross) run_cross_attention(layer, index, narrows);
-    if (layer.experts) {
+    if (m_.shape.parallel_residual)
+      run_mlp(layer, mlp_input);
+    else if (!layer.is(Channel::none))
+      run_channel(layer, index);
+  }
+
+  void run_channel(const DecoderLayer &layer, int index) {
+    if (layer.experts)
       run_experts(layer, index);
-      return;
-    }
-    if (!m_.shape.parallel_residual)
-      mlp_input = pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]);
-    run_up(layer.linears[kUp], mlp_input);
+    else
+      run_mlp(layer, pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]));
+  }
+
+  void run_mlp(const DecoderLayer &layer, const Activations &input) {
+    const PackedLinear &down = layer.linears[kDown];
+    run_up(layer.linears[kUp], input);
     barrier();
     add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm]);
   }
@@ -340,6 +354,13 @@ class PassRunner::Worker {
       for (int i = 0; i < rows_; ++i)
         std::memmove(x(i), x(p_.finished_.row(i) - p_.context_), m_.hidden * sizeof(float));
     return rows_ > 0;
+  }
+  // The same where nobody waited for others since the stream was read.
+  bool narrow_between_layers() {
+    barrier();
+    const bool any = narrow();
+    barrier();
+    return any;
   }
 
   // x += linear(input), normed first where the model has a post norm, and then where it has a sum norm.
