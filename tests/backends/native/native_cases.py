@@ -20,7 +20,7 @@ from headstart.backends.native.packing import Packer
 from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
-from headstart.models.state_weights import ConvolutionWeights
+from headstart.models.state_weights import ConvolutionWeights, Mamba2Weights
 from headstart.models.weights import (
     AttentionWeights,
     DecoderWeights,
@@ -29,6 +29,7 @@ from headstart.models.weights import (
     LayerWeights,
     MixerWeights,
     MlpWeights,
+    TwoMixersWeights,
 )
 from headstart.passes import KVStorage, PassBatch
 from headstart.processor import architecture
@@ -133,10 +134,26 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             output=linear(hidden, hidden),
         )
 
+    def mamba2() -> Mamba2Weights:
+        of = config.mamba2
+        assert of is not None
+        return Mamba2Weights(
+            input=linear(of.inner + of.convolved + of.heads, hidden, of.bias),
+            kernel=normal(of.convolved, of.length, scale=0.7),
+            kernel_bias=normal(of.convolved, scale=0.3) if of.kernel_bias else None,
+            step_bias=normal(of.heads) - 2,
+            log_decay=normal(of.heads),
+            skip=normal(of.heads),
+            norm=None if of.norm == "none" else NormWeights(1 + normal(of.inner, scale=0.2)),
+            output=linear(hidden, of.inner, of.bias),
+        )
+
     mixers: dict[str, Callable[[], MixerWeights | None]] = {
         "attention": attention,
         "latent": latent,
         "convolution": convolution,
+        "mamba2": mamba2,
+        "attention+mamba2": lambda: TwoMixersWeights(attention(), mamba2()),
         "none": lambda: None,
     }
     hidden, head_dim = config.hidden_size, config.head_dim

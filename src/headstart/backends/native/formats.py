@@ -14,7 +14,7 @@ from headstart.backends.native.precision import Precision
 from headstart.models.files import WeightsIdentity
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix
-from headstart.models.weights import ExpertsWeights, LatentWeights, LayerWeights, MlpWeights
+from headstart.models.weights import ExpertsWeights, LatentWeights, LayerWeights, MlpWeights, TwoMixersWeights
 
 LINEARS = ("qkv", "output", "up", "down")
 """Of a layer, by their numbers in the interface."""
@@ -24,6 +24,8 @@ LATENT_LINEARS = ("k_up", "value_up", "q_up")
 """Those of a layer with latent attention likewise; it has no encoder memory."""
 GATE_LINEARS = ("gate",)
 """That of a layer whose attention has a gate, likewise."""
+TWO_MIXERS_LINEARS = ("state_input", "state_output")
+"""Those of the mixer beside attention, likewise."""
 MATRICES = 7
 """Places of a layer's matrices, some of which hold none."""
 EXPERT_LINEARS = ("up", "down")
@@ -161,6 +163,9 @@ def _linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
         return (None, None, *channel)
     if isinstance(mixer, LatentWeights):
         return (mixer.down, mixer.output, *channel, mixer.key_up, mixer.value_up, mixer.q_up)
+    if isinstance(mixer, TwoMixersWeights):
+        attention, mamba2 = mixer.attention, mixer.mamba2
+        return (attention.qkv, attention.output, *channel, mamba2.input, mamba2.output)
     attention, output, *gate = mixer.linears
     cross = () if layer.cross is None else (layer.cross.q, layer.cross.output)
     return (attention, output, *channel, *cross, *gate)

@@ -34,6 +34,15 @@ class Convolution(Structure):
     _fields_ = (("length", c_int32),)
 
 
+class Mamba2(Structure):
+    """``HeadstartMamba2``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("heads", "head_dim", "state_size", "groups", "length", "norm")),
+        *((name, c_float) for name in ("least_step", "most_step", "norm_eps")),
+    )
+
+
 class Layer(Structure):
     """``HeadstartLayer``."""
 
@@ -58,6 +67,7 @@ class Shape(Structure):
         ("experts", Experts),
         ("latent", Latent),
         ("convolution", Convolution),
+        ("mamba2", Mamba2),
     )
 
 

@@ -34,6 +34,12 @@ struct HeadstartConvolution {
   int32_t length;
 };
 
+// Mamba-2, see headstart.models.state_config.Mamba2Config; `heads` 0: there is none.
+struct HeadstartMamba2 {
+  int32_t heads, head_dim, state_size, groups, length, norm;
+  float least_step, most_step, norm_eps;
+};
+
 // Sizes in elements. Enumerations by number, in the order of the C++ enums of the same name.
 struct HeadstartShape {
   int32_t vocab, hidden, heads, layers;
@@ -53,6 +59,7 @@ struct HeadstartShape {
   HeadstartExperts experts;
   HeadstartLatent latent;
   HeadstartConvolution convolution;
+  HeadstartMamba2 mamba2;
 };
 
 // One pass; field by field headstart.models.backend.PassBatch. A draft head's rows all have `inputs` beside their

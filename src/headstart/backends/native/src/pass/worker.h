@@ -241,9 +241,14 @@ class PassRunner::Worker {
     linear(layer.linears[kQkv], input, p_.rows_, copy_columns(p_.qkv_, p_.qkv_stride_),
            queries_from(layer, narrows ? first_of_finished() : p_.context_));
     barrier();
-    if (m_.keeps_state(layer)) {
-      p_.states_->run(layer, index, {p_.qkv_, p_.qkv_stride_, places(narrows), p_.attended_, m_.middle_kind()}, thread_,
-                      [this] { barrier(); });
+    const bool has_two = layer.is(Mixer::attention_mamba2), keeps_state = m_.keeps_state(layer);
+    if (has_two) project_beside(layer, input);
+    if (keeps_state)
+      p_.states_->run(layer, index,
+                      {p_.qkv_ + layer.beside, p_.qkv_stride_, places(narrows), has_two ? p_.middle_ : p_.attended_,
+                       m_.middle_kind()},
+                      thread_, [this] { barrier(); });
+    if (keeps_state && !has_two) {
       if (narrows && !narrow()) return;
     } else {
       if (m_.shape.attention_gate) run_gate(layer, input, narrows);
@@ -258,7 +263,8 @@ class PassRunner::Worker {
       attend(p_.text_, layer, p_.latent_ ? latent_attention(index, layer, narrows) : attention(layer, index, narrows),
              narrows);
     }
-    clear_padding(layer.linears[kOutput]);
+    clear_padding(layer.linears[kOutput], p_.attended_);
+    if (has_two) clear_padding(layer.linears[kStateOutput], p_.middle_);
     barrier();
     if (p_.latent_) take_values(layer);
     if (narrows) {
@@ -268,6 +274,9 @@ class PassRunner::Worker {
     const PackedLinear &output = layer.linears[kOutput];
     add_branch(output, pack_quantised(output, p_.attended_), layer.norms[kAttentionPostNorm],
                layer.norms[kAttentionSumNorm]);
+    if (has_two)
+      add_branch(layer.linears[kStateOutput], pack_quantised(layer.linears[kStateOutput], p_.middle_), kNoNorm,
+                 kNoNorm);
     if (m_.shape.cross) run_cross_attention(layer, index, narrows);
     if (m_.shape.parallel_residual)
       run_mlp(layer, mlp_input);
@@ -290,10 +299,10 @@ class PassRunner::Worker {
   }
 
   // Behind what a mixer leaves for its output projection: other layers' mixers may leave more.
-  void clear_padding(const PackedLinear &output) const {
+  void clear_padding(const PackedLinear &output, const Activations &left) const {
     my_rows(rows_, [&](int row) {
       for (int k = round_up(output.inputs, 16); k < output.padded_inputs; k += 16)
-        store_activation(m_.middle_kind(), p_.attended_, row, k, splat(0.f));
+        store_activation(m_.middle_kind(), left, row, k, splat(0.f));
     });
   }
 
@@ -406,6 +415,20 @@ class PassRunner::Worker {
         }
       }
     });
+  }
+
+  // `input` as another matrix that reads the same takes it.
+  const Activations &input_as(const PackedLinear &linear, const DecoderLayer &layer, const Activations &input) {
+    if (m_.form_of(linear) == m_.form_of(layer.linears[kQkv])) return input;
+    return pack_norm(linear, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
+  }
+
+  // The projection of the mixer beside attention.
+  void project_beside(const DecoderLayer &layer, const Activations &input) {
+    const PackedLinear &projection = layer.linears[kStateInput];
+    linear(projection, input_as(projection, layer, input), p_.rows_,
+           copy_columns(p_.qkv_ + layer.beside, p_.qkv_stride_));
+    barrier();
   }
 
   // The gate of what heads will see; it reads what queries are made of.
