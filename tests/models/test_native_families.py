@@ -68,6 +68,8 @@ NATIVE = (
     *("bloom", "mpt", "falcon", "falcon-alibi"),
     *("hunyuan_v1_dense", "hunyuan_v1_moe", "nanochat", "cohere", "phi", "persimmon", "stablelm", "stablelm-parallel"),
     *("lfm2", "lfm2-long", "lfm2_moe", "lfm3", "lfm3-plain"),
+    *("bamba", "granitemoehybrid-h", "granitemoehybrid-h-experts", "nemotron_h", "mamba2"),
+    *("falcon_h1", "falcon_h1-normed", "falcon_h1-normed-after"),
     *("cohere2", "gptj", "codegen", "afmoe", "llama4", "ministral3", "dbrx", "qwen3_vl_moe"),
 )
 KEYS = 32

@@ -164,8 +164,8 @@ def _linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     if isinstance(mixer, LatentWeights):
         return (mixer.down, mixer.output, *channel, mixer.key_up, mixer.value_up, mixer.q_up)
     if isinstance(mixer, TwoMixersWeights):
-        attention, mamba2 = mixer.attention, mixer.mamba2
-        return (attention.qkv, attention.output, *channel, mamba2.input, mamba2.output)
+        heads, states = mixer.attention, mixer.mamba2
+        return (heads.qkv, heads.output, *channel, states.input, states.output)
     attention, output, *gate = mixer.linears
     cross = () if layer.cross is None else (layer.cross.q, layer.cross.output)
     return (attention, output, *channel, *cross, *gate)
