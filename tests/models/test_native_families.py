@@ -71,6 +71,7 @@ NATIVE = (
     *("lfm2", "lfm2-long", "lfm2_moe", "lfm3", "lfm3-plain"),
     *("bamba", "granitemoehybrid-h", "granitemoehybrid-h-experts", "nemotron_h", "mamba2"),
     *("falcon_h1", "falcon_h1-normed", "falcon_h1-normed-after"),
+    *("mamba", "mamba-biased", "falcon_mamba", "jamba", "jamba-dense"),
     *("cohere2", "gptj", "codegen", "afmoe", "llama4", "ministral3", "dbrx", "qwen3_vl_moe"),
 )
 KEYS = 32
@@ -92,7 +93,7 @@ def test_logits_equal_transformers(family: str, tmp_path: Path) -> None:
     ("family", "lacking"),
     [
         ("apertus", "activation xielu"),
-        ("jamba", "Mamba's state spaces"),
+        ("qwen3_next", "the gated delta rule"),
     ],
 )
 def test_what_it_lacks_is_said(family: str, lacking: str, tmp_path: Path) -> None:

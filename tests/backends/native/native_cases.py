@@ -20,7 +20,7 @@ from headstart.backends.native.packing import Packer
 from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
-from headstart.models.state_weights import ConvolutionWeights, Mamba2Weights
+from headstart.models.state_weights import ConvolutionWeights, Mamba2Weights, MambaWeights
 from headstart.models.weights import (
     AttentionWeights,
     DecoderWeights,
@@ -134,6 +134,23 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             output=linear(hidden, hidden),
         )
 
+    def mamba() -> MambaWeights:
+        of = config.mamba
+        assert of is not None
+        sizes = (of.step_rank, of.state_size, of.state_size)
+        return MambaWeights(
+            input=linear(2 * of.inner, hidden, of.bias),
+            kernel=normal(of.inner, of.length, scale=0.7),
+            kernel_bias=normal(of.inner, scale=0.3) if of.kernel_bias else None,
+            selection=linear(sum(sizes), of.inner),
+            step=linear(of.inner, of.step_rank),
+            step_bias=normal(of.inner) - 2,
+            log_decay=normal(of.inner, of.state_size),
+            skip=normal(of.inner),
+            norms=None if of.norms == "none" else tuple(NormWeights(1 + normal(size, scale=0.2)) for size in sizes),  # type: ignore[arg-type]
+            output=linear(hidden, of.inner, of.bias),
+        )
+
     def mamba2() -> Mamba2Weights:
         of = config.mamba2
         assert of is not None
@@ -152,6 +169,7 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
         "attention": attention,
         "latent": latent,
         "convolution": convolution,
+        "mamba": mamba,
         "mamba2": mamba2,
         "attention+mamba2": lambda: TwoMixersWeights(attention(), mamba2()),
         "none": lambda: None,

@@ -21,7 +21,14 @@ from headstart.backends.native import (
     storage,
     stretch,
 )
-from headstart.backends.native.formats import CROSS_LINEARS, GATE_LINEARS, LATENT_LINEARS, LINEARS, TWO_MIXERS_LINEARS
+from headstart.backends.native.formats import (
+    CROSS_LINEARS,
+    GATE_LINEARS,
+    LATENT_LINEARS,
+    LINEARS,
+    MAMBA_LINEARS,
+    TWO_MIXERS_LINEARS,
+)
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.native.toolchain import SOURCES
 from headstart.draft_tree import MAX_GRADES, ROOT
@@ -188,6 +195,7 @@ def test_enumerations_are_in_the_same_order() -> None:
     assert linears("CrossLinearIndex") == list(CROSS_LINEARS)
     assert linears("LatentLinearIndex") == list(LATENT_LINEARS)
     assert linears("GateLinearIndex") == list(GATE_LINEARS)
+    assert linears("MambaLinearIndex") == list(MAMBA_LINEARS)
     assert linears("TwoMixersLinearIndex") == list(TWO_MIXERS_LINEARS)
     for name, ours in (("Mixer", Mixer), ("Channel", Channel), ("StateNorm", StateNorm)):
         assert enumerators("pass/decoder.h", name) == [each.replace("+", "_") for each in get_args(ours)]

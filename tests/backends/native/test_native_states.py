@@ -31,7 +31,7 @@ from headstart.backends.native.backend import NativeBackend, supports
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.config import LayerConfig, ModelConfig
-from headstart.models.state_config import ConvolutionConfig, Mamba2Config
+from headstart.models.state_config import ConvolutionConfig, Mamba2Config, MambaConfig
 from headstart.passes import FINAL_TAP, PassBatch
 from headstart.runner import ModelRunner, Span, cache_bytes_per_token, state_bytes
 
@@ -39,6 +39,13 @@ CONVOLVING = LayerConfig(rope=None, mixer="convolution")
 KINDS = {
     "convolution": small_config(
         layers=(CONVOLVING, LayerConfig(), CONVOLVING), convolution=ConvolutionConfig(4, bias=True)
+    ),
+    "Mamba": small_config(
+        layers=(LayerConfig(mixer="mamba"), LayerConfig(), LayerConfig(mixer="mamba", channel="none")),
+        mamba=MambaConfig(112, 7, 20, 4, bias=True, norms="learnt"),
+    ),
+    "Mamba alone": small_config(
+        layers=(LayerConfig(mixer="mamba", channel="none"),) * 3, mamba=MambaConfig(80, 16, 6, 3, kernel_bias=False)
     ),
     "Mamba-2": small_config(
         layers=(LayerConfig(mixer="mamba2"), LayerConfig(), LayerConfig(mixer="mamba2")),
@@ -206,6 +213,9 @@ def floats_of_state(config: ModelConfig, layer: LayerConfig) -> int:
         return (config.convolution.length - 1) * config.hidden_size
     if not layer.keeps_state:
         return 0
+    if layer.mixer == "mamba":
+        assert config.mamba is not None
+        return (config.mamba.length - 1 + config.mamba.state_size) * config.mamba.inner
     of = config.mamba2
     assert of is not None
     rows = (of.length - 1) * (-(-of.convolved // 16) * 16)

@@ -27,7 +27,6 @@ from headstart.models.state_config import Mamba2Config
 from headstart.passes import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
 
 _MISSING_MIXERS = {
-    "mamba": "Mamba's state spaces",
     "delta": "the gated delta rule",
 }
 _MOST_LENGTH = 16
@@ -39,6 +38,9 @@ def supports(config: ModelConfig) -> str | None:
     if lacking := _lacking(config):
         return f"PyTorch alone has {lacking}"
     if config.convolution is not None and (unfit := _unfit_convolution(config.convolution.length, config.hidden_size)):
+        return unfit
+    mamba = config.mamba
+    if mamba is not None and (unfit := _unfit_convolution(mamba.length, mamba.inner)):
         return unfit
     if config.mamba2 is not None and (unfit := _unfit_mamba2(config.mamba2)):
         return unfit

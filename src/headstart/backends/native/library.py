@@ -34,6 +34,15 @@ class Convolution(Structure):
     _fields_ = (("length", c_int32),)
 
 
+class Mamba(Structure):
+    """``HeadstartMamba``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("inner", "state_size", "step_rank", "length")),
+        ("norm_eps", c_float),
+    )
+
+
 class Mamba2(Structure):
     """``HeadstartMamba2``."""
 
@@ -67,6 +76,7 @@ class Shape(Structure):
         ("experts", Experts),
         ("latent", Latent),
         ("convolution", Convolution),
+        ("mamba", Mamba),
         ("mamba2", Mamba2),
     )
 

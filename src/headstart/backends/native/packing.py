@@ -20,7 +20,7 @@ from headstart.errors import ConfigError
 from headstart.models.config import Activation, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
-from headstart.models.state_weights import ConvolutionWeights, Mamba2Weights
+from headstart.models.state_weights import ConvolutionWeights, Mamba2Weights, MambaWeights
 from headstart.models.stored import Matrix, MatrixPart, StoredTensor
 from headstart.models.weights import AttentionWeights, ExpertsWeights, LatentWeights, LayerWeights, TwoMixersWeights
 from headstart.passes import IntArray
@@ -34,6 +34,8 @@ CONSTANTS = ("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm"
 """Of a layer's mixer that keeps a state, likewise."""
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 """Those of the library, by their numbers in the interface."""
+_BAND = 16
+"""Channels of Mamba whose states stand together."""
 BORROWED, COPIED, THE_HEAD = range(3)
 """How the embedding is kept, likewise."""
 OUTPUT_HEAD, FUSE = range(2)
@@ -173,6 +175,16 @@ def constants_of(layer: LayerWeights) -> list[Tensor | None]:
     if isinstance(mixer, ConvolutionWeights):
         constants = {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
     mixer = mixer.mamba2 if isinstance(mixer, TwoMixersWeights) else mixer
+    if isinstance(mixer, MambaWeights):
+        size = mixer.log_decay.shape[1]
+        constants = {
+            "kernel": mixer.kernel.T,
+            "kernel_bias": mixer.kernel_bias,
+            "step_bias": mixer.step_bias,
+            "decay": -mixer.log_decay.exp().view(-1, _BAND, size).transpose(1, 2),
+            "skip": mixer.skip,
+            "state_norm": None if mixer.norms is None else torch.cat([_filled_up(each.weight) for each in mixer.norms]),
+        }
     if isinstance(mixer, Mamba2Weights):
         constants = {
             "kernel": _filled_up(mixer.kernel.T),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from headstart.backends.native.library import Convolution, Experts, Latent, Layer, Mamba2, Shape
+from headstart.backends.native.library import Convolution, Experts, Latent, Layer, Mamba, Mamba2, Shape
 from headstart.backends.native.packing import ACTIVATIONS
 from headstart.backends.native.precision import Precision, library_number
 from headstart.models.config import (
@@ -20,7 +20,7 @@ from headstart.models.config import (
     NormKind,
     QueryGrowth,
 )
-from headstart.models.state_config import Mamba2Config, StateNorm
+from headstart.models.state_config import Mamba2Config, MambaConfig, StateNorm
 
 _HEAD_GATES = 2
 """``attention_gate`` where each head has one number."""
@@ -60,6 +60,7 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         experts=_experts(config.experts if config.has_experts else None),
         latent=_latent(config.latent),
         convolution=Convolution(0 if config.convolution is None else config.convolution.length),
+        mamba=_mamba(config.mamba),
         mamba2=_mamba2(config.mamba2),
     )
 
@@ -102,6 +103,18 @@ def _latent(config: LatentConfig | None) -> Latent:
         rope_dim=config.rope_dim,
         value_dim=config.value_dim,
         q_rank=config.q_rank or 0,
+        norm_eps=config.norm_eps,
+    )
+
+
+def _mamba(config: MambaConfig | None) -> Mamba:
+    if config is None:
+        return Mamba()
+    return Mamba(
+        inner=config.inner,
+        state_size=config.state_size,
+        step_rank=config.step_rank,
+        length=config.length,
         norm_eps=config.norm_eps,
     )
 

@@ -34,6 +34,12 @@ struct HeadstartConvolution {
   int32_t length;
 };
 
+// Mamba, see headstart.models.state_config.MambaConfig; `inner` 0: there is none.
+struct HeadstartMamba {
+  int32_t inner, state_size, step_rank, length;
+  float norm_eps;
+};
+
 // Mamba-2, see headstart.models.state_config.Mamba2Config; `heads` 0: there is none.
 struct HeadstartMamba2 {
   int32_t heads, head_dim, state_size, groups, length, norm;
@@ -59,6 +65,7 @@ struct HeadstartShape {
   HeadstartExperts experts;
   HeadstartLatent latent;
   HeadstartConvolution convolution;
+  HeadstartMamba mamba;
   HeadstartMamba2 mamba2;
 };
 

@@ -25,6 +25,7 @@ enum LinearIndex { kQkv, kOutput, kUp, kDown, kOwnLinears };
 enum CrossLinearIndex { kCrossQuery = kOwnLinears, kCrossOutput };
 enum LatentLinearIndex { kKeyUp = kOwnLinears, kValueUp, kQueryUp };
 enum GateLinearIndex { kGate = kOwnLinears };
+enum MambaLinearIndex { kSelection = kOwnLinears, kStep };
 enum TwoMixersLinearIndex { kStateInput = kOwnLinears, kStateOutput };  // of the mixer beside attention
 constexpr int kLinears = 7;                                             // places of a layer's matrices
 // Small parts of mixers that keep states.
@@ -109,6 +110,8 @@ class Decoder {
         lay_out_latent(layer, own);
       else if (layer.is(Mixer::convolution))
         lay_out_convolution(layer, own);
+      else if (layer.is(Mixer::mamba))
+        lay_out_mamba(layer, own);
       else if (layer.is(Mixer::mamba2))
         layer.projected = lay_out_mamba2(layer, own, kQkv, kOutput);
       else if (!layer.is(Mixer::none))
@@ -215,6 +218,7 @@ class Decoder {
       };
       add({kQkv});
       if (layer.is(Mixer::attention_mamba2)) add({kStateInput});
+      if (layer.is(Mixer::mamba)) add({kSelection, kStep});
       if (layer.is(Mixer::latent)) add({kQueryUp, kKeyUp, kValueUp});
       if (layer.is(Mixer::attention) && shape.attention_gate) add({kGate});
       add({kOutput});
@@ -312,6 +316,8 @@ class Decoder {
 
   StateShape state_of(const DecoderLayer &layer) const {
     if (layer.is(Mixer::convolution)) return {shape.convolution.length - 1, shape.hidden, 0, 0};
+    const HeadstartMamba &mamba = shape.mamba;
+    if (layer.is(Mixer::mamba)) return {mamba.length - 1, mamba.inner, mamba.inner / 16, mamba.state_size * 16};
     if (layer.is(Mixer::mamba2) || layer.is(Mixer::attention_mamba2)) {
       const HeadstartMamba2 &of = shape.mamba2;
       const int bands = of.heads * ceil_div(of.head_dim, kMamba2Band);
@@ -363,6 +369,15 @@ class Decoder {
     layer.projected = 3 * shape.hidden;
     lay_out(layer, kQkv, forms, {layer.projected}, shape.hidden);
     lay_out(layer, kOutput, forms, {shape.hidden}, shape.hidden);
+  }
+
+  void lay_out_mamba(DecoderLayer &layer, const uint8_t *forms) const {
+    const HeadstartMamba &of = shape.mamba;
+    layer.projected = 2 * of.inner;
+    lay_out(layer, kQkv, forms, {layer.projected}, shape.hidden);
+    lay_out(layer, kSelection, forms, {of.step_rank + 2 * of.state_size}, of.inner);
+    lay_out(layer, kStep, forms, {of.inner}, of.step_rank);
+    lay_out(layer, kOutput, forms, {shape.hidden}, of.inner);
   }
 
   // Columns of its first product.

@@ -48,6 +48,9 @@ class Mamba2 {
         steps_(states.shape.channels),
         decays_(steps_ + round_up(of.heads, 16)) {}
 
+  // Numbers that a row's units share, behind what was convolved of it.
+  static int besides(const HeadstartMamba2 &of) { return 2 * round_up(of.heads, 16); }
+
   template <class Meet>
   void run(Meet &&meet) const {
     convolve_projected(layer_, states_, rows_, scratch_, inner_, thread_, threads_);

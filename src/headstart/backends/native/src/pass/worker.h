@@ -247,7 +247,7 @@ class PassRunner::Worker {
       p_.states_->run(layer, index,
                       {p_.qkv_ + layer.beside, p_.qkv_stride_, places(narrows), has_two ? p_.middle_ : p_.attended_,
                        m_.middle_kind()},
-                      thread_, [this] { barrier(); });
+                      thread_, ahead_, p_.deal_, [this] { barrier(); });
     if (keeps_state && !has_two) {
       if (narrows && !narrow()) return;
     } else {
@@ -417,16 +417,10 @@ class PassRunner::Worker {
     });
   }
 
-  // `input` as another matrix that reads the same takes it.
-  const Activations &input_as(const PackedLinear &linear, const DecoderLayer &layer, const Activations &input) {
-    if (m_.form_of(linear) == m_.form_of(layer.linears[kQkv])) return input;
-    return pack_norm(linear, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
-  }
-
   // The projection of the mixer beside attention.
   void project_beside(const DecoderLayer &layer, const Activations &input) {
     const PackedLinear &projection = layer.linears[kStateInput];
-    linear(projection, input_as(projection, layer, input), p_.rows_,
+    linear(projection, input_beside(layer, projection, input), p_.rows_,
            copy_columns(p_.qkv_ + layer.beside, p_.qkv_stride_));
     barrier();
   }
@@ -434,12 +428,15 @@ class PassRunner::Worker {
   // The gate of what heads will see; it reads what queries are made of.
   void run_gate(const DecoderLayer &layer, const Activations &input, bool narrows) {
     const PackedLinear &gate = layer.linears[kGate];
-    const bool alike = m_.form_of(gate) == m_.form_of(layer.linears[kQkv]);
-    const Activations &rows =
-        alike ? input : pack_norm(gate, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
-    linear(gate, rows, rows_, copy_columns(p_.gates_, p_.gate_stride_),
+    linear(gate, input_beside(layer, gate, input), rows_, copy_columns(p_.gates_, p_.gate_stride_),
            narrows ? WantedFrom{gate.pairs, first_of_finished() / kRowBlock * kRowBlock} : WantedFrom{});
     barrier();
+  }
+
+  // The rows that a layer's first product reads, as another matrix of it reads them.
+  const Activations &input_beside(const DecoderLayer &layer, const PackedLinear &other, const Activations &input) {
+    if (m_.form_of(other) == m_.form_of(layer.linears[kQkv])) return input;
+    return pack_norm(other, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
   }
 
   QueryGrowth growth(const DecoderLayer &layer) const {
