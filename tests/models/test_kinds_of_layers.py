@@ -35,7 +35,12 @@ KINDS = {
     "gated delta rule": "qwen3_next",
 }
 """Some have experts, too."""
-NATIVE = {"short convolution, native": "lfm2_moe"}
+NATIVE = {
+    "short convolution, native": "lfm2_moe",
+    "Mamba, native": "jamba",
+    "Mamba-2, native": "nemotron_h",
+    "attention beside Mamba-2, native": "falcon_h1",
+}
 """Those that keep states, with heads as wide as the native pass needs."""
 DRAFTERS = ("suffix", "early-exit", "draft-model", "auto")
 PROMPTS = [[5 + length, *range(10, 10 + length)] for length in (26, 25, 2, 33)]

@@ -8,6 +8,8 @@ import pytest
 import torch
 from gguf_hybrids import write_hybrid
 from gguf_latent import write_latent
+from gguf_mamba import ARCHITECTURES as MAMBAS
+from gguf_mamba import write_mamba
 from model_document import widened
 
 from headstart.backend import Backend
@@ -69,9 +71,14 @@ NATIVE = (
     *("bloom", "mpt", "falcon", "falcon-alibi"),
     *("hunyuan_v1_dense", "hunyuan_v1_moe", "nanochat", "cohere", "phi", "persimmon", "stablelm", "stablelm-parallel"),
     *("lfm2", "lfm2-long", "lfm2_moe", "lfm3", "lfm3-plain"),
+    *("bamba", "granitemoehybrid-h", "granitemoehybrid-h-experts", "nemotron_h", "mamba2"),
+    *("falcon_h1", "falcon_h1-normed", "falcon_h1-normed-after"),
+    *("mamba", "mamba-biased", "falcon_mamba", "jamba", "jamba-dense"),
     *("cohere2", "gptj", "codegen", "afmoe", "llama4", "ministral3", "dbrx", "qwen3_vl_moe"),
 )
 KEYS = 32
+NEMOTRON = {"n_group": 1, "topk_group": 1, "time_step_min": 1e-9, "mamba_head_dim": 32}
+"""What GGUF files of it can say, and rows that can be quantised."""
 
 
 @pytest.mark.parametrize("family", NATIVE)
@@ -90,7 +97,7 @@ def test_logits_equal_transformers(family: str, tmp_path: Path) -> None:
     ("family", "lacking"),
     [
         ("apertus", "activation xielu"),
-        ("jamba", "Mamba's state spaces"),
+        ("qwen3_next", "the gated delta rule"),
     ],
 )
 def test_what_it_lacks_is_said(family: str, lacking: str, tmp_path: Path) -> None:
@@ -99,11 +106,24 @@ def test_what_it_lacks_is_said(family: str, lacking: str, tmp_path: Path) -> Non
     assert supports(config) == f"PyTorch alone has {lacking}"
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
-@pytest.mark.parametrize("family", ["lfm2", "lfm2_moe"])
-def test_gguf_files_of_models_with_states_keep_their_blocks(family: str, kind: str, tmp_path: Path) -> None:
-    sizes = widened(MORE_FAMILIES[family][1]) | {"conv_bias": False}
-    path = write_hybrid(make_model(family, **sizes), tmp_path / "tiny.gguf", kind)
+@pytest.mark.parametrize(
+    ("family", "kind", "changes"),
+    [
+        *((family, kind, {"conv_bias": False}) for family in ("lfm2", "lfm2_moe") for kind in ("Q4_0", "Q8_0")),
+        ("granitemoehybrid-h", "Q4_0", {}),
+        ("nemotron_h", "Q8_0", NEMOTRON | {"layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"]}),
+        ("nemotron_h", "Q4_0", NEMOTRON | {"layers_block_type": ["linear_attention", "moe", "full_attention"]}),
+        ("falcon_h1", "Q8_0", {}),
+        ("mamba2", "Q4_0", {}),
+        ("mamba", "Q5_0", {}),
+        ("jamba", "Q8_0", {}),
+    ],
+)
+def test_gguf_files_of_models_with_states_keep_their_blocks(
+    family: str, kind: str, changes: dict[str, object], tmp_path: Path
+) -> None:
+    write = write_mamba if family in MAMBAS else write_hybrid
+    path = write(make_model(family, **widened(MORE_FAMILIES[family][1]) | changes), tmp_path / "tiny.gguf", kind)
     config, weights = load_decoder(open_checkpoint(path), torch.float32)
     batch = make_pass([Rows([3 + (7 * i * i + i) % 250 for i in range(50)], 0, range(2))])
 

@@ -81,7 +81,14 @@ WIDE_LATENT = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 32, "q
 
 @pytest.mark.parametrize(
     ("family", "sizes"),
-    [("lfm2", WIDE), ("youtu", WIDE_LATENT), ("bloom", {"hidden_size": 64, "n_head": 2}), ("llama4", {"head_dim": 32})],
+    [
+        ("lfm2", WIDE),
+        ("nemotron_h", {"head_dim": 32}),
+        ("jamba", WIDE),
+        ("youtu", WIDE_LATENT),
+        ("bloom", {"hidden_size": 64, "n_head": 2}),
+        ("llama4", {"head_dim": 32}),
+    ],
 )
 def test_so_do_models_with_layers_of_other_kinds(
     tmp_path: Path, folder: Path, packed: list[int], family: str, sizes: dict[str, int]

@@ -13,8 +13,9 @@ from torch import Tensor
 from headstart.backends.native.precision import Precision
 from headstart.models.files import WeightsIdentity
 from headstart.models.linear_weights import LinearWeights, NormWeights
+from headstart.models.state_weights import MambaWeights
 from headstart.models.stored import Matrix
-from headstart.models.weights import ExpertsWeights, LatentWeights, LayerWeights, MlpWeights
+from headstart.models.weights import ExpertsWeights, LatentWeights, LayerWeights, MlpWeights, TwoMixersWeights
 
 LINEARS = ("qkv", "output", "up", "down")
 """Of a layer, by their numbers in the interface."""
@@ -24,6 +25,10 @@ LATENT_LINEARS = ("k_up", "value_up", "q_up")
 """Those of a layer with latent attention likewise; it has no encoder memory."""
 GATE_LINEARS = ("gate",)
 """That of a layer whose attention has a gate, likewise."""
+MAMBA_LINEARS = ("selection", "step")
+"""Those of Mamba between its first and its last, likewise."""
+TWO_MIXERS_LINEARS = ("state_input", "state_output")
+"""Those of the mixer beside attention, likewise."""
 MATRICES = 7
 """Places of a layer's matrices, some of which hold none."""
 EXPERT_LINEARS = ("up", "down")
@@ -161,12 +166,18 @@ def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
 
 def _linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     mixer = layer.mixer
-    assert mixer is not None
-    assert isinstance(layer.channel, MlpWeights | ExpertsWeights)
+    assert layer.channel is None or isinstance(layer.channel, MlpWeights | ExpertsWeights)
     dense = layer.channel.shared if isinstance(layer.channel, ExpertsWeights) else layer.channel
     channel = (None, None) if dense is None else (dense.up, dense.down)
+    if mixer is None:
+        return (None, None, *channel)
     if isinstance(mixer, LatentWeights):
         return (mixer.down, mixer.output, *channel, mixer.key_up, mixer.value_up, mixer.q_up)
+    if isinstance(mixer, MambaWeights):
+        return (mixer.input, mixer.output, *channel, mixer.selection, mixer.step)
+    if isinstance(mixer, TwoMixersWeights):
+        heads, states = mixer.attention, mixer.mamba2
+        return (heads.qkv, heads.output, *channel, states.input, states.output)
     attention, output, *gate = mixer.linears
     cross = () if layer.cross is None else (layer.cross.q, layer.cross.output)
     return (attention, output, *channel, *cross, *gate)
@@ -321,7 +332,10 @@ def level_bits(layers: Sequence[LayerWeights], as_stored: bool = False) -> NDArr
     grid of sixteen levels holds two of them.)
     """
     in_four = mostly_in_four_bits(layers)
-    return np.array([[_levels(each, as_stored, in_four) for each in linears_of(layer)] for layer in layers], np.uint8)
+    bits = np.array([[_levels(each, as_stored, in_four) for each in linears_of(layer)] for layer in layers], np.uint8)
+    small = [isinstance(layer.mixer, MambaWeights) for layer in layers]
+    bits[small, len(LINEARS) : len(LINEARS) + len(MAMBA_LINEARS)] = BF16
+    return bits
 
 
 def _levels(linear: LinearWeights | None, as_stored: bool, mostly_in_four: bool) -> int:

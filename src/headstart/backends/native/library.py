@@ -13,7 +13,7 @@ class Experts(Structure):
     """``HeadstartExperts``."""
 
     _fields_ = (
-        *((name, c_int32) for name in ("count", "used", "size", "shared_gate", "score")),
+        *((name, c_int32) for name in ("count", "used", "size", "gated", "shared_gate", "score")),
         *((name, c_int32) for name in ("groups", "groups_used", "group_score", "normalised", "scales_input")),
         *((name, c_float) for name in ("scale", "clamp")),
     )
@@ -32,6 +32,24 @@ class Convolution(Structure):
     """``HeadstartConvolution``."""
 
     _fields_ = (("length", c_int32),)
+
+
+class Mamba(Structure):
+    """``HeadstartMamba``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("inner", "state_size", "step_rank", "length")),
+        ("norm_eps", c_float),
+    )
+
+
+class Mamba2(Structure):
+    """``HeadstartMamba2``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("heads", "head_dim", "state_size", "groups", "length", "norm")),
+        *((name, c_float) for name in ("least_step", "most_step", "norm_eps")),
+    )
 
 
 class Layer(Structure):
@@ -58,6 +76,8 @@ class Shape(Structure):
         ("experts", Experts),
         ("latent", Latent),
         ("convolution", Convolution),
+        ("mamba", Mamba),
+        ("mamba2", Mamba2),
     )
 
 

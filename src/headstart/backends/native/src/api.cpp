@@ -67,7 +67,8 @@ HEADSTART_API void headstart_set_expert(void *model, int layer, int expert, int 
                                         int count, const float *bias) {
   Decoder &decoder = model_of(model)->decoder;
   PackedLinear &linear = decoder.layers[layer].experts->linears[which][expert];
-  decoder.pack(linear, which == kExpertUp, StoredMatrix(parts, count, linear.inputs), bias);
+  decoder.pack(linear, which == kExpertUp && decoder.shape.experts.gated, StoredMatrix(parts, count, linear.inputs),
+               bias);
 }
 HEADSTART_API void headstart_set_router(void *model, int layer, const HeadstartRows *parts, int count,
                                         const float *bias, const float *correction) {

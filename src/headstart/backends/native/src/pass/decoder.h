@@ -18,13 +18,16 @@
 // Through what the rows of a layer see each other, and what it does with every row by itself.
 enum class Mixer { attention, latent, convolution, mamba, mamba2, delta, attention_mamba2, none };
 enum class Channel { mlp, experts, mlp_experts, none };
+enum class StateNorm { after_gate, before_gate, none };  // where the norm of what a state gives stands
 
 enum LinearIndex { kQkv, kOutput, kUp, kDown, kOwnLinears };
 // What cross attention, latent attention and a gate bring besides: no layer has two of these.
 enum CrossLinearIndex { kCrossQuery = kOwnLinears, kCrossOutput };
 enum LatentLinearIndex { kKeyUp = kOwnLinears, kValueUp, kQueryUp };
 enum GateLinearIndex { kGate = kOwnLinears };
-constexpr int kLinears = 7;  // places of a layer's matrices
+enum MambaLinearIndex { kSelection = kOwnLinears, kStep };
+enum TwoMixersLinearIndex { kStateInput = kOwnLinears, kStateOutput };  // of the mixer beside attention
+constexpr int kLinears = 7;                                             // places of a layer's matrices
 // Small parts of mixers that keep states.
 enum ConstantIndex { kKernel, kKernelBias, kStepBias, kDecay, kSkip, kStateNorm, kConstants };
 enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kPartNorms };  // of no layer
@@ -52,11 +55,14 @@ enum class Entry {
   block,          // the token's embedding; of features every layer makes keys and values (DFlash)
 };
 
+constexpr int kMamba2Band = 32;  // elements of a head whose state stands together
+
 struct DecoderLayer : HeadstartLayer {
   Norm norms[kNorms];
   PackedLinear linears[kLinears];  // without pairs where there is no such matrix
   int queries = 0;                 // that the first product gives, or what they are made of
   int projected = 0;               // columns of the first product
+  int beside = 0;                  // where those of a mixer beside attention stand
   int head_count = 0;              // which of `Decoder::head_counts` it has
   DistanceBias distance_bias;
   std::vector<float> sinks;  // [heads] scores that no key has, or empty
@@ -65,6 +71,13 @@ struct DecoderLayer : HeadstartLayer {
 
   bool is(Mixer kind) const { return mixer == static_cast<int>(kind); }
   bool is(Channel kind) const { return channel == static_cast<int>(kind); }
+
+  // The first of its matrices that every pass reads.
+  const PackedLinear &first_linear() const {
+    for (const int which : {kQkv, kUp})
+      if (linears[which].pairs) return linears[which];
+    return experts->router;
+  }
 };
 
 class Decoder {
@@ -97,8 +110,16 @@ class Decoder {
         lay_out_latent(layer, own);
       else if (layer.is(Mixer::convolution))
         lay_out_convolution(layer, own);
-      else
+      else if (layer.is(Mixer::mamba))
+        lay_out_mamba(layer, own);
+      else if (layer.is(Mixer::mamba2))
+        layer.projected = lay_out_mamba2(layer, own, kQkv, kOutput);
+      else if (!layer.is(Mixer::none))
         lay_out_attention(layer, own, is_beside() && index == 0 ? 2 * s.hidden : s.hidden);
+      if (layer.is(Mixer::attention_mamba2)) {
+        layer.beside = round_up(layer.projected, kColumns);
+        projected = std::max(projected, layer.beside + lay_out_mamba2(layer, own, kStateInput, kStateOutput));
+      }
       const KeptKeys seen = seen_by(layer);
       note_heads(layer, seen.kv_heads);
       key_dim = std::max(key_dim, seen.key_dim), value_dim = std::max(value_dim, seen.value_dim);
@@ -196,9 +217,12 @@ class Decoder {
           if (layer.linears[which].pairs) in_order.push_back(&layer.linears[which]);
       };
       add({kQkv});
+      if (layer.is(Mixer::attention_mamba2)) add({kStateInput});
+      if (layer.is(Mixer::mamba)) add({kSelection, kStep});
       if (layer.is(Mixer::latent)) add({kQueryUp, kKeyUp, kValueUp});
       if (layer.is(Mixer::attention) && shape.attention_gate) add({kGate});
       add({kOutput});
+      if (layer.is(Mixer::attention_mamba2)) add({kStateOutput});
       if (shape.cross) add({kCrossQuery, kCrossOutput});
       add({kUp, kDown});
       if (!layer.experts) continue;
@@ -285,12 +309,20 @@ class Decoder {
   // The keys and values that a layer's rows see.
   KeptKeys seen_by(const DecoderLayer &layer) const {
     if (layer.is(Mixer::latent)) return {1, shape.latent.kv_rank + shape.latent.rope_dim, shape.latent.kv_rank};
-    if (layer.is(Mixer::attention)) return {layer.kv_heads, layer.head_dim, layer.head_dim};
+    if (layer.is(Mixer::attention) || layer.is(Mixer::attention_mamba2))
+      return {layer.kv_heads, layer.head_dim, layer.head_dim};
     return {};
   }
 
   StateShape state_of(const DecoderLayer &layer) const {
     if (layer.is(Mixer::convolution)) return {shape.convolution.length - 1, shape.hidden, 0, 0};
+    const HeadstartMamba &mamba = shape.mamba;
+    if (layer.is(Mixer::mamba)) return {mamba.length - 1, mamba.inner, mamba.inner / 16, mamba.state_size * 16};
+    if (layer.is(Mixer::mamba2) || layer.is(Mixer::attention_mamba2)) {
+      const HeadstartMamba2 &of = shape.mamba2;
+      const int bands = of.heads * ceil_div(of.head_dim, kMamba2Band);
+      return {of.length - 1, round_up(convolved(of), 16), bands, of.state_size * kMamba2Band};
+    }
     return {};
   }
 
@@ -339,6 +371,26 @@ class Decoder {
     lay_out(layer, kOutput, forms, {shape.hidden}, shape.hidden);
   }
 
+  void lay_out_mamba(DecoderLayer &layer, const uint8_t *forms) const {
+    const HeadstartMamba &of = shape.mamba;
+    layer.projected = 2 * of.inner;
+    lay_out(layer, kQkv, forms, {layer.projected}, shape.hidden);
+    lay_out(layer, kSelection, forms, {of.step_rank + 2 * of.state_size}, of.inner);
+    lay_out(layer, kStep, forms, {of.inner}, of.step_rank);
+    lay_out(layer, kOutput, forms, {shape.hidden}, of.inner);
+  }
+
+  // Columns of its first product.
+  int lay_out_mamba2(DecoderLayer &layer, const uint8_t *forms, int input, int output) const {
+    const HeadstartMamba2 &of = shape.mamba2;
+    const int inner = of.heads * of.head_dim, columns = inner + convolved(of) + of.heads;
+    lay_out(layer, input, forms, {columns}, shape.hidden);
+    lay_out(layer, output, forms, {shape.hidden}, inner);
+    return columns;
+  }
+  // What is written, where to and from where.
+  static int convolved(const HeadstartMamba2 &of) { return of.heads * of.head_dim + 2 * of.groups * of.state_size; }
+
   // Heads' matrices stand one below the other in one.
   void lay_out_latent(DecoderLayer &layer, const uint8_t *forms) const {
     const HeadstartLatent &of = shape.latent;
@@ -369,7 +421,7 @@ class Decoder {
     layer->router =
         linear_layout(Precision::fp32, scores, shape.hidden, hidden, ceil_div(scores, kColumns), shape.threads);
     for (int expert = 0; expert < of.count; ++expert, forms += kExpertLinears * kParts) {
-      layer->linears[kExpertUp].push_back(lay_out_up(forms + kExpertUp * kParts, of.size, true));
+      layer->linears[kExpertUp].push_back(lay_out_up(forms + kExpertUp * kParts, of.size, of.gated));
       layer->linears[kExpertDown].push_back(
           lay_out(forms + kExpertDown * kParts, {shape.hidden}, of.size, expert_size));
     }
