@@ -88,15 +88,15 @@ def gptq(
 
 
 def awq(
-    generator: torch.Generator, outputs: int, inputs: int, group: int, size: float = 1.0
+    generator: torch.Generator, outputs: int, inputs: int, group: int, bits: int = 4, size: float = 1.0
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Likewise."""
-    groups, order = inputs // group, [0, 2, 4, 6, 1, 3, 5, 7]
-    levels, zeros = levels_of(generator, inputs, outputs, 4), levels_of(generator, groups, outputs, 4)
+    groups, order = inputs // group, [0, 2, 4, 6, 1, 3, 5, 7] if bits == 4 else [0, 2, 1, 3]
+    levels, zeros = levels_of(generator, inputs, outputs, bits), levels_of(generator, groups, outputs, bits)
     scales = scales_of(generator, groups, outputs, size=size)
     tensors = {
-        "qweight": words(levels.tolist(), 4, order),
-        "qzeros": words(zeros.tolist(), 4, order),
+        "qweight": words(levels.tolist(), bits, order),
+        "qzeros": words(zeros.tolist(), bits, order),
         "scales": scales,
     }
     matrix = torch.empty(outputs, inputs)

@@ -108,10 +108,11 @@ def test_settings_in_a_file_of_their_own(
     assert torch.equal(dequantised(SafetensorsFiles(tmp_path), {}, tmp_path).read("m.weight"), matrix)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("group", [32, 64, 128])
-def test_awq(tmp_path: Path, generator: torch.Generator, group: int) -> None:
-    tensors, matrix = awq(generator, 24, 128, group)
-    check(tmp_path, tensors, matrix, quant_method="awq", bits=4, group_size=group, version="gemm")
+def test_awq(tmp_path: Path, generator: torch.Generator, bits: int, group: int) -> None:
+    tensors, matrix = awq(generator, 24, 128, group, bits)
+    check(tmp_path, tensors, matrix, quant_method="awq", bits=bits, group_size=group, version="gemm")
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -199,22 +200,38 @@ def test_eight_bits_of_bitsandbytes(tmp_path: Path, generator: torch.Generator) 
     check(tmp_path, tensors, matrix, quant_method="bitsandbytes", load_in_8bit=True)
 
 
+def own_blocks(directory: Path, tensors: dict[str, Tensor], kind: str, size: int, **settings: Any) -> Tensor:
+    """uint8 [24, 4, byte of a block]: what a backend keeps of a module of 24 x 128."""
+    stored = opened(directory, named("m", tensors), **settings).stored("m.weight")
+    assert stored.type == kind
+    assert stored.make is not None
+    return torch.from_numpy(stored.make(None)).view(24, 4, size)
+
+
+def test_eight_bits_of_awq_keep_their_own_numbers(tmp_path: Path, generator: torch.Generator) -> None:
+    tensors, matrix = awq(generator, 24, 128, 32, 8)
+    settings = {"quant_method": "awq", "bits": 8, "version": "gemm"}
+    blocks = own_blocks(tmp_path, tensors, "INT8/32", 35, **settings)
+    scales = blocks[..., :2].contiguous().view(torch.float16).float()
+    assert torch.equal((scales * (blocks[..., 3:].float() - blocks[..., 2:3])).flatten(1), matrix)
+
+
 def float4_numbers(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """uint8 [24, 32] and the numbers [24, 64], one by one from sign, exponent and mantissa."""
-    octets = torch.randint(0, 256, (24, 32), generator=generator)
+    """uint8 [24, 64] and the numbers [24, 128], one by one from sign, exponent and mantissa."""
+    octets = torch.randint(0, 256, (24, 64), generator=generator)
     numbers = []
     for octet in octets.flatten().tolist():
         for code in (octet & 15, octet >> 4):
             exponent, half = code >> 1 & 3, code & 1
             size = (1 + half / 2) * 2.0 ** (exponent - 1) if exponent else half / 2
             numbers.append(-size if code & 8 else size)
-    return octets.to(torch.uint8), torch.tensor(numbers).view(24, 64)
+    return octets.to(torch.uint8), torch.tensor(numbers).view(24, 128)
 
 
 @pytest.mark.parametrize("method", ["compressed-tensors", "modelopt"])
 def test_nvfp4(tmp_path: Path, generator: torch.Generator, method: str) -> None:
     octets, numbers = float4_numbers(generator)
-    scales = (torch.rand(24, 4, generator=generator) * 400).to(torch.float8_e4m3fn)
+    scales = (torch.rand(24, 8, generator=generator) * 400).to(torch.float8_e4m3fn)
     if method == "modelopt":
         other = torch.tensor(0.0037)
         tensors = {"weight": octets, "weight_scale": scales, "weight_scale_2": other, "input_scale": torch.tensor(2.0)}
@@ -224,16 +241,22 @@ def test_nvfp4(tmp_path: Path, generator: torch.Generator, method: str) -> None:
         tensors = {"weight_packed": octets, "weight_scale": scales, "weight_global_scale": other}
         tensors["input_global_scale"] = torch.tensor([2.0])
         settings, second = {"format": "nvfp4-pack-quantized"}, scales.float() / other
-    matrix = torch.stack([numbers[:, i] * second[:, i // 16] for i in range(64)], 1)
+    matrix = torch.stack([numbers[:, i] * second[:, i // 16] for i in range(128)], 1)
     check(tmp_path, tensors, matrix, quant_method=method, **settings)
 
 
 def test_packed_mxfp4(tmp_path: Path, generator: torch.Generator) -> None:
     octets, numbers = float4_numbers(generator)
-    exponents = torch.randint(110, 130, (24, 2), generator=generator)
-    matrix = torch.stack([numbers[:, i] * 2.0 ** (exponents[:, i // 32] - 127) for i in range(64)], 1)
+    exponents = torch.randint(110, 130, (24, 4), generator=generator)
+    matrix = torch.stack([numbers[:, i] * 2.0 ** (exponents[:, i // 32] - 127) for i in range(128)], 1)
     tensors = {"weight_packed": octets, "weight_scale": exponents.to(torch.uint8)}
-    check(tmp_path, tensors, matrix, quant_method="compressed-tensors", format="mxfp4-pack-quantized")
+    settings = {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"}
+    check(tmp_path, tensors, matrix, **settings)
+    # As GGUF has them: an exponent, then 16 bytes of two numbers each, 16 places apart.
+    blocks = own_blocks(tmp_path, tensors, "MXFP4", 17, **settings)
+    codes = torch.cat([blocks[..., 1:] & 15, blocks[..., 1:] >> 4], -1).flatten(1)
+    assert torch.equal(codes, torch.stack([octets & 15, octets >> 4], -1).flatten(1))
+    assert torch.equal(blocks[..., 0], tensors["weight_scale"])
 
 
 @pytest.mark.parametrize(
