@@ -47,7 +47,7 @@ ScanStep = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
 """States before some pieces [piece, ...] and which they are -> the states after them, and what their rows give
 [piece, PIECE, ...]."""
 Scan = Callable[[Pieces], ScanStep]
-"""What depends on no state is computed for all pieces at once."""
+"""What depends on no state is computed for all of the pieces at once."""
 Recur = Callable[[Step, Scan | None], Tensor]
 """What all rows give [row, ...], each from the state that the one before it has left. Without a scan row by row."""
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from headstart.backends.torch import levels
 from headstart.backends.torch.levels import SHORTEST_PIECE, order_of
 from headstart.backends.torch.states import StateLayout
 from headstart.cache.states import NO_STATE
@@ -101,11 +102,9 @@ def test_pieces_are_the_blocks_of_the_cache() -> None:
 )
 def test_a_chain_is_cut_where_blocks_end(rows: int, cached: int, lengths: list[int]) -> None:
     batch = batch_of([chain(rows, cached)], [3 if cached else NO_STATE], [NO_STATE] * (rows - 1) + [4])
-    pieces = order_of(batch, np.asarray(batch.states_after), CPU, scans=True).pieces
-    if not lengths:
-        assert pieces is None
-    else:
-        assert pieces is not None
+    portions = order_of(batch, np.asarray(batch.states_after), CPU, scans=True).portions
+    assert len(portions) == bool(lengths)
+    for pieces in portions:
         real = torch.ones(len(lengths), PIECE) if pieces.real is None else pieces.real[..., 0]
         assert real.sum(-1).tolist() == lengths
     assert check(batch) == len(lengths)
@@ -127,8 +126,10 @@ def test_rows_that_branch_are_computed_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_any_pass(seed: int) -> None:
+def test_any_pass(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prepared in portions, too."""
     draw = random.Random(seed)
+    monkeypatch.setattr(levels, "PORTION", draw.choice([1, 3, 64]))
     parts, before, after = [], [], []
     free = draw.sample(range(SLOTS), SLOTS)
     for _ in range(draw.randint(1, 4)):

@@ -20,6 +20,8 @@ from headstart.passes import PassBatch, path_lengths
 
 SHORTEST_PIECE = 8
 """Rows; fewer are computed one by one, which takes less time on a processor."""
+PORTION = 64
+"""Pieces that are prepared together, or as many as a level has: what a scan keeps of them takes room."""
 
 Places = Tensor | slice
 """A slice where they are adjacent."""
@@ -35,7 +37,9 @@ class Level:
     """Single ones, of the pass; None: there are none."""
     num_rows: int
     pieces: slice | None
-    """Of ``Order.pieces``; None: there are none."""
+    """Of its portion; None: there are none."""
+    portion: int
+    """Of ``Order.portions``."""
     piece_rows: Places
     """Rows of the pass that its pieces hold."""
     piece_places: Tensor | None
@@ -51,8 +55,8 @@ class Order:
     """All of a pass."""
 
     levels: list[Level]
-    pieces: Pieces | None
-    """In the order of levels; None: there are none."""
+    portions: list[Pieces]
+    """Pieces in the order of levels."""
 
 
 def order_of(batch: PassBatch, after: NDArray[np.integer], device: torch.device, scans: bool) -> Order:
@@ -101,13 +105,18 @@ class _Units:
         order = np.lexsort((np.arange(len(depth)), is_piece, depth))
         ends = np.cumsum(np.bincount(depth))
         place = np.empty_like(depth)
-        levels, width, piece = [], self._batch.num_sequences, 0
+        levels, width = [], self._batch.num_sequences
+        portions: list[list[NDArray[np.int64]]] = [[]]
         for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
             units = order[start:end]
             place[units] = np.arange(len(units))
             before = self._sequences[units] if start == 0 else place[self._parents[units]]
             is_same = len(units) == width and bool((before == np.arange(width)).all())
             singles, wholes = units[~is_piece[units]], units[is_piece[units]]
+            if sum(map(len, portions[-1])) >= PORTION:
+                portions.append([])
+            piece = sum(map(len, portions[-1]))
+            portions[-1].append(wholes)
             slots = self._slots[units]
             kept = np.flatnonzero(slots >= 0)
             rows = self._rows(wholes)
@@ -118,18 +127,17 @@ class _Units:
                     rows=self._places(self._first[singles]) if len(singles) else None,
                     num_rows=len(singles),
                     pieces=slice(piece, piece + len(wholes)) if len(wholes) else None,
+                    portion=len(portions) - 1,
                     piece_rows=self._places(rows[~behind]) if len(wholes) else slice(0, 0),
                     piece_places=self._index(np.flatnonzero(~behind)) if behind.any() else None,
                     kept=self._places(kept) if len(kept) else None,
                     slots=self._index(slots[kept]),
                 )
             )
-            width, piece = len(units), piece + len(wholes)
-        return Order(levels, self._pieces(order[is_piece[order]]))
+            width = len(units)
+        return Order(levels, [self._pieces(np.concatenate(portion)) for portion in portions if any(map(len, portion))])
 
-    def _pieces(self, units: NDArray[np.int64]) -> Pieces | None:
-        if not len(units):
-            return None
+    def _pieces(self, units: NDArray[np.int64]) -> Pieces:
         behind = self._behind(units)
         real = torch.from_numpy(~behind).view(-1, PIECE, 1).to(self._device) if behind.any() else None
         return Pieces(self._places(self._rows(units)), real)

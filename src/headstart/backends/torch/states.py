@@ -68,12 +68,16 @@ class StateLayout:
         if scans not in self._orders:
             self._orders[scans] = order_of(self._batch, self._after, self._device, scans)
         order = self._orders[scans]
-        scan_step = None if scan is None or order.pieces is None else scan(order.pieces)
+        scan_step: ScanStep | None = None
+        portion = -1
         states = store.index_select(0, self._before)
         given: Tensor | None = None
         for level in order.levels:
             if level.before is not None:
                 states = states.index_select(0, level.before)
+            if scan is not None and level.pieces is not None and level.portion != portion:
+                portion = level.portion
+                scan_step = scan(order.portions[portion])
             states, found = _run_level(level, states, step, scan_step)
             for rows, out in found:
                 if given is None:
