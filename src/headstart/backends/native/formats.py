@@ -13,7 +13,7 @@ from torch import Tensor
 from headstart.backends.native.precision import Precision
 from headstart.models.files import WeightsIdentity
 from headstart.models.linear_weights import LinearWeights, NormWeights
-from headstart.models.stored import Matrix
+from headstart.models.stored import Matrix, MatrixPart
 from headstart.models.weights import ExpertsWeights, LatentWeights, LayerWeights, MlpWeights
 
 LINEARS = ("qkv", "output", "up", "down")
@@ -270,8 +270,17 @@ def _one_kernel(matrix: Tensor | Matrix, types: Sequence[str]) -> bool:
     in_float8 = [each in FLOAT8_KERNELS for each in types]
     if not any(in_float8) or isinstance(matrix, Tensor):
         return True
-    together = all(part.order is None and part.rows % _SHARED_ROWS == 0 for part in matrix.parts)
-    return all(in_float8) and (together or "FP8/128" not in types)
+    return all(in_float8) and ("FP8/128" not in types or all(map(_keeps_neighbours, matrix.parts)))
+
+
+def _keeps_neighbours(part: MatrixPart) -> bool:
+    """Whether rows that share a scale stay side by side."""
+    if part.rows % _SHARED_ROWS:
+        return False
+    if part.order is None:
+        return True
+    runs = part.order.reshape(-1, _SHARED_ROWS)
+    return bool((runs[:, 0] % _SHARED_ROWS == 0).all() and (np.diff(runs) == 1).all())
 
 
 _CALLED = {
