@@ -90,13 +90,12 @@ void read_experts(Reader &from, void *model, int layer) {
 
 void *read_model(Reader &from, int &vocab) {
   const auto *shape = static_cast<const HeadstartShape *>(from.array());
+  const auto *layers = static_cast<const HeadstartLayer *>(from.array());
   const auto *bits = static_cast<const uint8_t *>(from.array());
   vocab = shape->vocab;
-  void *model = headstart_create(shape, bits);
+  void *model = headstart_create(shape, layers, bits);
   const int norms = from.number(), linears = from.number();
   for (int layer = 0; layer < shape->layers; ++layer) {
-    const int window = from.number(), chunk = from.number(), rope = from.number();
-    headstart_set_layer(model, layer, window, chunk, rope);
     for (int i = 0; i < norms; ++i) read_norm(from, model, layer, i);
     for (int i = 0; i < linears; ++i) read_linear(from, model, layer, i);
     read_experts(from, model, layer);

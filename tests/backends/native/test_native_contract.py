@@ -16,7 +16,7 @@ from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.native.toolchain import SOURCES
 from headstart.draft_tree import MAX_GRADES, ROOT
 from headstart.drafting.planning import guess_rates, learned_acceptance, merged
-from headstart.models.config import ExpertScore, GroupScore, NormKind
+from headstart.models.config import Channel, ExpertScore, GroupScore, Mixer, NormKind
 from headstart.stretch import MOST_GUESSERS
 
 _NUMBERS = {
@@ -137,6 +137,7 @@ def constant(name: str) -> float:
         ("kClues", learned_acceptance.CLUES),
         ("kLeast", guess_rates._LEAST),
         ("kUnsaid", stretch._UNSAID),
+        ("kLinears", formats.MATRICES),
         ("kPageKeys", storage.PAGE_KEYS),
         ("kPageKeys", runner.BLOCK_SIZE),
     ],
@@ -171,9 +172,11 @@ def test_enumerations_are_in_the_same_order() -> None:
     assert enumerators("kernels/rowwise.h", "NormKind") == list(get_args(NormKind))
     assert enumerators("kernels/vector_math.h", "Activation") == list(packing.ACTIVATIONS)
     assert linears("LinearIndex") == [*LINEARS, "own_linears"]
-    assert linears("CrossLinearIndex") == [*CROSS_LINEARS, "cross_linears"]
-    assert linears("LatentLinearIndex") == [*LATENT_LINEARS, "linears"]
-    assert linears("GateLinearIndex") == [*GATE_LINEARS, "gate_linears"]
+    assert linears("CrossLinearIndex") == list(CROSS_LINEARS)
+    assert linears("LatentLinearIndex") == list(LATENT_LINEARS)
+    assert linears("GateLinearIndex") == list(GATE_LINEARS)
+    for name, ours in (("Mixer", Mixer), ("Channel", Channel)):
+        assert enumerators("pass/decoder.h", name) == [each.replace("+", "_") for each in get_args(ours)]
     assert [snake(each) for each in enumerators("pass/decoder.h", "NormIndex")] == [*packing.NORMS, "norms"]
     experts = [snake(each).removeprefix("expert_") for each in enumerators("pass/experts.h", "ExpertLinearIndex")]
     assert experts == [*formats.EXPERT_LINEARS, "linears"]

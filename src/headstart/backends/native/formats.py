@@ -24,6 +24,8 @@ LATENT_LINEARS = ("k_up", "value_up", "q_up")
 """Those of a layer with latent attention likewise; it has no encoder memory."""
 GATE_LINEARS = ("gate",)
 """That of a layer whose attention has a gate, likewise."""
+MATRICES = 7
+"""Places of a layer's matrices, some of which hold none."""
 EXPERT_LINEARS = ("up", "down")
 """Of an expert, by number."""
 
@@ -144,8 +146,13 @@ def types_of(matrix: Tensor | Matrix) -> list[str]:
 
 
 def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
-    """A layer's matrices by number: attention's and a dense channel part's, or the shared expert's (None where there is
-    no such expert), then cross attention's, or latent attention's further ones, or the gate's."""
+    """A layer's ``MATRICES`` by number: attention's and a dense channel part's, or the shared expert's, then cross
+    attention's, or latent attention's further ones, or the gate's. None: there is no such matrix."""
+    linears = _linears_of(layer)
+    return (*linears, *[None] * (MATRICES - len(linears)))
+
+
+def _linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     mixer = layer.mixer
     assert mixer is not None
     assert isinstance(layer.channel, MlpWeights | ExpertsWeights)
@@ -177,7 +184,7 @@ def matrices_of(weights: DecoderParts) -> list[LinearWeights | None]:
 
 def head_row(layers: Sequence[LayerWeights]) -> int:
     """The output head's place among them."""
-    return sum(len(linears_of(layer)) for layer in layers)
+    return len(layers) * MATRICES
 
 
 def nearest_forms(weights: DecoderParts, multiplies_bytes: bool) -> NDArray[np.uint8]:

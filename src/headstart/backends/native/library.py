@@ -13,7 +13,7 @@ class Experts(Structure):
     """``HeadstartExperts``."""
 
     _fields_ = (
-        *((name, c_int32) for name in ("count", "used", "size", "shared_size", "shared_gate", "score")),
+        *((name, c_int32) for name in ("count", "used", "size", "shared_gate", "score")),
         *((name, c_int32) for name in ("groups", "groups_used", "group_score", "normalised", "scales_input")),
         *((name, c_float) for name in ("scale", "clamp")),
     )
@@ -28,11 +28,20 @@ class Latent(Structure):
     )
 
 
+class Layer(Structure):
+    """``HeadstartLayer``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("mixer", "channel", "window", "chunk", "rope", "head_dim", "kv_heads")),
+        *((name, c_int32) for name in ("reads", "values_are_keys", "mlp")),
+    )
+
+
 class Shape(Structure):
     """``HeadstartShape``."""
 
     _fields_ = (
-        *((name, c_int32) for name in ("vocab", "hidden", "heads", "kv_heads", "head_dim", "mlp", "layers")),
+        *((name, c_int32) for name in ("vocab", "hidden", "heads", "layers")),
         *((name, c_int32) for name in ("precision", "threads", "norm", "activation", "gated", "parallel_residual")),
         *((name, c_int32) for name in ("joint_head_norms", "head_norm", "own_head_norms", "rotated_head_norms")),
         ("attention_gate", c_int32),
@@ -252,8 +261,8 @@ class Stretch(Structure):
 
 _SIGNATURES = {
     "enable": (c_int, ()),
-    "create": (c_void_p, (POINTER(Shape), c_void_p)),
-    "packed_bytes": (None, (POINTER(Shape), c_void_p, c_void_p)),
+    "create": (c_void_p, (POINTER(Shape), POINTER(Layer), c_void_p)),
+    "packed_bytes": (None, (POINTER(Shape), POINTER(Layer), c_void_p, c_void_p)),
     "destroy": (None, (c_void_p,)),
     "set_norm": (None, (c_void_p, c_int, c_int, c_void_p, c_void_p, c_int)),
     "set_linear": (None, (c_void_p, c_int, c_int, POINTER(Rows), c_int, c_void_p)),
@@ -261,7 +270,6 @@ _SIGNATURES = {
     "set_router": (None, (c_void_p, c_int, POINTER(Rows), c_int, c_void_p, c_void_p)),
     "set_sinks": (None, (c_void_p, c_int, c_void_p)),
     "losses": (None, (c_void_p, c_void_p)),
-    "set_layer": (None, (c_void_p, c_int, c_int, c_int, c_int)),
     "set_distance_bias": (None, (c_void_p, c_int, c_void_p, c_int)),
     "set_alibi": (None, (c_void_p, c_void_p, c_float, c_int)),
     "set_rope": (None, (c_void_p, c_int, c_void_p, c_void_p, c_int, c_int)),

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.native.formats import FOUR, KINDS, LINEARS, PARTS
-from headstart.backends.native.library import Library, Rows, Shape
+from headstart.backends.native.formats import FOUR, KINDS, MATRICES, PARTS
+from headstart.backends.native.library import Layer, Library, Rows, Shape
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
@@ -61,24 +61,25 @@ def as_matrix(weight: Tensor) -> Tensor:
     return (weight if weight.dtype is torch.bfloat16 else weight.float()).contiguous()
 
 
-def create_model(owner: object, library: Library, shape: Shape, name: str) -> int:
+def create_model(owner: object, library: Library, shape: Shape, layers: Sequence[Layer], name: str) -> int:
     """A model of the library without weights yet, destroyed with its owner; blocks have levels of 4 bits.
 
     Raises:
         ConfigError: memory is short.
     """
-    handle = new_model(library, shape, name, np.full((shape.layers * len(LINEARS) + 1, PARTS), FOUR, np.uint8))
+    forms = np.full((len(layers) * MATRICES + 1, PARTS), FOUR, np.uint8)
+    handle = new_model(library, shape, layers, name, forms)
     weakref.finalize(owner, library.destroy, handle)
     return handle
 
 
-def new_model(library: Library, shape: Shape, name: str, forms: NDArray[np.uint8]) -> int:
+def new_model(library: Library, shape: Shape, layers: Sequence[Layer], name: str, forms: NDArray[np.uint8]) -> int:
     """The same for the caller to destroy; ``forms`` as ``formats`` gives them.
 
     Raises:
         ConfigError: memory is short.
     """
-    handle: int | None = library.create(ctypes.byref(shape), address(forms))
+    handle: int | None = library.create(ctypes.byref(shape), (Layer * len(layers))(*layers), address(forms))
     if not handle:
         raise ConfigError(f"the weights of {name} do not fit in memory; choose a smaller model, or fewer bits")
     return handle

@@ -17,8 +17,8 @@
 namespace {
 
 struct Model {
-  Model(const HeadstartShape &shape, const uint8_t *forms)
-      : decoder(shape, forms), runner(decoder), draft(decoder, runner), stretch(decoder, runner) {
+  Model(const HeadstartShape &shape, const HeadstartLayer *layers, const uint8_t *forms)
+      : decoder(shape, layers, forms), runner(decoder), draft(decoder, runner), stretch(decoder, runner) {
     decoder.allocate();
   }
   Decoder decoder;
@@ -39,15 +39,16 @@ extern "C" {
 
 HEADSTART_API int headstart_enable() { return enable_unit(); }
 
-HEADSTART_API void *headstart_create(const HeadstartShape *shape, const uint8_t *forms) {
+HEADSTART_API void *headstart_create(const HeadstartShape *shape, const HeadstartLayer *layers, const uint8_t *forms) {
   try {
-    return new Model(*shape, forms);
+    return new Model(*shape, layers, forms);
   } catch (const std::bad_alloc &) {
     return nullptr;
   }
 }
-HEADSTART_API void headstart_packed_bytes(const HeadstartShape *shape, const uint8_t *forms, int64_t *bytes) {
-  const auto packed = Decoder(*shape, forms).packed_bytes();
+HEADSTART_API void headstart_packed_bytes(const HeadstartShape *shape, const HeadstartLayer *layers,
+                                          const uint8_t *forms, int64_t *bytes) {
+  const auto packed = Decoder(*shape, layers, forms).packed_bytes();
   std::copy(packed.begin(), packed.end(), bytes);
 }
 HEADSTART_API void headstart_destroy(void *model) { delete model_of(model); }
@@ -85,17 +86,13 @@ HEADSTART_API void headstart_losses(const void *model, double *losses) {
     for (const double sum : {linear.loss.lost, linear.loss.by_bf16, linear.loss.squares}) *losses++ = sum;
   };
   for (const DecoderLayer &layer : decoder.layers)
-    for (int which = 0; which < decoder.layer_linears; ++which) write(layer.linears[which]);
+    for (int which = 0; which < kLinears; ++which) write(layer.linears[which]);
   write(decoder.head);
   const PackedLinear none;
   for (const DecoderLayer &layer : decoder.layers)
     for (int expert = 0; expert < decoder.shape.experts.count; ++expert)
       for (int which = 0; which < kExpertLinears; ++which)
         write(layer.experts ? layer.experts->linears[which][expert] : none);
-}
-HEADSTART_API void headstart_set_layer(void *model, int layer, int window, int chunk, int rope) {
-  DecoderLayer &it = model_of(model)->decoder.layers[layer];
-  it.window = window, it.chunk = chunk, it.rope = rope;
 }
 HEADSTART_API void headstart_set_alibi(void *model, const float *slopes, float scale, int coarse) {
   Decoder &decoder = model_of(model)->decoder;
@@ -158,7 +155,7 @@ HEADSTART_API void *headstart_cache_create(const void *model, int pages) {
   const Decoder &decoder = decoder_of(model);
   const size_t cell = decoder.precision == Precision::fp32 ? sizeof(float) : sizeof(Bf16);
   try {
-    return new KvCache(decoder.shape.layers, pages, decoder.kept_heads, decoder.key_dim, decoder.value_dim, cell);
+    return new KvCache(decoder.kept_keys(), pages, cell);
   } catch (const std::bad_alloc &) {
     return nullptr;
   }
@@ -177,7 +174,7 @@ HEADSTART_API void headstart_cache_copy(const void *cache, const int32_t *source
 HEADSTART_API void headstart_write_memory(const void *model, const void *cache, int layer, const int32_t *blocks,
                                           int pages_per_block, int positions, const float *keys_values) {
   const Decoder &decoder = decoder_of(model);
-  const int kv_heads = decoder.shape.kv_heads, head_dim = decoder.shape.head_dim;
+  const int kv_heads = decoder.layers[layer].kv_heads, head_dim = decoder.layers[layer].head_dim;
   const auto write = [&](auto cell, int head) {
     using Cell = decltype(cell);
     for (int i = 0; i < positions; ++i) {

@@ -6,7 +6,7 @@ extern "C" {
 
 // A mixture of experts, see headstart.models.config.ExpertsConfig; `count` 0: there is none.
 struct HeadstartExperts {
-  int32_t count, used, size, shared_size, shared_gate;
+  int32_t count, used, size, shared_gate;
   int32_t score, groups, groups_used, group_score, normalised, scales_input;
   float scale, clamp;  // the latter: 0 for none
 };
@@ -18,9 +18,20 @@ struct HeadstartLatent {
   float norm_eps;
 };
 
+// What may differ from layer to layer, see headstart.models.config.LayerConfig.
+struct HeadstartLayer {
+  int32_t mixer, channel;
+  int32_t window, chunk;  // 0: full attention; not within chunks
+  int32_t rope;           // -1: no rotation
+  int32_t head_dim, kv_heads;
+  int32_t reads;            // the earlier layer whose keys and values it reads; -1: it keeps its own
+  int32_t values_are_keys;  // before their norm and rotation
+  int32_t mlp;              // of the dense part or, where there are experts, of the shared one; 0: there is none
+};
+
 // Sizes in elements. Enumerations by number, in the order of the C++ enums of the same name.
 struct HeadstartShape {
-  int32_t vocab, hidden, heads, kv_heads, head_dim, mlp, layers;
+  int32_t vocab, hidden, heads, layers;
   int32_t precision, threads;
   int32_t norm, activation, gated, parallel_residual;
   int32_t joint_head_norms;                    // norms of queries and keys are over all heads together
@@ -264,15 +275,16 @@ struct HeadstartStretch {
 // Whether this library can run here (asks the system for the matrix unit where it needs one).
 int headstart_enable();
 
-// `forms` [matrices][3]: of each layer 4, with a gate of attention 5, with cross attention 6, with latent attention 7,
-// in the order of headstart_set_linear; the output head's; and of experts [layers][experts][2], in the order of
-// headstart_set_expert. 0: there is no such matrix; where weights are in blocks, 4 or 8 bits of a level, 10 for blocks
-// of 16 inputs with levels of 8, 16 for a matrix in bf16; or 64 and the number of a type (src/kernels/stored_rows.h)
-// for a file's own blocks (src/kernels/stored/), which the parts of a matrix (queries, keys, values; gates, ups) may
-// have of several types, gates and ups of one. Null when memory is short.
-void *headstart_create(const HeadstartShape *shape, const uint8_t *forms);
+// `layers` [layers]. `forms` [matrices][3]: of each layer 7, in the order of headstart_set_linear; the output head's;
+// and of experts [layers][experts][2], in the order of headstart_set_expert. 0: there is no such matrix; where weights
+// are in blocks, 4 or 8 bits of a level, 10 for blocks of 16 inputs with levels of 8, 16 for a matrix in bf16; or 64
+// and the number of a type (src/kernels/stored_rows.h) for a file's own blocks (src/kernels/stored/), which the parts
+// of a matrix (queries, keys, values; gates, ups) may have of several types, gates and ups of one. Null when memory is
+// short.
+void *headstart_create(const HeadstartShape *shape, const HeadstartLayer *layers, const uint8_t *forms);
 // Bytes [3] that such a model takes: layers, output head, what screens the head.
-void headstart_packed_bytes(const HeadstartShape *shape, const uint8_t *forms, int64_t *bytes);
+void headstart_packed_bytes(const HeadstartShape *shape, const HeadstartLayer *layers, const uint8_t *forms,
+                            int64_t *bytes);
 void headstart_destroy(void *model);
 // Norms: 0 attention, 1 mlp, 2 q, 3 k (of latent attention those of the small states), 4 attention post, 5 mlp post, 6
 // cross attention, and of the stream after 7 attention, 8 cross attention, 9 mlp were added to it; layer -1: 0 final, 1
@@ -295,8 +307,6 @@ void headstart_set_sinks(void *model, int layer, const float *sinks);
 // What packing has done to the matrices, as many as `forms`, [3] each: sums of squares of what was lost, of what bf16
 // would lose, and of the weights. All 0 where they are not in 4 or 8 bits.
 void headstart_losses(const void *model, double *losses);
-// window 0: full attention; chunk 0: not within chunks; rope -1: no rotation.
-void headstart_set_layer(void *model, int layer, int window, int chunk, int rope);
 // What distance adds to a layer's scores [heads][distances], copied; further keys are at the last one.
 void headstart_set_distance_bias(void *model, int layer, const float *table, int distances);
 // What each token of distance takes off the scores of all layers: slopes [heads] times `scale`, see

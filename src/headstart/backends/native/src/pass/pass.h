@@ -18,18 +18,18 @@ class PassRunner {
   explicit PassRunner(Decoder &model)
       : m_(model), scratch_bf16_(model.shape.threads), scratch_fp32_(model.shape.threads) {
     x_ = floats(m_.hidden, x_stride_);
-    qkv_ = floats(round_up(m_.qkv, kColumns), qkv_stride_);
+    qkv_ = floats(round_up(m_.projected, kColumns), qkv_stride_);
     input_ = packed(kPanelRows);
     mlp_input_ = m_.shape.parallel_residual ? packed(kPanelRows) : input_;
     if (m_.entry == Entry::block) block_input_ = packed(kPanelRows);
-    attended_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest());
-    middle_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest());
+    attended_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest);
+    middle_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest);
     branch_ = floats(m_.hidden, branch_stride_);
-    if (m_.shape.attention_gate) gates_ = floats(m_.attention, gate_stride_);
+    if (m_.shape.attention_gate) gates_ = floats(m_.projected, gate_stride_);
     for (int t = 0; t < m_.shape.threads; ++t) {
       private_input_.push_back(packed(kRowBlock));
       private_mlp_input_.push_back(m_.shape.parallel_residual ? packed(kRowBlock) : private_input_[t]);
-      row_.push_back(memory_.emplace_back(2 * m_.widest() * sizeof(float)).as<float>());
+      row_.push_back(memory_.emplace_back(2 * m_.widest * sizeof(float)).as<float>());
     }
     head_ = std::make_unique<OutputHead>(m_);
     if (m_.shape.latent.kv_rank) latent_ = std::make_unique<LatentAttention>(m_);
@@ -53,7 +53,7 @@ class PassRunner {
     PackedRows all;
     for (int form = 0; form < Decoder::kForms; ++form)
       if (m_.has_form(form))
-        all[form] = packed_rows(m_.precision_of_form(form), m_.kernels[form].element, memory_, rows, m_.widest());
+        all[form] = packed_rows(m_.precision_of_form(form), m_.kernels[form].element, memory_, rows, m_.widest);
     return all;
   }
 
@@ -68,18 +68,26 @@ class PassRunner {
   // What the rows of a pass see in attention of one kind, and what that is in the panel at hand.
   struct Sight {
     PassLayout layout;
-    AttentionWork work, last_work;  // of all rows; of those that the last layer finishes, where these are others
+    // Of each of the model's numbers of heads: of all rows; of those that the last layer finishes, where these are
+    // others.
+    std::vector<AttentionWork> work, last_work;
   };
 
   // The work of the panel's rows [from, to) for each of the runs of rows that `each` calls its argument with.
   template <class Each>
-  void share_out(const PassLayout &layout, AttentionWork &work, Each &&each) {
-    work.items.clear();
-    each([&](int from, int to) { layout.cut(first_ + from, first_ + to, m_.shape.heads, m_.kept_heads, work.items); });
-    PassLayout::deal(work.items, layout.sights(), m_.shape.threads, work.parts);
-    if (work.are_chunks() && work.parts.size() > part_capacity_) {
-      part_capacity_ = work.parts.size();
-      part_memory_ = AlignedBuffer(part_capacity_ * part_size() * sizeof(float));
+  void share_out(const PassLayout &layout, std::vector<AttentionWork> &works, Each &&each) {
+    works.resize(m_.head_counts.size());
+    for (size_t i = 0; i < works.size(); ++i) {
+      AttentionWork &work = works[i];
+      work.items.clear();
+      each([&](int from, int to) {
+        layout.cut(first_ + from, first_ + to, m_.shape.heads, m_.head_counts[i], work.items);
+      });
+      PassLayout::deal(work.items, layout.sights(), m_.shape.threads, work.parts);
+      if (work.are_chunks() && work.parts.size() > part_capacity_) {
+        part_capacity_ = work.parts.size();
+        part_memory_ = AlignedBuffer(part_capacity_ * part_size() * sizeof(float));
+      }
     }
   }
 

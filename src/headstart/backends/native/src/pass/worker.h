@@ -142,7 +142,7 @@ class PassRunner::Worker {
 
   const float *norm_parts(int row, float *scratch) const {
     const int all = m_.shape.features, parts = static_cast<int>(m_.part_norms.size()), size = parts ? all / parts : all;
-    float *from = parts ? scratch + m_.widest() : scratch;
+    float *from = parts ? scratch + m_.widest : scratch;
     std::memcpy(from, features(row, all), all * sizeof(float));
     for (int part = 0; part < parts; ++part)
       normalise(m_.norm_kind, m_.part_norms[part], m_.shape.norm_eps, from + part * size, size, scratch + part * size);
@@ -234,7 +234,7 @@ class PassRunner::Worker {
     };
     if (!narrows) pack_beside();
     linear(layer.linears[kQkv], input, p_.rows_, copy_columns(p_.qkv_, p_.qkv_stride_),
-           queries_from(narrows ? first_of_finished() : p_.context_));
+           queries_from(layer, narrows ? first_of_finished() : p_.context_));
     barrier();
     if (m_.shape.attention_gate) run_gate(layer, input, narrows);
     prepare_heads(layer);
@@ -245,7 +245,8 @@ class PassRunner::Worker {
     barrier();
     if (!rows_ || (narrows && !narrow())) return;
     if (p_.latent_) take_queries(layer);
-    attend(p_.text_, p_.latent_ ? latent_attention(index, layer, narrows) : attention(layer, index, narrows), narrows);
+    attend(p_.text_, layer, p_.latent_ ? latent_attention(index, layer, narrows) : attention(layer, index, narrows),
+           narrows);
     barrier();
     if (p_.latent_) take_values(layer);
     if (narrows) {
@@ -273,7 +274,7 @@ class PassRunner::Worker {
     linear(query, pack_norm(query, layer.norms[kCrossNorm], p_.input_, p_.private_input_[thread_]), rows_,
            copy_columns(p_.qkv_, p_.qkv_stride_));
     barrier();
-    attend(p_.encoded_, cross_attention(index, narrowed), narrowed);
+    attend(p_.encoded_, layer, cross_attention(layer, index, narrowed), narrowed);
     barrier();
     add_branch(output, pack_quantised(output, p_.attended_), kNoNorm, layer.norms[kCrossSumNorm]);
   }
@@ -311,7 +312,9 @@ class PassRunner::Worker {
   }
 
   // Nobody reads the queries of rows before this one.
-  WantedFrom queries_from(int row) const { return {m_.queries / kColumns, row / kRowBlock * kRowBlock}; }
+  static WantedFrom queries_from(const DecoderLayer &layer, int row) {
+    return {layer.queries / kColumns, row / kRowBlock * kRowBlock};
+  }
   int first_of_finished() const { return p_.finished_.count() ? p_.finished_.row(0) : round_up(p_.rows_, kRowBlock); }
 
   // From here on the rows are those that are finished, one behind the other; false where there are none. Others read
@@ -393,17 +396,16 @@ class PassRunner::Worker {
     my_rows(rows_, [&](int row) {
       float *const heads = p_.qkv_ + row * p_.qkv_stride_;
       if (m_.shape.joint_head_norms) {
-        norm_heads(layer.norms[kQueryNorm], heads, m_.shape.heads);
-        norm_heads(layer.norms[kKeyNorm], heads + m_.shape.heads * m_.shape.head_dim, m_.shape.kv_heads);
+        norm_heads(layer.norms[kQueryNorm], heads, layer.queries);
+        norm_heads(layer.norms[kKeyNorm], heads + layer.queries, layer.kv_heads * layer.head_dim);
       }
-      for (int k = 0; k < m_.qkv && clip != 0.f; k += 16)
+      for (int k = 0; k < layer.projected && clip != 0.f; k += 16)
         store(heads + k, max(splat(-clip), min(splat(clip), load(heads + k))));
     });
     barrier();
   }
 
-  void norm_heads(const Norm &norm, float *heads, int count) const {
-    const int size = count * m_.shape.head_dim;
+  void norm_heads(const Norm &norm, float *heads, int size) const {
     float *const scratch = p_.row_[thread_];
     normalise(NormKind::rms, norm, m_.shape.norm_eps, heads, size, scratch);
     std::memcpy(heads, scratch, size * sizeof(float));
@@ -418,27 +420,29 @@ class PassRunner::Worker {
     return {{m_.shape.joint_head_norms ? kNoNorm : layer.norms[norm], static_cast<NormKind>(m_.shape.head_norm),
              m_.shape.norm_eps, m_.shape.own_head_norms != 0, m_.shape.rotated_head_norms != 0},
             rope_of(layer),
-            m_.shape.head_dim};
+            layer.head_dim};
   }
 
   // Writes keys and values to the cache. A head's are one thread's: values of neighbours share words.
   template <class Cell>
   void store_keys_and_values(const DecoderLayer &layer, int index) {
+    if (layer.reads >= 0) return;
     if (p_.latent_) return store_states<Cell>(layer, index);
-    const int written = 2 * m_.shape.kv_heads;
+    const int written = 2 * layer.kv_heads;
     const HeadRotation of_keys = rotation(layer, kKeyNorm);
     for (int head = written * thread_ / threads_; head < written * (thread_ + 1) / threads_; ++head)
       for (int row = 0; row < p_.rows_; ++row) {
         ahead_.ask(kLinesAUnit);
-        store_head<Cell>(of_keys, index, head, row);
+        store_head<Cell>(layer, of_keys, index, head, row);
       }
   }
 
   // One of the key and value heads, of one row of the panel.
   template <class Cell>
-  void store_head(const HeadRotation &of_keys, int index, int head, int panel_row) {
-    const int kv_heads = m_.shape.kv_heads, d = m_.shape.head_dim, row = p_.first_ + panel_row;
-    const float *from = p_.qkv_ + panel_row * p_.qkv_stride_ + (m_.shape.heads + head) * d;
+  void store_head(const DecoderLayer &layer, const HeadRotation &of_keys, int index, int head, int panel_row) {
+    const int kv_heads = layer.kv_heads, d = layer.head_dim, row = p_.first_ + panel_row;
+    const int place = layer.values_are_keys ? head % kv_heads : head;
+    const float *from = p_.qkv_ + panel_row * p_.qkv_stride_ + layer.queries + place * d;
     const SequenceLayout &s = p_.text_.layout.sequence_of(row);
     const int slot = s.slot(row), page = p_.text_.layout.page(s, slot / kPageKeys);
     if (head >= kv_heads) {
@@ -495,11 +499,11 @@ class PassRunner::Worker {
             p_.text_.layout,
             p_.text_.layout.positions(),
             p_.text_.layout.sights(),
-            index,
+            Decoder::source_of(layer, index),
             layer.window,
             layer.chunk,
-            m_.shape.head_dim,
-            m_.shape.head_dim,
+            layer.head_dim,
+            layer.head_dim,
             m_.shape.attention_scale,
             m_.shape.attention_softcap,
             layer.distance_bias,
@@ -519,7 +523,7 @@ class PassRunner::Worker {
   }
 
   // Of encoder memories: queries are those of the rows at work, and no place is told.
-  AttentionLayer cross_attention(int index, bool narrowed) {
+  AttentionLayer cross_attention(const DecoderLayer &layer, int index, bool narrowed) {
     return {*p_.cache_,
             p_.encoded_.layout,
             p_.encoded_.layout.positions(),
@@ -527,12 +531,12 @@ class PassRunner::Worker {
             index,
             0,
             0,
-            m_.shape.head_dim,
-            m_.shape.head_dim,
+            layer.head_dim,
+            layer.head_dim,
             m_.shape.attention_scale,
             m_.shape.attention_softcap,
             kNoBias,
-            no_rotation(m_.shape.head_dim),
+            no_rotation(layer.head_dim),
             p_.qkv_,
             p_.qkv_stride_,
             places(narrowed),
@@ -572,8 +576,8 @@ class PassRunner::Worker {
             growth(layer)};
   }
 
-  void attend(const Sight &sight, const AttentionLayer &attention, bool narrowed) {
-    const AttentionWork &work = narrowed ? sight.last_work : sight.work;
+  void attend(const Sight &sight, const DecoderLayer &layer, const AttentionLayer &attention, bool narrowed) {
+    const AttentionWork &work = (narrowed ? sight.last_work : sight.work)[layer.head_count];
     if (m_.precision == Precision::fp32)
       attend<float>(attention, work);
     else
