@@ -54,7 +54,8 @@ _NAMES = {
 }
 
 
-def write_hybrid(model: PreTrainedModel, path: Path) -> Path:
+def write_hybrid(model: PreTrainedModel, path: Path, quantised: str | None = None) -> Path:
+    """``quantised``: the type of matrices whose rows can be."""
     config = model.config
     arch = ARCHITECTURES[config.model_type]
     if arch == "nemotron_h" and "moe" in config.layers_block_type:
@@ -66,7 +67,12 @@ def write_hybrid(model: PreTrainedModel, path: Path) -> Path:
         if "inv_freq" in name or "mup_vector" in name or (name == "lm_head.weight" and config.tie_word_embeddings):
             continue
         for target, converted in _converted(name, tensor, config):
-            writer.add_tensor(target, converted.contiguous().float().numpy())
+            values = converted.contiguous().float().numpy()
+            kind = None if quantised is None else gguf.GGMLQuantizationType[quantised]
+            if kind is None or values.ndim == 1 or "inp" in target or values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
+                writer.add_tensor(target, values)
+            else:
+                writer.add_tensor(target, gguf.quants.quantize(values, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf_hybrids import write_hybrid
 from gguf_latent import write_latent
 from model_document import widened
 
@@ -67,6 +68,7 @@ NATIVE = (
     *("deepseek_v2", "deepseek_v2-lite", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu", "minicpm3"),
     *("bloom", "mpt", "falcon", "falcon-alibi"),
     *("hunyuan_v1_dense", "hunyuan_v1_moe", "nanochat", "cohere", "phi", "persimmon", "stablelm", "stablelm-parallel"),
+    *("lfm2", "lfm2-long", "lfm2_moe", "lfm3", "lfm3-plain"),
     *("cohere2", "gptj", "codegen", "afmoe", "llama4", "ministral3", "dbrx", "qwen3_vl_moe"),
 )
 KEYS = 32
@@ -88,13 +90,32 @@ def test_logits_equal_transformers(family: str, tmp_path: Path) -> None:
     ("family", "lacking"),
     [
         ("apertus", "activation xielu"),
-        ("lfm2", "layers that keep states"),
+        ("jamba", "Mamba's state spaces"),
     ],
 )
 def test_what_it_lacks_is_said(family: str, lacking: str, tmp_path: Path) -> None:
     make_model(family).save_pretrained(tmp_path)
     config, _ = load_decoder(open_checkpoint(tmp_path), torch.float32)
     assert supports(config) == f"PyTorch alone has {lacking}"
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
+@pytest.mark.parametrize("family", ["lfm2", "lfm2_moe"])
+def test_gguf_files_of_models_with_states_keep_their_blocks(family: str, kind: str, tmp_path: Path) -> None:
+    sizes = widened(MORE_FAMILIES[family][1]) | {"conv_bias": False}
+    path = write_hybrid(make_model(family, **sizes), tmp_path / "tiny.gguf", kind)
+    config, weights = load_decoder(open_checkpoint(path), torch.float32)
+    batch = make_pass([Rows([3 + (7 * i * i + i) % 250 for i in range(50)], 0, range(2))])
+
+    def logits(backend: Backend) -> torch.Tensor:
+        return backend.forward(batch, backend.allocate_cache(2, KEYS)).logits
+
+    expected = logits(TorchBackend(config, weights, torch.float32))
+    kept, in_bf16 = (NativeBackend(config, weights, each, 2) for each in ("nearest", "bf16"))
+    off, bf16_off = ((logits(each) - expected).norm().item() for each in (kept, in_bf16))
+    assert off < bf16_off < 0.05 * expected.norm().item()
+    held = nearest_forms(weights, load_library().multiplies_bytes)[:2, 0].tolist()  # type: ignore[union-attr]
+    assert set(held) <= {OWN + KINDS[kind], EIGHT}
 
 
 @pytest.mark.parametrize("joint", [False, True])

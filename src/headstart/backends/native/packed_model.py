@@ -194,6 +194,7 @@ class PackedModel:
         after_sums = config.encoder is not None and not config.encoder.normed_before
         for index, parts in enumerate(weights.layers):
             packer.norms(index, _with_norms_at_work(config, index, parts), after_sums, config.shared_norm)
+            packer.constants(index, parts)
             if isinstance(parts.channel, ExpertsWeights):
                 packer.router(index, parts.channel)
             if isinstance(parts.mixer, AttentionWeights) and parts.mixer.sinks is not None:
@@ -302,5 +303,6 @@ def _with_norms_at_work(config: ModelConfig, index: int, parts: LayerWeights) ->
     norms, mixer = config.qk_norm, parts.mixer
     if norms is None or norms.everywhere or config.layers[index].rope is not None:
         return parts
-    assert isinstance(mixer, AttentionWeights)
+    if not isinstance(mixer, AttentionWeights):
+        return parts
     return replace(parts, mixer=replace(mixer, q_norm=None, k_norm=None))
