@@ -103,4 +103,4 @@ class DeltaWeights:
 
     @property
     def linears(self) -> Iterator[LinearWeights]:
-        yield from (self.input, self.rates, self.output)
+        yield from (self.input, self.output, self.rates)

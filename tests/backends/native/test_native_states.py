@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -29,15 +30,29 @@ from torch import Tensor
 from headstart.backends.native.backend import NativeBackend, supports
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
-from headstart.models.config import LayerConfig, ModelConfig
-from headstart.models.state_config import ConvolutionConfig
+from headstart.backends.torch.mixers import state_shapes
+from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, RopeConfig
+from headstart.models.state_config import ConvolutionConfig, DeltaConfig
 from headstart.passes import FINAL_TAP, PassBatch
 from headstart.runner import ModelRunner, Span, cache_bytes_per_token, state_bytes
 
 CONVOLVING = LayerConfig(rope=None, mixer="convolution")
+DELTA = LayerConfig(rope=None, mixer="delta")
 KINDS = {
     "convolution": small_config(
         layers=(CONVOLVING, LayerConfig(), CONVOLVING), convolution=ConvolutionConfig(4, bias=True)
+    ),
+    "delta rule": small_config(
+        layers=(DELTA, LayerConfig(), DELTA),
+        delta=DeltaConfig(2, 6, 32, 64, 4),
+        attention_gate=True,
+        qk_norm=HeadNorms(),
+        ropes=(RopeConfig(theta=1000.0, dim=8),),
+    ),
+    "tiled delta rule": small_config(
+        layers=(DELTA, LayerConfig(), replace(DELTA, channel="experts")),
+        delta=DeltaConfig(3, 18, 64, 32, 3, 1e-3, tiled=True),
+        experts=ExpertsConfig(9, 3, 40, shared_size=72, shared_gate=True, normalised=True),
     ),
 }
 TREE = [-1, 0, 1, 2, 0, 4, 5, 4]
@@ -172,7 +187,8 @@ def test_keys_take_room_only_where_layers_attend(config: ModelConfig) -> None:
     backend = native(config, "bf16", FASTEST)
     attending = sum(layer.attends for layer in config.layers)
     assert cache_bytes_per_token(backend) == attending * 2 * config.num_kv_heads * config.head_dim * 2
-    assert state_bytes(backend) == 2 * 3 * config.hidden_size * 4
+    shapes = [shape for layer in config.layers for shape, _ in state_shapes(config, layer, torch.float32)]
+    assert state_bytes(backend) == 4 * sum(map(math.prod, shapes))
 
 
 @needs_native
@@ -196,5 +212,11 @@ def test_sizes_that_do_not_fit_are_named() -> None:
     config = KINDS["convolution"]
     assert supports(config) is None
     assert supports(replace(config, hidden_size=104)) == "a convolution of 104 channels, no multiple of 16"
+    for delta, why in (
+        (DeltaConfig(2, 4, 48, 64, 4), "heads of the delta rule of 48 numbers, no multiple of 32"),
+        (DeltaConfig(2, 4, 32, 80, 4), "heads of the delta rule of 80 numbers, no multiple of 32"),
+        (DeltaConfig(2, 4, 32, 64, 17), "convolutions see 17 rows, more than 16"),
+    ):
+        assert supports(replace(KINDS["delta rule"], delta=delta)) == why
     long = replace(config, convolution=ConvolutionConfig(17))
     assert supports(long) == "convolutions see 17 rows, more than 16"

@@ -23,13 +23,13 @@ from headstart.backends.native.stretch import NativeStretches
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
 from headstart.models.config import HeadNorms, LatentConfig, ModelConfig
+from headstart.models.state_config import DeltaConfig
 from headstart.passes import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
 
 _MISSING_MIXERS = {
     "mamba": "Mamba's state spaces",
     "mamba2": "Mamba-2's state spaces",
     "attention+mamba2": "attention beside Mamba-2",
-    "delta": "the gated delta rule",
 }
 _MOST_LENGTH = 16
 """Rows that a convolution may see."""
@@ -40,6 +40,8 @@ def supports(config: ModelConfig) -> str | None:
     if lacking := _lacking(config):
         return f"PyTorch alone has {lacking}"
     if config.convolution is not None and (unfit := _unfit_convolution(config.convolution.length, config.hidden_size)):
+        return unfit
+    if config.delta is not None and (unfit := _unfit_delta(config.delta)):
         return unfit
     if config.latent is not None:
         return _unfit_latent(config.latent)
@@ -87,6 +89,13 @@ def _unfit_convolution(length: int, channels: int) -> str | None:
     if length > _MOST_LENGTH:
         return f"convolutions see {length} rows, more than {_MOST_LENGTH}"
     return f"a convolution of {channels} channels, no multiple of 16" if channels % 16 else None
+
+
+def _unfit_delta(config: DeltaConfig) -> str | None:
+    """The same of the delta rule."""
+    if odd := [size for size in (config.key_dim, config.value_dim) if size % 32]:
+        return f"heads of the delta rule of {odd[0]} numbers, no multiple of 32"
+    return _unfit_convolution(config.length, config.convolved)
 
 
 def _unfit_latent(config: LatentConfig) -> str | None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from headstart.backends.native.precision import Precision
 from headstart.models.files import WeightsIdentity
 from headstart.models.linear_weights import LinearWeights, NormWeights
+from headstart.models.state_weights import DeltaWeights
 from headstart.models.stored import Matrix, MatrixPart
 from headstart.models.weights import ExpertsWeights, LatentWeights, LayerWeights, MlpWeights
 
@@ -24,6 +25,8 @@ LATENT_LINEARS = ("k_up", "value_up", "q_up")
 """Those of a layer with latent attention likewise; it has no encoder memory."""
 GATE_LINEARS = ("gate",)
 """That of a layer whose attention has a gate, likewise."""
+DELTA_LINEARS = ("rates",)
+"""That of a layer with the delta rule, likewise: in float32, so that it has no form."""
 MATRICES = 7
 """Places of a layer's matrices, some of which hold none."""
 EXPERT_LINEARS = ("up", "down")
@@ -147,7 +150,8 @@ def types_of(matrix: Tensor | Matrix) -> list[str]:
 
 def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     """A layer's ``MATRICES`` by number: the mixer's and a dense channel part's, or the shared expert's, then cross
-    attention's, or latent attention's further ones, or the gate's. None: there is no such matrix."""
+    attention's, or latent attention's further ones, or the gate's, or the delta rule's rates. None: there is no such
+    matrix."""
     linears = _linears_of(layer)
     return (*linears, *[None] * (MATRICES - len(linears)))
 
@@ -160,9 +164,17 @@ def _linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     channel = (None, None) if dense is None else (dense.up, dense.down)
     if isinstance(mixer, LatentWeights):
         return (mixer.down, mixer.output, *channel, mixer.key_up, mixer.value_up, mixer.q_up)
-    attention, output, *gate = mixer.linears
+    attention, output, *further = mixer.linears
     cross = () if layer.cross is None else (layer.cross.q, layer.cross.output)
-    return (attention, output, *channel, *cross, *gate)
+    return (attention, output, *channel, *cross, *further)
+
+
+def _formed_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
+    """The same without those that are in float32."""
+    linears = linears_of(layer)
+    if not isinstance(layer.mixer, DeltaWeights):
+        return linears
+    return (*linears[: len(LINEARS)], *[None] * (MATRICES - len(LINEARS)))
 
 
 def experts_of(layer: LayerWeights) -> tuple[MlpWeights, ...]:
@@ -172,14 +184,15 @@ def experts_of(layer: LayerWeights) -> tuple[MlpWeights, ...]:
 
 def matrices_of(weights: DecoderParts) -> list[LinearWeights | None]:
     """In the order of forms: every layer's as ``linears_of`` has them, the output head, and the experts'
-    [layer, expert, matrix] as ``EXPERT_LINEARS`` numbers them. None: there is no such matrix. Routers are left out."""
+    [layer, expert, matrix] as ``EXPERT_LINEARS`` numbers them. None: there is no such matrix, or it is in float32, as
+    the delta rule's rates are. Routers are left out."""
     layers = weights.layers
     count = max(len(experts_of(layer)) for layer in layers)
     experts: list[LinearWeights | None] = []
     for layer in layers:
         own = [linear for expert in experts_of(layer) for linear in (expert.up, expert.down)]
         experts += own or [None] * (count * len(EXPERT_LINEARS))
-    return [*(linear for layer in layers for linear in linears_of(layer)), weights.head, *experts]
+    return [*(linear for layer in layers for linear in _formed_of(layer)), weights.head, *experts]
 
 
 def head_row(layers: Sequence[LayerWeights]) -> int:
@@ -200,7 +213,7 @@ def nearest_forms(weights: DecoderParts, multiplies_bytes: bool) -> NDArray[np.u
         dear = (forms == FINE) | (forms == EIGHT)
         dear[head] = forms[head] == FINE
         forms[dear] = BF16
-    kept = _keep_own(matrices, forms)
+    kept = _keep_own(weights, matrices, forms)
     if not multiplies_bytes and not kept and FOUR not in forms:
         forms[forms != ABSENT] = BF16
     return forms
@@ -236,7 +249,7 @@ def blocks_forms(weights: DecoderParts, as_stored: bool) -> NDArray[np.uint8]:
     experts = [_levels(each, as_stored, in_four) for each in matrices[head_row(weights.layers) + 1 :]]
     forms = _alike([*level_bits(weights.layers, as_stored).reshape(-1), EIGHT, *experts])
     if as_stored:
-        _keep_own(matrices, forms)
+        _keep_own(weights, matrices, forms)
     return forms
 
 
@@ -248,11 +261,13 @@ _AS_SMALL = {FOUR: ("Q4_1",), EIGHT: ("Q8_0",)}
 """Types that blocks of such levels hold to the bit and in as few bytes: as fast, and rows have two bits more."""
 
 
-def _keep_own(linears: Sequence[LinearWeights | None], forms: NDArray[np.uint8]) -> bool:
+def _keep_own(weights: DecoderParts, linears: Sequence[LinearWeights | None], forms: NDArray[np.uint8]) -> bool:
     """Whether some matrices are in their file's own blocks, which is noted in ``forms``."""
-    kept = False
+    kept, up = False, LINEARS.index("up")
+    mixed = {id(linears_of(layer)[up]) for layer in weights.layers}
+    mixed |= {id(expert.up) for layer in weights.layers for expert in experts_of(layer)}
     for linear, row in zip(linears, forms, strict=True):
-        types = () if linear is None else own_types(linear.matrix)
+        types = () if linear is None else own_types(linear.matrix, id(linear) in mixed)
         if not types or set(types) <= set(_AS_SMALL.get(int(row[0]), ())):
             continue
         row[:] = [OWN + KINDS[each] for each in types]
@@ -260,15 +275,17 @@ def _keep_own(linears: Sequence[LinearWeights | None], forms: NDArray[np.uint8])
     return kept
 
 
-def own_types(matrix: Tensor | Matrix) -> tuple[str, ...]:
-    """By part, the types of a matrix that can be multiplied in its file's own blocks; nothing where it cannot."""
+def own_types(matrix: Tensor | Matrix, mixed: bool = False) -> tuple[str, ...]:
+    """By part, the types of a matrix that can be multiplied in its file's own blocks; nothing where it cannot.
+
+    ``mixed``: its parts are gates and ups, which do not stand one below the other.
+    """
     types = types_of(matrix)
     if not all(each in OWN_KERNELS for each in types) or not _one_kernel(matrix, types):
         return ()
     if len(set(types)) == 1:
         return (types[0],) * PARTS
-    # Gates and ups are mixed with each other.
-    return tuple(types) if len(types) == PARTS else ()
+    return () if mixed or len(types) > PARTS else (*types, *types[-1:] * (PARTS - len(types)))
 
 
 def _one_kernel(matrix: Tensor | Matrix, types: Sequence[str]) -> bool:
@@ -323,7 +340,7 @@ def level_bits(layers: Sequence[LayerWeights], as_stored: bool = False) -> NDArr
     grid of sixteen levels holds two of them.)
     """
     in_four = mostly_in_four_bits(layers)
-    return np.array([[_levels(each, as_stored, in_four) for each in linears_of(layer)] for layer in layers], np.uint8)
+    return np.array([[_levels(each, as_stored, in_four) for each in _formed_of(layer)] for layer in layers], np.uint8)
 
 
 def _levels(linear: LinearWeights | None, as_stored: bool, mostly_in_four: bool) -> int:

@@ -34,6 +34,15 @@ class Convolution(Structure):
     _fields_ = (("length", c_int32),)
 
 
+class Delta(Structure):
+    """``HeadstartDelta``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("key_heads", "value_heads", "key_dim", "value_dim", "length", "tiled")),
+        ("norm_eps", c_float),
+    )
+
+
 class Layer(Structure):
     """``HeadstartLayer``."""
 
@@ -58,6 +67,7 @@ class Shape(Structure):
         ("experts", Experts),
         ("latent", Latent),
         ("convolution", Convolution),
+        ("delta", Delta),
     )
 
 

@@ -19,7 +19,7 @@ from headstart.errors import ConfigError
 from headstart.models.config import Activation, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
-from headstart.models.state_weights import ConvolutionWeights
+from headstart.models.state_weights import ConvolutionWeights, DeltaWeights
 from headstart.models.stored import Matrix, MatrixPart, StoredTensor
 from headstart.models.weights import AttentionWeights, ExpertsWeights, LatentWeights, LayerWeights
 from headstart.passes import IntArray
@@ -171,6 +171,9 @@ def constants_of(layer: LayerWeights) -> list[Tensor | None]:
     constants: dict[str, Tensor | None] = {}
     if isinstance(mixer, ConvolutionWeights):
         constants = {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
+    elif isinstance(mixer, DeltaWeights):
+        constants = {"kernel": mixer.kernel.T, "step_bias": mixer.step_bias, "decay": mixer.log_decay.exp()}
+        constants["state_norm"] = mixer.norm.weight
     return [constants.get(name) for name in CONSTANTS]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from headstart.backends.native.library import Convolution, Experts, Latent, Layer, Shape
+from headstart.backends.native.library import Convolution, Delta, Experts, Latent, Layer, Shape
 from headstart.backends.native.packing import ACTIVATIONS
 from headstart.backends.native.precision import Precision, library_number
 from headstart.models.config import (
@@ -20,6 +20,7 @@ from headstart.models.config import (
     NormKind,
     QueryGrowth,
 )
+from headstart.models.state_config import DeltaConfig
 
 _HEAD_GATES = 2
 """``attention_gate`` where each head has one number."""
@@ -59,6 +60,7 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         experts=_experts(config.experts if config.has_experts else None),
         latent=_latent(config.latent),
         convolution=Convolution(0 if config.convolution is None else config.convolution.length),
+        delta=_delta(config.delta),
     )
 
 
@@ -89,6 +91,20 @@ def _dense_size(config: ModelConfig, layer: LayerConfig) -> int:
         assert config.experts is not None
         return config.experts.shared_size
     return config.mlp_size if layer.mlp_size is None else layer.mlp_size
+
+
+def _delta(config: DeltaConfig | None) -> Delta:
+    if config is None:
+        return Delta()
+    return Delta(
+        key_heads=config.key_heads,
+        value_heads=config.value_heads,
+        key_dim=config.key_dim,
+        value_dim=config.value_dim,
+        length=config.length,
+        tiled=config.tiled,
+        norm_eps=config.norm_eps,
+    )
 
 
 def _latent(config: LatentConfig | None) -> Latent:

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "gated_delta.h"
 #include "output_head.h"
 #include "short_convolution.h"
 
@@ -11,7 +12,8 @@ class StateMixers {
     size_t unit = 0;
     for (const StateShape &shape : m_.kept_states())
       if (shape.units)
-        stride_ = std::max<size_t>(stride_, shape.channels + 16), unit = std::max<size_t>(unit, shape.unit_size);
+        stride_ = std::max<size_t>(stride_, shape.channels), unit = std::max<size_t>(unit, shape.unit_size);
+    if (stride_) stride_ += GatedDelta::besides(m_.shape.delta) + 16;
     if (stride_) convolved_ = AlignedBuffer(kPanelRows * stride_ * sizeof(float));
     for (int t = 0; t < m_.shape.threads; ++t) running_.emplace_back((unit + 16) * sizeof(float));
   }
@@ -37,10 +39,12 @@ class StateMixers {
       case Mixer::convolution:
         run_short_convolution(layer, states, rows, thread, threads);
         break;
+      case Mixer::delta:
+        GatedDelta(m_.shape.delta, layer, states, rows, scratch, thread, threads).run(meet);
+        break;
       default:
         break;
     }
-    static_cast<void>(scratch), static_cast<void>(meet);  // of mixers with a recurrence
   }
 
  private:

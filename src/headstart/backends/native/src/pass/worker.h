@@ -237,8 +237,11 @@ class PassRunner::Worker {
            queries_from(layer, narrows ? first_of_finished() : p_.context_));
     barrier();
     if (m_.keeps_state(layer)) {
-      p_.states_->run(layer, index, {p_.qkv_, p_.qkv_stride_, places(narrows), p_.attended_, m_.middle_kind()}, thread_,
-                      [this] { barrier(); });
+      if (layer.is(Mixer::delta)) run_rates(layer, input);
+      p_.states_->run(
+          layer, index,
+          {p_.qkv_, p_.qkv_stride_, p_.rates_, p_.rates_stride_, places(narrows), p_.attended_, m_.middle_kind()},
+          thread_, [this] { barrier(); });
       if (narrows && !narrow()) return;
     } else {
       if (m_.shape.attention_gate) run_gate(layer, input, narrows);
@@ -390,12 +393,22 @@ class PassRunner::Worker {
   // The gate of what heads will see; it reads what queries are made of.
   void run_gate(const DecoderLayer &layer, const Activations &input, bool narrows) {
     const PackedLinear &gate = layer.linears[kGate];
-    const bool alike = m_.form_of(gate) == m_.form_of(layer.linears[kQkv]);
-    const Activations &rows =
-        alike ? input : pack_norm(gate, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
-    linear(gate, rows, rows_, copy_columns(p_.gates_, p_.gate_stride_),
+    linear(gate, input_beside(layer, gate, input), rows_, copy_columns(p_.gates_, p_.gate_stride_),
            narrows ? WantedFrom{gate.pairs, first_of_finished() / kRowBlock * kRowBlock} : WantedFrom{});
     barrier();
+  }
+
+  // The rates of the delta rule; they read what its first product reads.
+  void run_rates(const DecoderLayer &layer, const Activations &input) {
+    const PackedLinear &rates = layer.linears[kRates];
+    linear(rates, input_beside(layer, rates, input), rows_, copy_columns(p_.rates_, p_.rates_stride_));
+    barrier();
+  }
+
+  // The rows that a layer's first product reads, as another matrix of it reads them.
+  const Activations &input_beside(const DecoderLayer &layer, const PackedLinear &other, const Activations &input) {
+    if (m_.form_of(other) == m_.form_of(layer.linears[kQkv])) return input;
+    return pack_norm(other, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
   }
 
   QueryGrowth growth(const DecoderLayer &layer) const {
