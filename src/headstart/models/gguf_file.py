@@ -18,20 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from headstart.errors import CheckpointError
 from headstart.models.files import FileStamp, require_file
 from headstart.models.stored import StoredTensor, digest_of
+from headstart.models.stored_rows import PLAIN, values_of
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
-_WIDE_ROW = 1 << 13
-"""Values of a row that is long enough to be dequantised at full pace."""
 _DEFAULT_ALIGNMENT = 32
 _MAX_DIMENSIONS = 4
 
@@ -43,18 +41,6 @@ _MAX_VALUES = 1 << 24
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Value type -> struct code."""
 _STRING, _ARRAY = 8, 9
-
-_TORCH_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-}
-"""Tensor types that torch stores as they are; all others are blocks to dequantise."""
 
 
 @dataclass(frozen=True)
@@ -110,23 +96,13 @@ class GgufFile:
         """
         tensor = self._record(name)
         stored = self.stored(name) if index is None else self.stored(name).part(index)
-        data, shape = stored.data, stored.shape
-        dtype = _TORCH_DTYPES.get(tensor.type.name)
-        if dtype is not None:
-            return torch.from_numpy(data.copy()).view(dtype).reshape(shape)
-        from gguf.quants import dequantize
-
-        rows = data.reshape(_wide_rows(shape), -1)
         try:
-            # A damaged block may hold an infinite scale; that is for the loader to judge, not worth a warning here.
-            with np.errstate(all="ignore"):
-                values = dequantize(rows, tensor.type)
+            return values_of(stored.data, stored.type, stored.shape)
         except NotImplementedError as error:
             raise CheckpointError(
                 f"{self.path}: tensor {name!r} has type {tensor.type.name}, which cannot be dequantised; "
                 "use a file quantised to another type, such as Q8_0 or Q4_K."
             ) from error
-        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).reshape(shape)
 
     def stored(self, name: str) -> StoredTensor:
         """One tensor as it is; nothing is read.
@@ -137,7 +113,7 @@ class GgufFile:
         tensor = self._record(name)
         data = np.frombuffer(self._map, dtype=np.uint8, count=tensor.nbytes, offset=tensor.offset)
         kind = tensor.type.name
-        return StoredTensor(kind, tensor.shape, data, kind not in _TORCH_DTYPES, self._map, tensor.offset)
+        return StoredTensor(kind, tensor.shape, data, kind not in PLAIN, self._map, tensor.offset)
 
     def _record(self, name: str) -> GgufTensor:
         tensor = self.tensors.get(name)
@@ -153,18 +129,6 @@ class GgufFile:
     def digest(self) -> str:
         """Identity of the weights, see ``WeightsDigest``."""
         return digest_of({name: self.stored(name) for name in self.tensors})
-
-
-def _wide_rows(shape: tuple[int, ...]) -> int:
-    """As how many rows to dequantise a tensor: the library takes 16 at a time, which is little where rows are short.
-
-    Blocks do not care where rows end, as long as a row is made of whole ones.
-    """
-    *outer, row = shape
-    rows = math.prod(outer)
-    while rows % 2 == 0 and row < _WIDE_ROW:
-        rows, row = rows // 2, row * 2
-    return rows
 
 
 class _Header:
@@ -220,6 +184,8 @@ class _Header:
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
         name = self._string()
+        # llama.cpp leaves the ending out where Falcon-H1's files have it so.
+        name = f"{name}.weight" if name.endswith(".ffn_norm") else name
         dimensions = self._scalar("I")
         if not 1 <= dimensions <= _MAX_DIMENSIONS:
             raise self._damaged(f"tensor {name!r:.60} has {dimensions} dimensions")

@@ -156,8 +156,7 @@ class NativeBackend:
             library.set_alibi(self.handle, slopes.data_ptr(), config.alibi.scale, config.alibi.coarse)
         self._ropes = RopeTables(library, self.handle, config.ropes, weights.rope_factors)
         self._no_logits = torch.empty(0, config.vocab_size)
-        if not config.keeps_states:
-            self.stretches = NativeStretches(library, self.handle, self._ropes)
+        self.stretches = NativeStretches(library, self.handle, self._ropes)
 
     @property
     def nbytes(self) -> int:

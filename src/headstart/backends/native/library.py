@@ -250,6 +250,8 @@ class Stretched(Structure):
         ("end_tokens", c_void_p),
         ("sampling", POINTER(Sampling)),
         ("guessers", Guesser * 2),
+        *((name, c_int32) for name in ("state", "free_states")),
+        *((name, c_void_p) for name in ("state_slots", "states_after")),
     )
 
 

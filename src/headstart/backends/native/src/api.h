@@ -263,6 +263,13 @@ struct HeadstartStretched {
   const int32_t *end_tokens;
   const HeadstartSampling *sampling;  // null: the best token is said
   HeadstartGuesser guessers[2];
+  // Where layers keep states: the slot of that after the cached tokens; slots that rows may take, one for each row of a
+  // round and one for each round, and perhaps some more for those after a block's last token.
+  int32_t state, free_states;
+  const int32_t *state_slots;
+  // Out, by the row's place behind the cached tokens: the slot of the state after it, -1: it is not kept. Those after
+  // the last row of each round, and after the rows of the last round. Room for as many as rows are reserved.
+  int32_t *states_after;
 };
 
 // Rounds of some sequences side by side, one after the other.
