@@ -35,7 +35,7 @@ KINDS = {
     "gated delta rule": "qwen3_next",
 }
 """Some have experts, too."""
-NATIVE = {"short convolution, native": "lfm2_moe"}
+NATIVE = {"short convolution, native": "lfm2_moe", "gated delta rule, native": "qwen3_next"}
 """Those that keep states, with heads as wide as the native pass needs."""
 DRAFTERS = ("suffix", "early-exit", "draft-model", "auto")
 PROMPTS = [[5 + length, *range(10, 10 + length)] for length in (26, 25, 2, 33)]
