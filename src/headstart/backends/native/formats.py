@@ -62,6 +62,8 @@ KINDS = {
     "BF16": 30,
     "TQ2_0": 35,
     "MXFP4": 39,
+    "Q1_0": 41,
+    "Q2_0": 42,
     "INT4/32": 100,
     "INT4/64": 101,
     "INT4/128": 102,
@@ -73,6 +75,7 @@ KINDS = {
     "FP4": 108,
     "FP8": 110,
     "FP8/128": 111,
+    "Q2_0/128": 112,
 }
 """What the library reads as files have it (``src/kernels/stored_rows.h``), a folder's by the names of
 ``quantised.rows``; of other types it is given floats."""
@@ -80,8 +83,9 @@ KINDS = {
 FOLDER_KERNELS = ("INT4/32", "INT4/64", "INT4/128", "INT4/256", "INT8/32", "INT8/128", "INT8/ROW", "NF4", "FP4")
 FLOAT8_KERNELS = ("FP8", "FP8/128")
 OWN_KERNELS = (
-    *("Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"),
+    *("Q1_0", "Q2_0", "Q2_0/128", "TQ2_0"),
     *FOLDER_KERNELS,
     *FLOAT8_KERNELS,
 )
@@ -98,6 +102,9 @@ _HELD_BY = {
     "IQ3_S": {FOUR},
     "TQ1_0": {FOUR, EIGHT},
     "TQ2_0": {FOUR, EIGHT, FINE},
+    "Q1_0": {FOUR, EIGHT, FINE},
+    "Q2_0": {FOUR, EIGHT, FINE},
+    "Q2_0/128": {FOUR, EIGHT, FINE},
     "Q5_0": {EIGHT, FINE},
     "Q8_0": {EIGHT, FINE},
     "IQ4_NL": {EIGHT, FINE},
