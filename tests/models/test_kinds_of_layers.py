@@ -40,6 +40,7 @@ NATIVE = {
     "Mamba, native": "jamba",
     "Mamba-2, native": "nemotron_h",
     "attention beside Mamba-2, native": "falcon_h1",
+    "gated delta rule, native": "qwen3_next",
 }
 """Those that keep states, with heads as wide as the native pass needs."""
 DRAFTERS = ("suffix", "early-exit", "draft-model", "auto")

@@ -20,7 +20,7 @@ from headstart.backends.native.packing import Packer
 from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
-from headstart.models.state_weights import ConvolutionWeights, Mamba2Weights, MambaWeights
+from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
 from headstart.models.weights import (
     AttentionWeights,
     DecoderWeights,
@@ -165,6 +165,19 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             output=linear(hidden, of.inner, of.bias),
         )
 
+    def delta() -> DeltaWeights:
+        of = config.delta
+        assert of is not None
+        return DeltaWeights(
+            input=linear(of.convolved + of.values, hidden),
+            rates=linear(2 * of.value_heads, hidden),
+            kernel=normal(of.convolved, of.length, scale=0.7),
+            step_bias=normal(of.value_heads),
+            log_decay=normal(of.value_heads),
+            norm=NormWeights(1 + normal(of.value_dim, scale=0.2)),
+            output=linear(hidden, of.values),
+        )
+
     mixers: dict[str, Callable[[], MixerWeights | None]] = {
         "attention": attention,
         "latent": latent,
@@ -173,6 +186,7 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
         "mamba2": mamba2,
         "attention+mamba2": lambda: TwoMixersWeights(attention(), mamba2()),
         "none": lambda: None,
+        "delta": delta,
     }
     hidden, head_dim = config.hidden_size, config.head_dim
     heads_width = config.num_heads * head_dim

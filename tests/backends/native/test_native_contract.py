@@ -23,6 +23,7 @@ from headstart.backends.native import (
 )
 from headstart.backends.native.formats import (
     CROSS_LINEARS,
+    DELTA_LINEARS,
     GATE_LINEARS,
     LATENT_LINEARS,
     LINEARS,
@@ -197,6 +198,7 @@ def test_enumerations_are_in_the_same_order() -> None:
     assert linears("GateLinearIndex") == list(GATE_LINEARS)
     assert linears("MambaLinearIndex") == list(MAMBA_LINEARS)
     assert linears("TwoMixersLinearIndex") == list(TWO_MIXERS_LINEARS)
+    assert linears("DeltaLinearIndex") == list(DELTA_LINEARS)
     for name, ours in (("Mixer", Mixer), ("Channel", Channel), ("StateNorm", StateNorm)):
         assert enumerators("pass/decoder.h", name) == [each.replace("+", "_") for each in get_args(ours)]
     assert [snake(each) for each in enumerators("pass/decoder.h", "NormIndex")] == [*packing.NORMS, "norms"]

@@ -30,12 +30,13 @@ from torch import Tensor
 from headstart.backends.native.backend import NativeBackend, supports
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
-from headstart.models.config import LayerConfig, ModelConfig
-from headstart.models.state_config import ConvolutionConfig, Mamba2Config, MambaConfig
+from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, RopeConfig
+from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config, MambaConfig
 from headstart.passes import FINAL_TAP, PassBatch
 from headstart.runner import ModelRunner, Span, cache_bytes_per_token, state_bytes
 
 CONVOLVING = LayerConfig(rope=None, mixer="convolution")
+DELTA = LayerConfig(rope=None, mixer="delta")
 KINDS = {
     "convolution": small_config(
         layers=(CONVOLVING, LayerConfig(), CONVOLVING), convolution=ConvolutionConfig(4, bias=True)
@@ -59,6 +60,18 @@ KINDS = {
     ),
     "attention beside Mamba-2": small_config(
         layers=(LayerConfig(mixer="attention+mamba2"),) * 3, mamba2=Mamba2Config(8, 16, 16, 2, 4, norm="none")
+    ),
+    "delta rule": small_config(
+        layers=(DELTA, LayerConfig(), DELTA),
+        delta=DeltaConfig(2, 6, 32, 64, 4),
+        attention_gate=True,
+        qk_norm=HeadNorms(),
+        ropes=(RopeConfig(theta=1000.0, dim=8),),
+    ),
+    "tiled delta rule": small_config(
+        layers=(DELTA, LayerConfig(), replace(DELTA, channel="experts")),
+        delta=DeltaConfig(3, 18, 64, 32, 3, 1e-3, tiled=True),
+        experts=ExpertsConfig(9, 3, 40, shared_size=72, shared_gate=True, normalised=True),
     ),
 }
 TREE = [-1, 0, 1, 2, 0, 4, 5, 4]
@@ -216,6 +229,10 @@ def floats_of_state(config: ModelConfig, layer: LayerConfig) -> int:
     if layer.mixer == "mamba":
         assert config.mamba is not None
         return (config.mamba.length - 1 + config.mamba.state_size) * config.mamba.inner
+    if layer.mixer == "delta":
+        assert config.delta is not None
+        delta = config.delta
+        return (delta.length - 1) * delta.convolved + delta.value_heads * delta.key_dim * delta.value_dim
     of = config.mamba2
     assert of is not None
     rows = (of.length - 1) * (-(-of.convolved // 16) * 16)
@@ -243,5 +260,11 @@ def test_sizes_that_do_not_fit_are_named() -> None:
     config = KINDS["convolution"]
     assert supports(config) is None
     assert supports(replace(config, hidden_size=104)) == "a convolution of 104 channels, no multiple of 16"
+    for delta, why in (
+        (DeltaConfig(2, 4, 48, 64, 4), "heads of the delta rule of 48 numbers, no multiple of 32"),
+        (DeltaConfig(2, 4, 32, 80, 4), "heads of the delta rule of 80 numbers, no multiple of 32"),
+        (DeltaConfig(2, 4, 32, 64, 17), "convolutions see 17 rows, more than 16"),
+    ):
+        assert supports(replace(KINDS["delta rule"], delta=delta)) == why
     long = replace(config, convolution=ConvolutionConfig(17))
     assert supports(long) == "convolutions see 17 rows, more than 16"

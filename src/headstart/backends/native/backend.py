@@ -23,12 +23,9 @@ from headstart.backends.native.stretch import NativeStretches
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
 from headstart.models.config import HeadNorms, LatentConfig, ModelConfig
-from headstart.models.state_config import Mamba2Config
+from headstart.models.state_config import DeltaConfig, Mamba2Config
 from headstart.passes import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
 
-_MISSING_MIXERS = {
-    "delta": "the gated delta rule",
-}
 _MOST_LENGTH = 16
 """Rows that a convolution may see."""
 
@@ -38,6 +35,8 @@ def supports(config: ModelConfig) -> str | None:
     if lacking := _lacking(config):
         return f"PyTorch alone has {lacking}"
     if config.convolution is not None and (unfit := _unfit_convolution(config.convolution.length, config.hidden_size)):
+        return unfit
+    if config.delta is not None and (unfit := _unfit_delta(config.delta)):
         return unfit
     mamba = config.mamba
     if mamba is not None and (unfit := _unfit_convolution(mamba.length, mamba.inner)):
@@ -59,7 +58,6 @@ def _lacking(config: ModelConfig) -> str | None:
     """What such a model needs that the native pass does not have."""
     norms = config.qk_norm
     needs = {
-        **{name: any(layer.mixer == mixer for layer in config.layers) for mixer, name in _MISSING_MIXERS.items()},
         "layers of one part beside each other": config.parallel_residual
         and any("none" in (layer.mixer, layer.channel) for layer in config.layers),
         "gates, sinks or post norms of two mixers": any(layer.mixer == "attention+mamba2" for layer in config.layers)
@@ -101,6 +99,13 @@ def _unfit_mamba2(config: Mamba2Config) -> str | None:
     """Why the sizes of Mamba-2 do not fit, in a few words."""
     size = config.inner // config.groups
     return f"groups of {size} channels, no multiple of 16" if size % 16 else _unfit_convolution(config.length, 16)
+
+
+def _unfit_delta(config: DeltaConfig) -> str | None:
+    """The same of the delta rule."""
+    if odd := [size for size in (config.key_dim, config.value_dim) if size % 32]:
+        return f"heads of the delta rule of {odd[0]} numbers, no multiple of 32"
+    return _unfit_convolution(config.length, config.convolved)
 
 
 def _unfit_latent(config: LatentConfig) -> str | None:

@@ -34,6 +34,15 @@ class Convolution(Structure):
     _fields_ = (("length", c_int32),)
 
 
+class Delta(Structure):
+    """``HeadstartDelta``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("key_heads", "value_heads", "key_dim", "value_dim", "length", "tiled")),
+        ("norm_eps", c_float),
+    )
+
+
 class Mamba(Structure):
     """``HeadstartMamba``."""
 
@@ -78,6 +87,7 @@ class Shape(Structure):
         ("convolution", Convolution),
         ("mamba", Mamba),
         ("mamba2", Mamba2),
+        ("delta", Delta),
     )
 
 

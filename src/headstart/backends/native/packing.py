@@ -20,7 +20,7 @@ from headstart.errors import ConfigError
 from headstart.models.config import Activation, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
-from headstart.models.state_weights import ConvolutionWeights, Mamba2Weights, MambaWeights
+from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
 from headstart.models.stored import Matrix, MatrixPart, StoredTensor
 from headstart.models.weights import AttentionWeights, ExpertsWeights, LatentWeights, LayerWeights, TwoMixersWeights
 from headstart.passes import IntArray
@@ -170,12 +170,14 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
 
 def constants_of(layer: LayerWeights) -> list[Tensor | None]:
     """A layer's constants, as ``CONSTANTS`` numbers them."""
-    mixer = layer.mixer
+    mixer = layer.mixer.mamba2 if isinstance(layer.mixer, TwoMixersWeights) else layer.mixer
     constants: dict[str, Tensor | None] = {}
     if isinstance(mixer, ConvolutionWeights):
         constants = {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
-    mixer = mixer.mamba2 if isinstance(mixer, TwoMixersWeights) else mixer
-    if isinstance(mixer, MambaWeights):
+    elif isinstance(mixer, DeltaWeights):
+        constants = {"kernel": mixer.kernel.T, "step_bias": mixer.step_bias, "decay": mixer.log_decay.exp()}
+        constants["state_norm"] = mixer.norm.weight
+    elif isinstance(mixer, MambaWeights):
         size = mixer.log_decay.shape[1]
         constants = {
             "kernel": mixer.kernel.T,
@@ -185,12 +187,12 @@ def constants_of(layer: LayerWeights) -> list[Tensor | None]:
             "skip": mixer.skip,
             "state_norm": None if mixer.norms is None else torch.cat([_filled_up(each.weight) for each in mixer.norms]),
         }
-    if isinstance(mixer, Mamba2Weights):
+    elif isinstance(mixer, Mamba2Weights):
         constants = {
             "kernel": _filled_up(mixer.kernel.T),
-            "kernel_bias": None if mixer.kernel_bias is None else _filled_up(mixer.kernel_bias),
-            "step_bias": _filled_up(mixer.step_bias),
-            "decay": _filled_up(-mixer.log_decay.exp()),
+            "kernel_bias": mixer.kernel_bias,
+            "step_bias": mixer.step_bias,
+            "decay": -mixer.log_decay.exp(),
             "skip": mixer.skip,
             "state_norm": None if mixer.norm is None else mixer.norm.weight,
         }

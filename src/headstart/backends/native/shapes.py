@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from headstart.backends.native.library import Convolution, Experts, Latent, Layer, Mamba, Mamba2, Shape
+from headstart.backends.native.library import Convolution, Delta, Experts, Latent, Layer, Mamba, Mamba2, Shape
 from headstart.backends.native.packing import ACTIVATIONS
 from headstart.backends.native.precision import Precision, library_number
 from headstart.models.config import (
@@ -20,7 +20,7 @@ from headstart.models.config import (
     NormKind,
     QueryGrowth,
 )
-from headstart.models.state_config import Mamba2Config, MambaConfig, StateNorm
+from headstart.models.state_config import DeltaConfig, Mamba2Config, MambaConfig, StateNorm
 
 _HEAD_GATES = 2
 """``attention_gate`` where each head has one number."""
@@ -62,6 +62,7 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         convolution=Convolution(0 if config.convolution is None else config.convolution.length),
         mamba=_mamba(config.mamba),
         mamba2=_mamba2(config.mamba2),
+        delta=_delta(config.delta),
     )
 
 
@@ -92,6 +93,20 @@ def _dense_size(config: ModelConfig, layer: LayerConfig) -> int:
         assert config.experts is not None
         return config.experts.shared_size
     return config.mlp_size if layer.mlp_size is None else layer.mlp_size
+
+
+def _delta(config: DeltaConfig | None) -> Delta:
+    if config is None:
+        return Delta()
+    return Delta(
+        key_heads=config.key_heads,
+        value_heads=config.value_heads,
+        key_dim=config.key_dim,
+        value_dim=config.value_dim,
+        length=config.length,
+        tiled=config.tiled,
+        norm_eps=config.norm_eps,
+    )
 
 
 def _latent(config: LatentConfig | None) -> Latent:

@@ -46,6 +46,12 @@ struct HeadstartMamba2 {
   float least_step, most_step, norm_eps;
 };
 
+// The gated delta rule, see headstart.models.state_config.DeltaConfig; `length` 0: there is none.
+struct HeadstartDelta {
+  int32_t key_heads, value_heads, key_dim, value_dim, length, tiled;
+  float norm_eps;
+};
+
 // Sizes in elements. Enumerations by number, in the order of the C++ enums of the same name.
 struct HeadstartShape {
   int32_t vocab, hidden, heads, layers;
@@ -67,6 +73,7 @@ struct HeadstartShape {
   HeadstartConvolution convolution;
   HeadstartMamba mamba;
   HeadstartMamba2 mamba2;
+  HeadstartDelta delta;
 };
 
 // One pass; field by field headstart.models.backend.PassBatch. A draft head's rows all have `inputs` beside their
@@ -323,8 +330,8 @@ void headstart_destroy(void *model);
 void headstart_set_norm(void *model, int layer, int which, const float *weight, const float *bias, int size);
 // Linears: 0 qkv, or what a mixer with a state reads, 1 output, 2 up, 3 down, of cross attention 4 queries, 5 output,
 // of latent attention instead 4 what takes queries to the states' space, 5 what takes values from there, head by head,
-// 6 queries from their own small state, or instead 4 the gate; layer -1: 0 output head, 1 what fuses features. The
-// parts stand one below the other; nothing of them is kept.
+// 6 queries from their own small state, or instead 4 the gate, or the delta rule's rates, in float32 whatever the
+// forms; layer -1: 0 output head, 1 what fuses features. The parts stand one below the other; nothing of them is kept.
 void headstart_set_linear(void *model, int layer, int which, const HeadstartRows *parts, int count, const float *bias);
 // One expert's matrices: 0 up (gates first), 1 down. The router [experts][hidden], and one row more where the shared
 // expert, whose matrices are the layer's own, has a gate; `correction` [experts] or null.

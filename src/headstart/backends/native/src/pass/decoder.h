@@ -21,13 +21,16 @@ enum class Channel { mlp, experts, mlp_experts, none };
 enum class StateNorm { after_gate, before_gate, none };  // where the norm of what a state gives stands
 
 enum LinearIndex { kQkv, kOutput, kUp, kDown, kOwnLinears };
-// What cross attention, latent attention and a gate bring besides: no layer has two of these.
+// What cross attention, latent attention, a gate and the delta rule bring besides: no layer has two of these.
 enum CrossLinearIndex { kCrossQuery = kOwnLinears, kCrossOutput };
 enum LatentLinearIndex { kKeyUp = kOwnLinears, kValueUp, kQueryUp };
 enum GateLinearIndex { kGate = kOwnLinears };
 enum MambaLinearIndex { kSelection = kOwnLinears, kStep };
 enum TwoMixersLinearIndex { kStateInput = kOwnLinears, kStateOutput };  // of the mixer beside attention
-constexpr int kLinears = 7;                                             // places of a layer's matrices
+enum DeltaLinearIndex { kRates = kOwnLinears };
+constexpr int kLinears = 7;      // places of a layer's matrices
+constexpr int kDeltaBand = 32;   // columns of a head's state in the delta rule that are computed together
+constexpr int kMamba2Band = 32;  // elements of a head in Mamba-2, likewise
 // Small parts of mixers that keep states.
 enum ConstantIndex { kKernel, kKernelBias, kStepBias, kDecay, kSkip, kStateNorm, kConstants };
 enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kPartNorms };  // of no layer
@@ -55,8 +58,6 @@ enum class Entry {
   block,          // the token's embedding; of features every layer makes keys and values (DFlash)
 };
 
-constexpr int kMamba2Band = 32;  // elements of a head whose state stands together
-
 struct DecoderLayer : HeadstartLayer {
   Norm norms[kNorms];
   PackedLinear linears[kLinears];  // without pairs where there is no such matrix
@@ -65,9 +66,9 @@ struct DecoderLayer : HeadstartLayer {
   int beside = 0;                  // where those of a mixer beside attention stand
   int head_count = 0;              // which of `Decoder::head_counts` it has
   DistanceBias distance_bias;
-  std::vector<float> sinks;  // [heads] scores that no key has, or empty
-  std::vector<float> constants[kConstants];
-  std::unique_ptr<ExpertsLayer> experts;  // then the dense matrices are the shared expert's, if there is one
+  std::vector<float> sinks;                  // [heads] scores that no key has, or empty
+  std::vector<float> constants[kConstants];  // padded with zeros; empty where there is no such part
+  std::unique_ptr<ExpertsLayer> experts;     // then the dense matrices are the shared expert's, if there is one
 
   bool is(Mixer kind) const { return mixer == static_cast<int>(kind); }
   bool is(Channel kind) const { return channel == static_cast<int>(kind); }
@@ -93,8 +94,12 @@ class Decoder {
         activation(static_cast<Activation>(s.activation)),
         entry(static_cast<Entry>(s.entry)),
         kernel(linear_kernel(precision)),
-        kernels{kernel, linear_kernel(Precision::bf16), linear_kernel(Precision::fine),
-                linear_kernel(Precision::stored), linear_kernel(Precision::float8)},
+        kernels{kernel,
+                linear_kernel(Precision::bf16),
+                linear_kernel(Precision::fine),
+                linear_kernel(Precision::stored),
+                linear_kernel(Precision::float8),
+                linear_kernel(Precision::fp32)},
         head_kernel(linear_kernel(head_precision)),
         hidden(round_up(s.hidden, kPadding)),
         expert_size(round_up(s.experts.size, kPadding)),
@@ -114,6 +119,8 @@ class Decoder {
         lay_out_mamba(layer, own);
       else if (layer.is(Mixer::mamba2))
         layer.projected = lay_out_mamba2(layer, own, kQkv, kOutput);
+      else if (layer.is(Mixer::delta))
+        lay_out_delta(layer, own);
       else if (!layer.is(Mixer::none))
         lay_out_attention(layer, own, is_beside() && index == 0 ? 2 * s.hidden : s.hidden);
       if (layer.is(Mixer::attention_mamba2)) {
@@ -184,14 +191,16 @@ class Decoder {
   bool is_head() const { return entry != Entry::token; }
   bool is_beside() const { return entry == Entry::beside || entry == Entry::beside_normed; }
 
-  // In a model in blocks, some matrices may be kept in other forms, each with rows and a kernel of its own.
+  // In a model in blocks, some matrices may be kept in other forms, and in any model in float32, each with rows and a
+  // kernel of its own.
   int form_of(const PackedLinear &linear) const {
     for (int form = 1; form < kForms; ++form)
       if (linear.precision == precision_of_form(form) && linear.precision != precision) return form;
     return 0;
   }
   Precision precision_of_form(int form) const {
-    constexpr Precision kOthers[] = {Precision::bf16, Precision::fine, Precision::stored, Precision::float8};
+    constexpr Precision kOthers[] = {Precision::bf16, Precision::fine, Precision::stored, Precision::float8,
+                                     Precision::fp32};
     return form == 0 ? precision : kOthers[form - 1];
   }
   bool has_form(int form) const {
@@ -221,6 +230,7 @@ class Decoder {
       if (layer.is(Mixer::mamba)) add({kSelection, kStep});
       if (layer.is(Mixer::latent)) add({kQueryUp, kKeyUp, kValueUp});
       if (layer.is(Mixer::attention) && shape.attention_gate) add({kGate});
+      if (layer.is(Mixer::delta)) add({kRates});
       add({kOutput});
       if (layer.is(Mixer::attention_mamba2)) add({kStateOutput});
       if (shape.cross) add({kCrossQuery, kCrossOutput});
@@ -275,7 +285,7 @@ class Decoder {
     return {total, of(head), screen.present() ? of(screen.linear) : 0};
   }
 
-  static constexpr int kForms = 5;
+  static constexpr int kForms = 6;
   static constexpr int kParts = 3;      // of a matrix that may have forms of their own
   static constexpr int kHeadGates = 2;  // `attention_gate` of one for each head
   static constexpr int kPadding = 64;   // inputs of a linear are padded to whole tiles of every precision
@@ -323,6 +333,10 @@ class Decoder {
       const int bands = of.heads * ceil_div(of.head_dim, kMamba2Band);
       return {of.length - 1, round_up(convolved(of), 16), bands, of.state_size * kMamba2Band};
     }
+    const HeadstartDelta &delta = shape.delta;
+    if (layer.is(Mixer::delta))
+      return {delta.length - 1, delta_channels(), delta.value_heads * delta.value_dim / kDeltaBand,
+              delta.key_dim * kDeltaBand};
     return {};
   }
 
@@ -390,6 +404,19 @@ class Decoder {
   }
   // What is written, where to and from where.
   static int convolved(const HeadstartMamba2 &of) { return of.heads * of.head_dim + 2 * of.groups * of.state_size; }
+  // Of the delta rule's convolution: queries, keys, values.
+  int delta_channels() const {
+    return 2 * shape.delta.key_heads * shape.delta.key_dim + shape.delta.value_heads * shape.delta.value_dim;
+  }
+
+  void lay_out_delta(DecoderLayer &layer, const uint8_t *forms) const {
+    const int values = shape.delta.value_heads * shape.delta.value_dim;
+    layer.projected = delta_channels() + values;
+    lay_out(layer, kQkv, forms, {delta_channels(), values}, shape.hidden);
+    const uint8_t full[kParts] = {kFullBits, kFullBits, kFullBits};
+    layer.linears[kRates] = lay_out(full, {2 * shape.delta.value_heads}, shape.hidden, hidden);
+    lay_out(layer, kOutput, forms, {shape.hidden}, values);
+  }
 
   // Heads' matrices stand one below the other in one.
   void lay_out_latent(DecoderLayer &layer, const uint8_t *forms) const {

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "gated_delta.h"
 #include "mamba.h"
 #include "mamba2.h"
 #include "output_head.h"
@@ -14,7 +15,10 @@ class StateMixers {
     for (const StateShape &shape : m_.kept_states())
       if (shape.units)
         stride_ = std::max<size_t>(stride_, shape.channels), unit = std::max<size_t>(unit, shape.unit_size);
-    if (stride_) stride_ += std::max(Mamba::besides(m_.shape.mamba), Mamba2::besides(m_.shape.mamba2)) + 16;
+    if (stride_)
+      stride_ += std::max({Mamba::besides(m_.shape.mamba), Mamba2::besides(m_.shape.mamba2),
+                           GatedDelta::besides(m_.shape.delta)}) +
+                 16;
     if (m_.shape.mamba.inner) mamba_ = std::make_unique<Mamba>(m_);
     if (stride_) convolved_ = AlignedBuffer(kPanelRows * stride_ * sizeof(float));
     for (int t = 0; t < m_.shape.threads; ++t) running_.emplace_back((unit + 16) * sizeof(float));
@@ -48,6 +52,9 @@ class StateMixers {
       case Mixer::mamba2:
       case Mixer::attention_mamba2:
         Mamba2(m_.shape.mamba2, layer, states, rows, scratch, thread, threads).run(meet);
+        break;
+      case Mixer::delta:
+        GatedDelta(m_.shape.delta, layer, states, rows, scratch, thread, threads).run(meet);
         break;
       default:
         break;
