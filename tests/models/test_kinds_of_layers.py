@@ -35,7 +35,13 @@ KINDS = {
     "gated delta rule": "qwen3_next",
 }
 """Some have experts, too."""
-NATIVE = {"short convolution, native": "lfm2_moe", "gated delta rule, native": "qwen3_next"}
+NATIVE = {
+    "short convolution, native": "lfm2_moe",
+    "Mamba, native": "jamba",
+    "Mamba-2, native": "nemotron_h",
+    "attention beside Mamba-2, native": "falcon_h1",
+    "gated delta rule, native": "qwen3_next",
+}
 """Those that keep states, with heads as wide as the native pass needs."""
 DRAFTERS = ("suffix", "early-exit", "draft-model", "auto")
 PROMPTS = [[5 + length, *range(10, 10 + length)] for length in (26, 25, 2, 33)]

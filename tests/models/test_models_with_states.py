@@ -21,7 +21,7 @@ from tiny_models import make_model
 
 KINDS = ("lfm2", "jamba", "granitemoehybrid-h", "qwen3_next")
 """One for each kind of state; the heads of all of them are too small for the native pass."""
-NATIVE = ("lfm2", "qwen3_next")
+NATIVE = ("lfm2", "granitemoehybrid-h", "qwen3_next")
 """Those that it has, with wider heads."""
 PROMPTS = [list(range(10, 10 + length)) for length in (3, 37, 70)] + [[7, 8, 9] * 5, [7, 8, 9] * 5]
 GREEDY = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)

@@ -86,6 +86,8 @@ WIDE_DELTA = {"head_dim": 32, "linear_key_head_dim": 32, "linear_value_head_dim"
     [
         ("lfm2", WIDE),
         ("qwen3_5_moe_text", WIDE_DELTA),
+        ("nemotron_h", {"head_dim": 32}),
+        ("jamba", WIDE),
         ("youtu", WIDE_LATENT),
         ("bloom", {"hidden_size": 64, "n_head": 2}),
         ("llama4", {"head_dim": 32}),

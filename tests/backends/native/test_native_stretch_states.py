@@ -12,14 +12,17 @@ from headstart.analysis.pass_times import measure_passes
 from headstart.analysis.workbench import Workbench
 from headstart.backends.native.loader import load_library
 from headstart.models.config import LayerConfig
-from headstart.models.state_config import ConvolutionConfig
+from headstart.models.state_config import ConvolutionConfig, Mamba2Config
 from headstart.sampling.params import SamplingParams
 from toys import run_all, toy_sequence
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 CONVOLVING = LayerConfig(rope=None, mixer="convolution")
 CONFIG = small_config(
-    layers=(CONVOLVING, LayerConfig(), CONVOLVING) * 2, convolution=ConvolutionConfig(3), family="states of a test"
+    layers=(CONVOLVING, LayerConfig(), LayerConfig(mixer="mamba2")) * 2,
+    convolution=ConvolutionConfig(3),
+    mamba2=Mamba2Config(4, 24, 8, 2, 4),
+    family="states of a test",
 )
 GREEDY = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
 DRAWN = SamplingParams(temperature=0.9, top_p=0.9, seed=5, max_tokens=60, ignore_eos=True)

@@ -23,14 +23,9 @@ from headstart.backends.native.stretch import NativeStretches
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
 from headstart.models.config import HeadNorms, LatentConfig, ModelConfig
-from headstart.models.state_config import DeltaConfig
+from headstart.models.state_config import DeltaConfig, Mamba2Config
 from headstart.passes import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
 
-_MISSING_MIXERS = {
-    "mamba": "Mamba's state spaces",
-    "mamba2": "Mamba-2's state spaces",
-    "attention+mamba2": "attention beside Mamba-2",
-}
 _MOST_LENGTH = 16
 """Rows that a convolution may see."""
 
@@ -43,8 +38,15 @@ def supports(config: ModelConfig) -> str | None:
         return unfit
     if config.delta is not None and (unfit := _unfit_delta(config.delta)):
         return unfit
+    mamba = config.mamba
+    if mamba is not None and (unfit := _unfit_convolution(mamba.length, mamba.inner)):
+        return unfit
+    if config.mamba2 is not None and (unfit := _unfit_mamba2(config.mamba2)):
+        return unfit
     if config.latent is not None:
         return _unfit_latent(config.latent)
+    if not any(layer.attends for layer in config.layers):
+        return None
     if config.head_dim % 32 or config.head_dim > 256:
         return f"head_dim {config.head_dim} is no multiple of 32 up to 256"
     if config.num_heads % config.num_kv_heads:
@@ -56,8 +58,10 @@ def _lacking(config: ModelConfig) -> str | None:
     """What such a model needs that the native pass does not have."""
     norms = config.qk_norm
     needs = {
-        **{name: any(layer.mixer == mixer for layer in config.layers) for mixer, name in _MISSING_MIXERS.items()},
-        "layers of one part": any("none" in (layer.mixer, layer.channel) for layer in config.layers),
+        "layers of one part beside each other": config.parallel_residual
+        and any("none" in (layer.mixer, layer.channel) for layer in config.layers),
+        "gates, sinks or post norms of two mixers": any(layer.mixer == "attention+mamba2" for layer in config.layers)
+        and (config.attention_gate or config.sinks or config.post_norms or config.parallel_residual),
         "several residual streams": config.streams is not None,
         "layers that read another one's keys": any(layer.reads is not None for layer in config.layers),
         "heads of several sizes": len({config.head_dim_of(layer) for layer in config.layers}) > 1,
@@ -96,6 +100,12 @@ def _unfit_delta(config: DeltaConfig) -> str | None:
     if odd := [size for size in (config.key_dim, config.value_dim) if size % 32]:
         return f"heads of the delta rule of {odd[0]} numbers, no multiple of 32"
     return _unfit_convolution(config.length, config.convolved)
+
+
+def _unfit_mamba2(config: Mamba2Config) -> str | None:
+    """Why the sizes of Mamba-2 do not fit, in a few words."""
+    size = config.inner // config.groups
+    return f"groups of {size} channels, no multiple of 16" if size % 16 else _unfit_convolution(config.length, 16)
 
 
 def _unfit_latent(config: LatentConfig) -> str | None:

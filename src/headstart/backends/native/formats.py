@@ -13,9 +13,9 @@ from torch import Tensor
 from headstart.backends.native.precision import Precision
 from headstart.models.files import WeightsIdentity
 from headstart.models.linear_weights import LinearWeights, NormWeights
-from headstart.models.state_weights import DeltaWeights
+from headstart.models.state_weights import DeltaWeights, MambaWeights
 from headstart.models.stored import Matrix, MatrixPart
-from headstart.models.weights import ExpertsWeights, LatentWeights, LayerWeights, MlpWeights
+from headstart.models.weights import ExpertsWeights, LatentWeights, LayerWeights, MlpWeights, TwoMixersWeights
 
 LINEARS = ("qkv", "output", "up", "down")
 """Of a layer, by their numbers in the interface."""
@@ -27,6 +27,10 @@ GATE_LINEARS = ("gate",)
 """That of a layer whose attention has a gate, likewise."""
 DELTA_LINEARS = ("rates",)
 """That of a layer with the delta rule, likewise: in float32, so that it has no form."""
+MAMBA_LINEARS = ("selection", "step")
+"""Those of Mamba between its first and its last, likewise."""
+TWO_MIXERS_LINEARS = ("state_input", "state_output")
+"""Those of the mixer beside attention, likewise."""
 MATRICES = 7
 """Places of a layer's matrices, some of which hold none."""
 EXPERT_LINEARS = ("up", "down")
@@ -58,6 +62,8 @@ KINDS = {
     "BF16": 30,
     "TQ2_0": 35,
     "MXFP4": 39,
+    "Q1_0": 41,
+    "Q2_0": 42,
     "INT4/32": 100,
     "INT4/64": 101,
     "INT4/128": 102,
@@ -69,6 +75,7 @@ KINDS = {
     "FP4": 108,
     "FP8": 110,
     "FP8/128": 111,
+    "Q2_0/128": 112,
 }
 """What the library reads as files have it (``src/kernels/stored_rows.h``), a folder's by the names of
 ``quantised.rows``; of other types it is given floats."""
@@ -76,8 +83,9 @@ KINDS = {
 FOLDER_KERNELS = ("INT4/32", "INT4/64", "INT4/128", "INT4/256", "INT8/32", "INT8/128", "INT8/ROW", "NF4", "FP4")
 FLOAT8_KERNELS = ("FP8", "FP8/128")
 OWN_KERNELS = (
-    *("Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"),
+    *("Q1_0", "Q2_0", "Q2_0/128", "TQ2_0"),
     *FOLDER_KERNELS,
     *FLOAT8_KERNELS,
 )
@@ -94,6 +102,9 @@ _HELD_BY = {
     "IQ3_S": {FOUR},
     "TQ1_0": {FOUR, EIGHT},
     "TQ2_0": {FOUR, EIGHT, FINE},
+    "Q1_0": {FOUR, EIGHT, FINE},
+    "Q2_0": {FOUR, EIGHT, FINE},
+    "Q2_0/128": {FOUR, EIGHT, FINE},
     "Q5_0": {EIGHT, FINE},
     "Q8_0": {EIGHT, FINE},
     "IQ4_NL": {EIGHT, FINE},
@@ -158,12 +169,18 @@ def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
 
 def _linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     mixer = layer.mixer
-    assert mixer is not None
-    assert isinstance(layer.channel, MlpWeights | ExpertsWeights)
+    assert layer.channel is None or isinstance(layer.channel, MlpWeights | ExpertsWeights)
     dense = layer.channel.shared if isinstance(layer.channel, ExpertsWeights) else layer.channel
     channel = (None, None) if dense is None else (dense.up, dense.down)
+    if mixer is None:
+        return (None, None, *channel)
     if isinstance(mixer, LatentWeights):
         return (mixer.down, mixer.output, *channel, mixer.key_up, mixer.value_up, mixer.q_up)
+    if isinstance(mixer, MambaWeights):
+        return (mixer.input, mixer.output, *channel, mixer.selection, mixer.step)
+    if isinstance(mixer, TwoMixersWeights):
+        heads, states = mixer.attention, mixer.mamba2
+        return (heads.qkv, heads.output, *channel, states.input, states.output)
     attention, output, *further = mixer.linears
     cross = () if layer.cross is None else (layer.cross.q, layer.cross.output)
     return (attention, output, *channel, *cross, *further)
@@ -340,7 +357,10 @@ def level_bits(layers: Sequence[LayerWeights], as_stored: bool = False) -> NDArr
     grid of sixteen levels holds two of them.)
     """
     in_four = mostly_in_four_bits(layers)
-    return np.array([[_levels(each, as_stored, in_four) for each in _formed_of(layer)] for layer in layers], np.uint8)
+    bits = np.array([[_levels(each, as_stored, in_four) for each in _formed_of(layer)] for layer in layers], np.uint8)
+    small = [isinstance(layer.mixer, MambaWeights) for layer in layers]
+    bits[small, len(LINEARS) : len(LINEARS) + len(MAMBA_LINEARS)] = BF16
+    return bits
 
 
 def _levels(linear: LinearWeights | None, as_stored: bool, mostly_in_four: bool) -> int:

@@ -13,7 +13,7 @@ class Experts(Structure):
     """``HeadstartExperts``."""
 
     _fields_ = (
-        *((name, c_int32) for name in ("count", "used", "size", "shared_gate", "score")),
+        *((name, c_int32) for name in ("count", "used", "size", "gated", "shared_gate", "score")),
         *((name, c_int32) for name in ("groups", "groups_used", "group_score", "normalised", "scales_input")),
         *((name, c_float) for name in ("scale", "clamp")),
     )
@@ -43,6 +43,24 @@ class Delta(Structure):
     )
 
 
+class Mamba(Structure):
+    """``HeadstartMamba``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("inner", "state_size", "step_rank", "length")),
+        ("norm_eps", c_float),
+    )
+
+
+class Mamba2(Structure):
+    """``HeadstartMamba2``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("heads", "head_dim", "state_size", "groups", "length", "norm")),
+        *((name, c_float) for name in ("least_step", "most_step", "norm_eps")),
+    )
+
+
 class Layer(Structure):
     """``HeadstartLayer``."""
 
@@ -68,6 +86,8 @@ class Shape(Structure):
         ("latent", Latent),
         ("convolution", Convolution),
         ("delta", Delta),
+        ("mamba", Mamba),
+        ("mamba2", Mamba2),
     )
 
 

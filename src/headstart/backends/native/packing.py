@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from headstart.backends.native.formats import FOUR, KINDS, MATRICES, PARTS
 from headstart.backends.native.library import Layer, Library, Rows, Shape
@@ -19,9 +20,9 @@ from headstart.errors import ConfigError
 from headstart.models.config import Activation, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
-from headstart.models.state_weights import ConvolutionWeights, DeltaWeights
+from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
 from headstart.models.stored import Matrix, MatrixPart, StoredTensor
-from headstart.models.weights import AttentionWeights, ExpertsWeights, LatentWeights, LayerWeights
+from headstart.models.weights import AttentionWeights, ExpertsWeights, LatentWeights, LayerWeights, TwoMixersWeights
 from headstart.passes import IntArray
 
 NORMS = (
@@ -33,6 +34,8 @@ CONSTANTS = ("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm"
 """Of a layer's mixer that keeps a state, likewise."""
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 """Those of the library, by their numbers in the interface."""
+_BAND = 16
+"""Channels of Mamba whose states stand together."""
 BORROWED, COPIED, THE_HEAD = range(3)
 """How the embedding is kept, likewise."""
 OUTPUT_HEAD, FUSE = range(2)
@@ -157,7 +160,7 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
     norms = dict(zip(names, of_parts, strict=True))
     for name in ("attention_post_norm", "mlp_post_norm"):
         norms[name] = getattr(layer, name)
-    mixer = layer.mixer
+    mixer = layer.mixer.attention if isinstance(layer.mixer, TwoMixersWeights) else layer.mixer
     if isinstance(mixer, LatentWeights):
         norms["q_norm"], norms["k_norm"] = mixer.q_norm, mixer.kv_norm
     elif isinstance(mixer, AttentionWeights):
@@ -171,10 +174,39 @@ def constants_of(layer: LayerWeights) -> list[Tensor | None]:
     constants: dict[str, Tensor | None] = {}
     if isinstance(mixer, ConvolutionWeights):
         constants = {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
-    elif isinstance(mixer, DeltaWeights):
-        constants = {"kernel": mixer.kernel.T, "step_bias": mixer.step_bias, "decay": mixer.log_decay.exp()}
-        constants["state_norm"] = mixer.norm.weight
+    if isinstance(mixer, DeltaWeights):
+        constants = {
+            "kernel": mixer.kernel.T,
+            "step_bias": _filled_up(mixer.step_bias),
+            "decay": _filled_up(-mixer.log_decay.exp()),
+            "state_norm": mixer.norm.weight,
+        }
+    mixer = mixer.mamba2 if isinstance(mixer, TwoMixersWeights) else mixer
+    if isinstance(mixer, MambaWeights):
+        size = mixer.log_decay.shape[1]
+        constants = {
+            "kernel": mixer.kernel.T,
+            "kernel_bias": mixer.kernel_bias,
+            "step_bias": mixer.step_bias,
+            "decay": -mixer.log_decay.exp().view(-1, _BAND, size).transpose(1, 2),
+            "skip": mixer.skip,
+            "state_norm": None if mixer.norms is None else torch.cat([_filled_up(each.weight) for each in mixer.norms]),
+        }
+    if isinstance(mixer, Mamba2Weights):
+        constants = {
+            "kernel": _filled_up(mixer.kernel.T),
+            "kernel_bias": None if mixer.kernel_bias is None else _filled_up(mixer.kernel_bias),
+            "step_bias": _filled_up(mixer.step_bias),
+            "decay": _filled_up(-mixer.log_decay.exp()),
+            "skip": mixer.skip,
+            "state_norm": None if mixer.norm is None else mixer.norm.weight,
+        }
     return [constants.get(name) for name in CONSTANTS]
+
+
+def _filled_up(constant: Tensor) -> Tensor:
+    """[..., size], up to a multiple of 16 with zeros."""
+    return functional.pad(constant, (0, -constant.shape[-1] % 16))
 
 
 class Packer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from headstart.backends.native.library import Convolution, Delta, Experts, Latent, Layer, Shape
+from headstart.backends.native.library import Convolution, Delta, Experts, Latent, Layer, Mamba, Mamba2, Shape
 from headstart.backends.native.packing import ACTIVATIONS
 from headstart.backends.native.precision import Precision, library_number
 from headstart.models.config import (
@@ -20,7 +20,7 @@ from headstart.models.config import (
     NormKind,
     QueryGrowth,
 )
-from headstart.models.state_config import DeltaConfig
+from headstart.models.state_config import DeltaConfig, Mamba2Config, MambaConfig, StateNorm
 
 _HEAD_GATES = 2
 """``attention_gate`` where each head has one number."""
@@ -61,6 +61,8 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         latent=_latent(config.latent),
         convolution=Convolution(0 if config.convolution is None else config.convolution.length),
         delta=_delta(config.delta),
+        mamba=_mamba(config.mamba),
+        mamba2=_mamba2(config.mamba2),
     )
 
 
@@ -120,6 +122,34 @@ def _latent(config: LatentConfig | None) -> Latent:
     )
 
 
+def _mamba(config: MambaConfig | None) -> Mamba:
+    if config is None:
+        return Mamba()
+    return Mamba(
+        inner=config.inner,
+        state_size=config.state_size,
+        step_rank=config.step_rank,
+        length=config.length,
+        norm_eps=config.norm_eps,
+    )
+
+
+def _mamba2(config: Mamba2Config | None) -> Mamba2:
+    if config is None:
+        return Mamba2()
+    return Mamba2(
+        heads=config.heads,
+        head_dim=config.head_dim,
+        state_size=config.state_size,
+        groups=config.groups,
+        length=config.length,
+        norm=get_args(StateNorm).index(config.norm),
+        least_step=config.least_step,
+        most_step=config.most_step,
+        norm_eps=config.norm_eps,
+    )
+
+
 def _experts(config: ExpertsConfig | None) -> Experts:
     if config is None:
         return Experts()
@@ -127,6 +157,7 @@ def _experts(config: ExpertsConfig | None) -> Experts:
         count=config.count,
         used=config.used,
         size=config.size,
+        gated=config.gated,
         shared_gate=config.shared_gate,
         score=get_args(ExpertScore).index(config.score),
         groups=config.groups,

@@ -6,7 +6,7 @@ extern "C" {
 
 // A mixture of experts, see headstart.models.config.ExpertsConfig; `count` 0: there is none.
 struct HeadstartExperts {
-  int32_t count, used, size, shared_gate;
+  int32_t count, used, size, gated, shared_gate;  // gated: experts are
   int32_t score, groups, groups_used, group_score, normalised, scales_input;
   float scale, clamp;  // the latter: 0 for none
 };
@@ -40,6 +40,18 @@ struct HeadstartDelta {
   float norm_eps;
 };
 
+// Mamba, see headstart.models.state_config.MambaConfig; `inner` 0: there is none.
+struct HeadstartMamba {
+  int32_t inner, state_size, step_rank, length;
+  float norm_eps;
+};
+
+// Mamba-2, see headstart.models.state_config.Mamba2Config; `heads` 0: there is none.
+struct HeadstartMamba2 {
+  int32_t heads, head_dim, state_size, groups, length, norm;
+  float least_step, most_step, norm_eps;
+};
+
 // Sizes in elements. Enumerations by number, in the order of the C++ enums of the same name.
 struct HeadstartShape {
   int32_t vocab, hidden, heads, layers;
@@ -60,6 +72,8 @@ struct HeadstartShape {
   HeadstartLatent latent;
   HeadstartConvolution convolution;
   HeadstartDelta delta;
+  HeadstartMamba mamba;
+  HeadstartMamba2 mamba2;
 };
 
 // One pass; field by field headstart.models.backend.PassBatch. A draft head's rows all have `inputs` beside their

@@ -18,6 +18,7 @@
 // Through what the rows of a layer see each other, and what it does with every row by itself.
 enum class Mixer { attention, latent, convolution, mamba, mamba2, delta, attention_mamba2, none };
 enum class Channel { mlp, experts, mlp_experts, none };
+enum class StateNorm { after_gate, before_gate, none };  // where the norm of what a state gives stands
 
 enum LinearIndex { kQkv, kOutput, kUp, kDown, kOwnLinears };
 // What cross attention, latent attention, a gate and the delta rule bring besides: no layer has two of these.
@@ -25,8 +26,9 @@ enum CrossLinearIndex { kCrossQuery = kOwnLinears, kCrossOutput };
 enum LatentLinearIndex { kKeyUp = kOwnLinears, kValueUp, kQueryUp };
 enum GateLinearIndex { kGate = kOwnLinears };
 enum DeltaLinearIndex { kRates = kOwnLinears };
-constexpr int kLinears = 7;     // places of a layer's matrices
-constexpr int kDeltaBand = 32;  // columns of a head's state in the delta rule that are computed together
+enum MambaLinearIndex { kSelection = kOwnLinears, kStep };
+enum TwoMixersLinearIndex { kStateInput = kOwnLinears, kStateOutput };  // of the mixer beside attention
+constexpr int kLinears = 7;                                             // places of a layer's matrices
 // Small parts of mixers that keep states.
 enum ConstantIndex { kKernel, kKernelBias, kStepBias, kDecay, kSkip, kStateNorm, kConstants };
 enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kPartNorms };  // of no layer
@@ -54,19 +56,30 @@ enum class Entry {
   block,          // the token's embedding; of features every layer makes keys and values (DFlash)
 };
 
+constexpr int kMamba2Band = 32;  // elements of a head whose state stands together
+constexpr int kDeltaBand = 32;   // likewise in the delta rule
+
 struct DecoderLayer : HeadstartLayer {
   Norm norms[kNorms];
   PackedLinear linears[kLinears];  // without pairs where there is no such matrix
   int queries = 0;                 // that the first product gives, or what they are made of
   int projected = 0;               // columns of the first product
+  int beside = 0;                  // where those of a mixer beside attention stand, or the delta rule's rates
   int head_count = 0;              // which of `Decoder::head_counts` it has
   DistanceBias distance_bias;
-  std::vector<float> sinks;                  // [heads] scores that no key has, or empty
-  std::vector<float> constants[kConstants];  // padded with zeros; empty where there is no such part
-  std::unique_ptr<ExpertsLayer> experts;     // then the dense matrices are the shared expert's, if there is one
+  std::vector<float> sinks;  // [heads] scores that no key has, or empty
+  std::vector<float> constants[kConstants];
+  std::unique_ptr<ExpertsLayer> experts;  // then the dense matrices are the shared expert's, if there is one
 
   bool is(Mixer kind) const { return mixer == static_cast<int>(kind); }
   bool is(Channel kind) const { return channel == static_cast<int>(kind); }
+
+  // The first of its matrices that every pass reads.
+  const PackedLinear &first_linear() const {
+    for (const int which : {kQkv, kUp})
+      if (linears[which].pairs) return linears[which];
+    return experts->router;
+  }
 };
 
 class Decoder {
@@ -105,8 +118,16 @@ class Decoder {
         lay_out_convolution(layer, own);
       else if (layer.is(Mixer::delta))
         lay_out_delta(layer, own);
-      else
+      else if (layer.is(Mixer::mamba))
+        lay_out_mamba(layer, own);
+      else if (layer.is(Mixer::mamba2))
+        layer.projected = lay_out_mamba2(layer, own, kQkv, kOutput);
+      else if (!layer.is(Mixer::none))
         lay_out_attention(layer, own, is_beside() && index == 0 ? 2 * s.hidden : s.hidden);
+      if (layer.is(Mixer::attention_mamba2)) {
+        layer.beside = round_up(layer.projected, kColumns);
+        projected = std::max(projected, layer.beside + lay_out_mamba2(layer, own, kStateInput, kStateOutput));
+      }
       const KeptKeys seen = seen_by(layer);
       note_heads(layer, seen.kv_heads);
       key_dim = std::max(key_dim, seen.key_dim), value_dim = std::max(value_dim, seen.value_dim);
@@ -206,10 +227,13 @@ class Decoder {
           if (layer.linears[which].pairs) in_order.push_back(&layer.linears[which]);
       };
       add({kQkv});
+      if (layer.is(Mixer::attention_mamba2)) add({kStateInput});
+      if (layer.is(Mixer::mamba)) add({kSelection, kStep});
       if (layer.is(Mixer::latent)) add({kQueryUp, kKeyUp, kValueUp});
       if (layer.is(Mixer::attention) && shape.attention_gate) add({kGate});
       if (layer.is(Mixer::delta)) add({kRates});
       add({kOutput});
+      if (layer.is(Mixer::attention_mamba2)) add({kStateOutput});
       if (shape.cross) add({kCrossQuery, kCrossOutput});
       add({kUp, kDown});
       if (!layer.experts) continue;
@@ -296,7 +320,8 @@ class Decoder {
   // The keys and values that a layer's rows see.
   KeptKeys seen_by(const DecoderLayer &layer) const {
     if (layer.is(Mixer::latent)) return {1, shape.latent.kv_rank + shape.latent.rope_dim, shape.latent.kv_rank};
-    if (layer.is(Mixer::attention)) return {layer.kv_heads, layer.head_dim, layer.head_dim};
+    if (layer.is(Mixer::attention) || layer.is(Mixer::attention_mamba2))
+      return {layer.kv_heads, layer.head_dim, layer.head_dim};
     return {};
   }
 
@@ -306,6 +331,13 @@ class Decoder {
     if (layer.is(Mixer::delta))
       return {delta.length - 1, delta_channels(), delta.value_heads * delta.value_dim / kDeltaBand,
               delta.key_dim * kDeltaBand};
+    const HeadstartMamba &mamba = shape.mamba;
+    if (layer.is(Mixer::mamba)) return {mamba.length - 1, mamba.inner, mamba.inner / 16, mamba.state_size * 16};
+    if (layer.is(Mixer::mamba2) || layer.is(Mixer::attention_mamba2)) {
+      const HeadstartMamba2 &of = shape.mamba2;
+      const int bands = of.heads * ceil_div(of.head_dim, kMamba2Band);
+      return {of.length - 1, round_up(convolved(of), 16), bands, of.state_size * kMamba2Band};
+    }
     return {};
   }
 
@@ -361,12 +393,32 @@ class Decoder {
 
   void lay_out_delta(DecoderLayer &layer, const uint8_t *forms) const {
     const int values = shape.delta.value_heads * shape.delta.value_dim;
-    layer.projected = delta_channels() + values;
+    layer.beside = round_up(delta_channels() + values, kColumns);
+    layer.projected = layer.beside + 2 * shape.delta.value_heads;
     lay_out(layer, kQkv, forms, {delta_channels(), values}, shape.hidden);
     const uint8_t full[kParts] = {kFullBits, kFullBits, kFullBits};
     layer.linears[kRates] = lay_out(full, {2 * shape.delta.value_heads}, shape.hidden, hidden);
     lay_out(layer, kOutput, forms, {shape.hidden}, values);
   }
+  void lay_out_mamba(DecoderLayer &layer, const uint8_t *forms) const {
+    const HeadstartMamba &of = shape.mamba;
+    layer.projected = 2 * of.inner;
+    lay_out(layer, kQkv, forms, {layer.projected}, shape.hidden);
+    lay_out(layer, kSelection, forms, {of.step_rank + 2 * of.state_size}, of.inner);
+    lay_out(layer, kStep, forms, {of.inner}, of.step_rank);
+    lay_out(layer, kOutput, forms, {shape.hidden}, of.inner);
+  }
+
+  // Columns of its first product.
+  int lay_out_mamba2(DecoderLayer &layer, const uint8_t *forms, int input, int output) const {
+    const HeadstartMamba2 &of = shape.mamba2;
+    const int inner = of.heads * of.head_dim, columns = inner + convolved(of) + of.heads;
+    lay_out(layer, input, forms, {columns}, shape.hidden);
+    lay_out(layer, output, forms, {shape.hidden}, inner);
+    return columns;
+  }
+  // What is written, where to and from where.
+  static int convolved(const HeadstartMamba2 &of) { return of.heads * of.head_dim + 2 * of.groups * of.state_size; }
 
   // Heads' matrices stand one below the other in one.
   void lay_out_latent(DecoderLayer &layer, const uint8_t *forms) const {
@@ -398,7 +450,7 @@ class Decoder {
     layer->router =
         linear_layout(Precision::fp32, scores, shape.hidden, hidden, ceil_div(scores, kColumns), shape.threads);
     for (int expert = 0; expert < of.count; ++expert, forms += kExpertLinears * kParts) {
-      layer->linears[kExpertUp].push_back(lay_out_up(forms + kExpertUp * kParts, of.size, true));
+      layer->linears[kExpertUp].push_back(lay_out_up(forms + kExpertUp * kParts, of.size, of.gated));
       layer->linears[kExpertDown].push_back(
           lay_out(forms + kExpertDown * kParts, {shape.hidden}, of.size, expert_size));
     }

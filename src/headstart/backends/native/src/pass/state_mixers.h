@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "gated_delta.h"
+#include "mamba.h"
+#include "mamba2.h"
 #include "output_head.h"
 #include "short_convolution.h"
 
@@ -13,7 +15,10 @@ class StateMixers {
     for (const StateShape &shape : m_.kept_states())
       if (shape.units)
         stride_ = std::max<size_t>(stride_, shape.channels), unit = std::max<size_t>(unit, shape.unit_size);
-    if (stride_) stride_ += GatedDelta::besides(m_.shape.delta) + 16;
+    if (stride_)
+      stride_ += 16 + std::max({GatedDelta::besides(m_.shape.delta), Mamba::besides(m_.shape.mamba),
+                                Mamba2::besides(m_.shape.mamba2)});
+    if (m_.shape.mamba.inner) mamba_ = std::make_unique<Mamba>(m_);
     if (stride_) convolved_ = AlignedBuffer(kPanelRows * stride_ * sizeof(float));
     for (int t = 0; t < m_.shape.threads; ++t) running_.emplace_back((unit + 16) * sizeof(float));
   }
@@ -31,7 +36,8 @@ class StateMixers {
   // One thread's part of a layer between its projections; `meet()` is a barrier. What it leaves in `rows.out` is read
   // behind another one.
   template <class Meet>
-  void run(const DecoderLayer &layer, int index, const MixerRows &rows, int thread, Meet &&meet) const {
+  void run(const DecoderLayer &layer, int index, const MixerRows &rows, int thread, ReadAhead &ahead, PairDeal &deal,
+           Meet &&meet) const {
     const int threads = m_.shape.threads;
     const LayerStates states{layout_, store_->shape(index), *store_, spares_, store_->begin(index)};
     const MixerScratch scratch{convolved_.as<float>(), stride_, running_[thread].as<float>()};
@@ -41,6 +47,13 @@ class StateMixers {
         break;
       case Mixer::delta:
         GatedDelta(m_.shape.delta, layer, states, rows, scratch, thread, threads).run(meet);
+        break;
+      case Mixer::mamba:
+        mamba_->run(layer, states, rows, scratch, thread, ahead, deal, meet);
+        break;
+      case Mixer::mamba2:
+      case Mixer::attention_mamba2:
+        Mamba2(m_.shape.mamba2, layer, states, rows, scratch, thread, threads).run(meet);
         break;
       default:
         break;
@@ -55,4 +68,5 @@ class StateMixers {
   AlignedBuffer convolved_;
   size_t stride_ = 0;
   std::vector<AlignedBuffer> running_;  // [thread]
+  std::unique_ptr<Mamba> mamba_;        // null where the model has none
 };
