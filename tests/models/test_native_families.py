@@ -94,8 +94,13 @@ NATIVE = (
     *("cohere2", "gptj", "codegen", "afmoe", "llama4", "ministral3", "dbrx", "qwen3_vl_moe"),
 )
 KEYS = 32
-NEMOTRON = {"n_group": 1, "topk_group": 1, "time_step_min": 1e-9, "mamba_head_dim": 32}
-"""What GGUF files of it can say, and rows that can be quantised."""
+SAID: dict[str, dict[str, object]] = {
+    "lfm2": {"conv_bias": False},
+    "nemotron_h": {"n_group": 1, "topk_group": 1, "time_step_min": 1e-9, "mamba_head_dim": 32}
+    | {"layers_block_type": ["linear_attention", "moe", "full_attention"]},
+    "qwen3_next": {"mlp_only_layers": []},
+}
+"""What GGUF files can say, with rows that can be quantised."""
 
 
 @pytest.mark.parametrize("family", NATIVE)

@@ -170,7 +170,7 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
 
 def constants_of(layer: LayerWeights) -> list[Tensor | None]:
     """A layer's constants, as ``CONSTANTS`` numbers them."""
-    mixer = layer.mixer
+    mixer = layer.mixer.mamba2 if isinstance(layer.mixer, TwoMixersWeights) else layer.mixer
     constants: dict[str, Tensor | None] = {}
     if isinstance(mixer, ConvolutionWeights):
         constants = {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
@@ -192,12 +192,12 @@ def constants_of(layer: LayerWeights) -> list[Tensor | None]:
             "skip": mixer.skip,
             "state_norm": None if mixer.norms is None else torch.cat([_filled_up(each.weight) for each in mixer.norms]),
         }
-    if isinstance(mixer, Mamba2Weights):
+    elif isinstance(mixer, Mamba2Weights):
         constants = {
             "kernel": _filled_up(mixer.kernel.T),
-            "kernel_bias": None if mixer.kernel_bias is None else _filled_up(mixer.kernel_bias),
-            "step_bias": _filled_up(mixer.step_bias),
-            "decay": _filled_up(-mixer.log_decay.exp()),
+            "kernel_bias": mixer.kernel_bias,
+            "step_bias": mixer.step_bias,
+            "decay": -mixer.log_decay.exp(),
             "skip": mixer.skip,
             "state_norm": None if mixer.norm is None else mixer.norm.weight,
         }
