@@ -134,19 +134,6 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             output=linear(hidden, hidden),
         )
 
-    def delta() -> DeltaWeights:
-        of = config.delta
-        assert of is not None
-        return DeltaWeights(
-            input=linear(of.convolved + of.values, hidden),
-            rates=linear(2 * of.value_heads, hidden),
-            kernel=normal(of.convolved, of.length, scale=0.7),
-            step_bias=normal(of.value_heads),
-            log_decay=normal(of.value_heads),
-            norm=NormWeights(1 + normal(of.value_dim, scale=0.2)),
-            output=linear(hidden, of.values),
-        )
-
     def mamba() -> MambaWeights:
         of = config.mamba
         assert of is not None
@@ -178,15 +165,28 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             output=linear(hidden, of.inner, of.bias),
         )
 
+    def delta() -> DeltaWeights:
+        of = config.delta
+        assert of is not None
+        return DeltaWeights(
+            input=linear(of.convolved + of.values, hidden),
+            rates=linear(2 * of.value_heads, hidden),
+            kernel=normal(of.convolved, of.length, scale=0.7),
+            step_bias=normal(of.value_heads),
+            log_decay=normal(of.value_heads),
+            norm=NormWeights(1 + normal(of.value_dim, scale=0.2)),
+            output=linear(hidden, of.values),
+        )
+
     mixers: dict[str, Callable[[], MixerWeights | None]] = {
         "attention": attention,
         "latent": latent,
         "convolution": convolution,
-        "delta": delta,
         "mamba": mamba,
         "mamba2": mamba2,
         "attention+mamba2": lambda: TwoMixersWeights(attention(), mamba2()),
         "none": lambda: None,
+        "delta": delta,
     }
     hidden, head_dim = config.hidden_size, config.head_dim
     heads_width = config.num_heads * head_dim

@@ -196,9 +196,9 @@ def test_enumerations_are_in_the_same_order() -> None:
     assert linears("CrossLinearIndex") == list(CROSS_LINEARS)
     assert linears("LatentLinearIndex") == list(LATENT_LINEARS)
     assert linears("GateLinearIndex") == list(GATE_LINEARS)
-    assert linears("DeltaLinearIndex") == list(DELTA_LINEARS)
     assert linears("MambaLinearIndex") == list(MAMBA_LINEARS)
     assert linears("TwoMixersLinearIndex") == list(TWO_MIXERS_LINEARS)
+    assert linears("DeltaLinearIndex") == list(DELTA_LINEARS)
     for name, ours in (("Mixer", Mixer), ("Channel", Channel), ("StateNorm", StateNorm)):
         assert enumerators("pass/decoder.h", name) == [each.replace("+", "_") for each in get_args(ours)]
     assert [snake(each) for each in enumerators("pass/decoder.h", "NormIndex")] == [*packing.NORMS, "norms"]

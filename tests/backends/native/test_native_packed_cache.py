@@ -85,9 +85,9 @@ WIDE_DELTA = {"head_dim": 32, "linear_key_head_dim": 32, "linear_value_head_dim"
     ("family", "sizes"),
     [
         ("lfm2", WIDE),
-        ("qwen3_5_moe_text", WIDE_DELTA),
         ("nemotron_h", {"head_dim": 32}),
         ("jamba", WIDE),
+        ("qwen3_5_moe_text", WIDE_DELTA),
         ("youtu", WIDE_LATENT),
         ("bloom", {"hidden_size": 64, "n_head": 2}),
         ("llama4", {"head_dim": 32}),

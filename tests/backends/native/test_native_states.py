@@ -41,18 +41,6 @@ KINDS = {
     "convolution": small_config(
         layers=(CONVOLVING, LayerConfig(), CONVOLVING), convolution=ConvolutionConfig(4, bias=True)
     ),
-    "delta rule": small_config(
-        layers=(DELTA, LayerConfig(), DELTA),
-        delta=DeltaConfig(2, 6, 32, 64, 4),
-        attention_gate=True,
-        qk_norm=HeadNorms(),
-        ropes=(RopeConfig(theta=1000.0, dim=8),),
-    ),
-    "tiled delta rule": small_config(
-        layers=(DELTA, LayerConfig(), replace(DELTA, channel="experts")),
-        delta=DeltaConfig(3, 18, 64, 32, 3, 1e-3, tiled=True),
-        experts=ExpertsConfig(9, 3, 40, shared_size=72, shared_gate=True, normalised=True),
-    ),
     "Mamba": small_config(
         layers=(LayerConfig(mixer="mamba"), LayerConfig(), LayerConfig(mixer="mamba", channel="none")),
         mamba=MambaConfig(112, 7, 20, 4, bias=True, norms="learnt"),
@@ -72,6 +60,18 @@ KINDS = {
     ),
     "attention beside Mamba-2": small_config(
         layers=(LayerConfig(mixer="attention+mamba2"),) * 3, mamba2=Mamba2Config(8, 16, 16, 2, 4, norm="none")
+    ),
+    "delta rule": small_config(
+        layers=(DELTA, LayerConfig(), DELTA),
+        delta=DeltaConfig(2, 6, 32, 64, 4),
+        attention_gate=True,
+        qk_norm=HeadNorms(),
+        ropes=(RopeConfig(theta=1000.0, dim=8),),
+    ),
+    "tiled delta rule": small_config(
+        layers=(DELTA, LayerConfig(), replace(DELTA, channel="experts")),
+        delta=DeltaConfig(3, 18, 64, 32, 3, 1e-3, tiled=True),
+        experts=ExpertsConfig(9, 3, 40, shared_size=72, shared_gate=True, normalised=True),
     ),
 }
 TREE = [-1, 0, 1, 2, 0, 4, 5, 4]
@@ -231,7 +231,8 @@ def floats_of_state(config: ModelConfig, layer: LayerConfig) -> int:
         return (config.mamba.length - 1 + config.mamba.state_size) * config.mamba.inner
     if layer.mixer == "delta":
         assert config.delta is not None
-        return (config.delta.length - 1) * config.delta.convolved + config.delta.values * config.delta.key_dim
+        delta = config.delta
+        return (delta.length - 1) * delta.convolved + delta.value_heads * delta.key_dim * delta.value_dim
     of = config.mamba2
     assert of is not None
     rows = (of.length - 1) * (-(-of.convolved // 16) * 16)

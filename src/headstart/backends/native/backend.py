@@ -95,17 +95,17 @@ def _unfit_convolution(length: int, channels: int) -> str | None:
     return f"a convolution of {channels} channels, no multiple of 16" if channels % 16 else None
 
 
+def _unfit_mamba2(config: Mamba2Config) -> str | None:
+    """Why the sizes of Mamba-2 do not fit, in a few words."""
+    size = config.inner // config.groups
+    return f"groups of {size} channels, no multiple of 16" if size % 16 else _unfit_convolution(config.length, 16)
+
+
 def _unfit_delta(config: DeltaConfig) -> str | None:
     """The same of the delta rule."""
     if odd := [size for size in (config.key_dim, config.value_dim) if size % 32]:
         return f"heads of the delta rule of {odd[0]} numbers, no multiple of 32"
     return _unfit_convolution(config.length, config.convolved)
-
-
-def _unfit_mamba2(config: Mamba2Config) -> str | None:
-    """Why the sizes of Mamba-2 do not fit, in a few words."""
-    size = config.inner // config.groups
-    return f"groups of {size} channels, no multiple of 16" if size % 16 else _unfit_convolution(config.length, 16)
 
 
 def _unfit_latent(config: LatentConfig) -> str | None:

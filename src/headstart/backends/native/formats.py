@@ -25,12 +25,12 @@ LATENT_LINEARS = ("k_up", "value_up", "q_up")
 """Those of a layer with latent attention likewise; it has no encoder memory."""
 GATE_LINEARS = ("gate",)
 """That of a layer whose attention has a gate, likewise."""
-DELTA_LINEARS = ("rates",)
-"""That of a layer with the delta rule, likewise: in float32, so that it has no form."""
 MAMBA_LINEARS = ("selection", "step")
 """Those of Mamba between its first and its last, likewise."""
 TWO_MIXERS_LINEARS = ("state_input", "state_output")
 """Those of the mixer beside attention, likewise."""
+DELTA_LINEARS = ("rates",)
+"""That of a layer with the delta rule, likewise: in float32, so that it has no form."""
 MATRICES = 7
 """Places of a layer's matrices, some of which hold none."""
 EXPERT_LINEARS = ("up", "down")

@@ -85,9 +85,9 @@ class Shape(Structure):
         ("experts", Experts),
         ("latent", Latent),
         ("convolution", Convolution),
-        ("delta", Delta),
         ("mamba", Mamba),
         ("mamba2", Mamba2),
+        ("delta", Delta),
     )
 
 

@@ -60,9 +60,9 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         experts=_experts(config.experts if config.has_experts else None),
         latent=_latent(config.latent),
         convolution=Convolution(0 if config.convolution is None else config.convolution.length),
-        delta=_delta(config.delta),
         mamba=_mamba(config.mamba),
         mamba2=_mamba2(config.mamba2),
+        delta=_delta(config.delta),
     )
 
 

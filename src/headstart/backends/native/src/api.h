@@ -34,12 +34,6 @@ struct HeadstartConvolution {
   int32_t length;
 };
 
-// The gated delta rule, see headstart.models.state_config.DeltaConfig; `length` 0: there is none.
-struct HeadstartDelta {
-  int32_t key_heads, value_heads, key_dim, value_dim, length, tiled;
-  float norm_eps;
-};
-
 // Mamba, see headstart.models.state_config.MambaConfig; `inner` 0: there is none.
 struct HeadstartMamba {
   int32_t inner, state_size, step_rank, length;
@@ -50,6 +44,12 @@ struct HeadstartMamba {
 struct HeadstartMamba2 {
   int32_t heads, head_dim, state_size, groups, length, norm;
   float least_step, most_step, norm_eps;
+};
+
+// The gated delta rule, see headstart.models.state_config.DeltaConfig; `length` 0: there is none.
+struct HeadstartDelta {
+  int32_t key_heads, value_heads, key_dim, value_dim, length, tiled;
+  float norm_eps;
 };
 
 // Sizes in elements. Enumerations by number, in the order of the C++ enums of the same name.
@@ -71,9 +71,9 @@ struct HeadstartShape {
   HeadstartExperts experts;
   HeadstartLatent latent;
   HeadstartConvolution convolution;
-  HeadstartDelta delta;
   HeadstartMamba mamba;
   HeadstartMamba2 mamba2;
+  HeadstartDelta delta;
 };
 
 // One pass; field by field headstart.models.backend.PassBatch. A draft head's rows all have `inputs` beside their

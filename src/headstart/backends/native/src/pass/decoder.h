@@ -400,6 +400,7 @@ class Decoder {
     layer.linears[kRates] = lay_out(full, {2 * shape.delta.value_heads}, shape.hidden, hidden);
     lay_out(layer, kOutput, forms, {shape.hidden}, values);
   }
+
   void lay_out_mamba(DecoderLayer &layer, const uint8_t *forms) const {
     const HeadstartMamba &of = shape.mamba;
     layer.projected = 2 * of.inner;
