@@ -174,15 +174,10 @@ def constants_of(layer: LayerWeights) -> list[Tensor | None]:
     constants: dict[str, Tensor | None] = {}
     if isinstance(mixer, ConvolutionWeights):
         constants = {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
-    if isinstance(mixer, DeltaWeights):
-        constants = {
-            "kernel": mixer.kernel.T,
-            "step_bias": _filled_up(mixer.step_bias),
-            "decay": _filled_up(-mixer.log_decay.exp()),
-            "state_norm": mixer.norm.weight,
-        }
-    mixer = mixer.mamba2 if isinstance(mixer, TwoMixersWeights) else mixer
-    if isinstance(mixer, MambaWeights):
+    elif isinstance(mixer, DeltaWeights):
+        constants = {"kernel": mixer.kernel.T, "step_bias": mixer.step_bias, "decay": -mixer.log_decay.exp()}
+        constants["state_norm"] = mixer.norm.weight
+    elif isinstance(mixer, MambaWeights):
         size = mixer.log_decay.shape[1]
         constants = {
             "kernel": mixer.kernel.T,

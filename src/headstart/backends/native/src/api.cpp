@@ -82,7 +82,9 @@ HEADSTART_API void headstart_set_sinks(void *model, int layer, const float *sink
   decoder.layers[layer].sinks.assign(sinks, sinks + decoder.shape.heads);
 }
 HEADSTART_API void headstart_set_constant(void *model, int layer, int which, const float *values, int count) {
-  model_of(model)->decoder.layers[layer].constants[which].assign(values, values + count);
+  std::vector<float> &constant = model_of(model)->decoder.layers[layer].constants[which];
+  constant.assign(round_up(count, 16), 0.f);
+  std::copy_n(values, count, constant.begin());
 }
 HEADSTART_API void headstart_losses(const void *model, double *losses) {
   const Decoder &decoder = decoder_of(model);

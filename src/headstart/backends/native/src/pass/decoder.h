@@ -67,9 +67,9 @@ struct DecoderLayer : HeadstartLayer {
   int beside = 0;                  // where those of a mixer beside attention stand, or the delta rule's rates
   int head_count = 0;              // which of `Decoder::head_counts` it has
   DistanceBias distance_bias;
-  std::vector<float> sinks;  // [heads] scores that no key has, or empty
-  std::vector<float> constants[kConstants];
-  std::unique_ptr<ExpertsLayer> experts;  // then the dense matrices are the shared expert's, if there is one
+  std::vector<float> sinks;                  // [heads] scores that no key has, or empty
+  std::vector<float> constants[kConstants];  // padded with zeros; empty where there is no such part
+  std::unique_ptr<ExpertsLayer> experts;     // then the dense matrices are the shared expert's, if there is one
 
   bool is(Mixer kind) const { return mixer == static_cast<int>(kind); }
   bool is(Channel kind) const { return channel == static_cast<int>(kind); }
