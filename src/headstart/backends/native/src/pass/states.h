@@ -160,14 +160,18 @@ static inline void convolve(const LayerStates &states, int channel, const float 
 }
 
 // One thread's units: all rows of each, `step(unit, row, before, after)` makes the state [unit_size] after a row of the
-// one before it, which may be the same memory. `running` [unit_size] is the thread's.
+// one before it, which may be the same memory. `running` [unit_size] is the thread's: what the next row reads goes on
+// there, and past the caches to its slot, if it has one.
 template <class Step>
 static inline void recur(const LayerStates &states, int thread, int threads, float *running, Step &&step) {
   const StateLayout &layout = states.layout;
-  const auto state = [&](int place, int unit) {
-    return place == StateLayout::kRunning ? running : states.unit_at(place, unit);
-  };
   for (int unit = states.shape.units * thread / threads; unit < states.shape.units * (thread + 1) / threads; ++unit)
-    for (int row = 0; row < layout.rows(); ++row)
-      step(unit, row, static_cast<const float *>(state(layout.before(row), unit)), state(layout.after(row), unit));
+    for (int row = 0; row < layout.rows(); ++row) {
+      const bool goes_on = row > 0 && layout.parent(row) == row - 1;
+      const bool is_read = row + 1 < layout.rows() && layout.parent(row + 1) == row;
+      float *const slot =
+          layout.after(row) == StateLayout::kRunning ? nullptr : states.unit_at(layout.after(row), unit);
+      step(unit, row, goes_on ? running : states.unit_at(layout.before(row), unit), is_read || !slot ? running : slot);
+      if (is_read && slot) copy_past_caches(slot, running, states.shape.unit_size);
+    }
 }
