@@ -30,7 +30,7 @@ from headstart.backends.native.sampling import NativeRows
 from headstart.loading import load_model
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
-from headstart.models.state_config import ConvolutionConfig
+from headstart.models.state_config import ConvolutionConfig, DeltaConfig
 from headstart.models.weight_loading import load_decoder
 from headstart.sampling.kernels import NoiseKey
 
@@ -57,6 +57,11 @@ MIXED = small_config(
 )
 CONVOLVING = small_config(
     layers=(LayerConfig(rope=None, mixer="convolution"), LayerConfig()), convolution=ConvolutionConfig(4, bias=True)
+)
+DELTA = small_config(
+    layers=(LayerConfig(rope=None, mixer="delta"), LayerConfig()),
+    delta=DeltaConfig(2, 4, 32, 32, 4),
+    attention_gate=True,
 )
 NOISE = NoiseKey((0x9ABCDEF0, 0x12345678), (7, 0xFFFFFFFF, 3))
 
@@ -108,8 +113,11 @@ def test_so_it_has_in_a_mixture_of_experts(answers: Callable[..., Answer], isa: 
 
 @each_isa
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int4"])
-def test_so_it_has_where_layers_keep_states(answers: Callable[..., Answer], isa: str, precision: Precision) -> None:
-    check_bits(answers(isa, precision, CONVOLVING))
+@pytest.mark.parametrize("config", [CONVOLVING, DELTA], ids=["convolution", "delta"])
+def test_so_it_has_where_layers_keep_states(
+    answers: Callable[..., Answer], isa: str, precision: Precision, config: ModelConfig
+) -> None:
+    check_bits(answers(isa, precision, config))
 
 
 def check_bits(answer: Answer) -> None:
