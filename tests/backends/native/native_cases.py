@@ -79,7 +79,7 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
     def channel(layer: LayerConfig) -> MlpWeights | ExpertsWeights:
         experts = config.experts
         if layer.channel == "mlp" or experts is None:
-            return mlp(config.mlp_size, config.mlp_bias, config.gated_mlp)
+            return mlp(layer.mlp_size or config.mlp_size, config.mlp_bias, config.gated_mlp)
         return ExpertsWeights(
             router=linear(experts.count, hidden, experts.router_bias, scale=2.0),
             experts=tuple(mlp(experts.size, experts.bias) for _ in range(experts.count)),
@@ -88,7 +88,7 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             shared_gate=linear(1, hidden) if experts.shared_gate else None,
         )
 
-    def head_norm(heads: int) -> NormWeights | None:
+    def head_norm(heads: int, head_dim: int) -> NormWeights | None:
         norms = config.qk_norm
         if norms is None:
             return None
@@ -109,27 +109,29 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             output=linear(hidden, heads * of.value_dim),
         )
 
-    def attention() -> AttentionWeights:
+    def attention(layer: LayerConfig) -> AttentionWeights:
+        size, kv_heads = config.head_dim_of(layer), config.kv_heads_of(layer)
+        heads, kept = config.num_heads * size, 0 if layer.reads is not None else 1 if layer.values_are_keys else 2
         return AttentionWeights(
-            qkv=linear(qkv_width, hidden, config.qkv_bias, scale=1.5),
-            output=linear(hidden, heads_width, config.output_bias),
-            q_norm=head_norm(config.num_heads),
-            k_norm=head_norm(config.num_kv_heads),
+            qkv=linear(heads + kept * kv_heads * size, hidden, config.qkv_bias, scale=1.5),
+            output=linear(hidden, heads, config.output_bias),
+            q_norm=head_norm(config.num_heads, size),
+            k_norm=head_norm(kv_heads, size) if kept else None,
             sinks=normal(config.num_heads) if config.sinks else None,
-            gate=linear(heads_width, hidden, scale=2.0) if config.attention_gate else None,
+            gate=linear(heads, hidden, scale=2.0) if config.attention_gate else None,
         )
 
-    hidden, head_dim = config.hidden_size, config.head_dim
-    heads_width = config.num_heads * head_dim
-    qkv_width = heads_width + 2 * config.num_kv_heads * head_dim
+    hidden = config.hidden_size
+    heads_width = config.num_heads * config.head_dim
     layers = tuple(
         LayerWeights(
             attention_norm=norm(hidden) if config.pre_norms else None,
-            mixer=latent() if layer.mixer == "latent" else attention(),
+            mixer=latent() if layer.mixer == "latent" else attention(layer),
             mlp_norm=norm(hidden) if config.pre_norms and not config.shared_norm else None,
             channel=channel(layer),
             attention_post_norm=norm(hidden) if config.post_norms else None,
             mlp_post_norm=norm(hidden) if config.post_norms else None,
+            scale=0.5 + normal(1).abs() if config.layer_scales else None,
         )
         for layer in config.layers
     )

@@ -32,10 +32,12 @@ def supports(config: ModelConfig) -> str | None:
         return f"PyTorch alone has {lacking}"
     if config.latent is not None:
         return _unfit_latent(config.latent)
-    if config.head_dim % 32 or config.head_dim > 256:
-        return f"head_dim {config.head_dim} is no multiple of 32 up to 256"
-    if config.num_heads % config.num_kv_heads:
-        return f"{config.num_heads} heads do not share {config.num_kv_heads} kv heads evenly"
+    for layer in config.layers:
+        size, kv_heads = config.head_dim_of(layer), config.kv_heads_of(layer)
+        if size % 32 or size > 512:
+            return f"head_dim {size} is no multiple of 32 up to 512"
+        if config.num_heads % kv_heads:
+            return f"{config.num_heads} heads do not share {kv_heads} kv heads evenly"
     return None
 
 
@@ -46,16 +48,10 @@ def _lacking(config: ModelConfig) -> str | None:
         "layers that keep states": config.keeps_states,
         "layers of one part": any("none" in (layer.mixer, layer.channel) for layer in config.layers),
         "several residual streams": config.streams is not None,
-        "layers that read another one's keys": any(layer.reads is not None for layer in config.layers),
-        "heads of several sizes": len({config.head_dim_of(layer) for layer in config.layers}) > 1,
         "inputs of layers": config.layer_inputs is not None,
-        "norms of values": config.value_norm,
-        "values that are keys": any(layer.values_are_keys for layer in config.layers),
         "a second path beside attention": config.side_rank is not None,
         "gates that are cut off": any(layer.sparsity for layer in config.layers),
-        "MLPs of several sizes": any(layer.mlp_size not in (None, config.mlp_size) for layer in config.layers),
         "experts beside an MLP": any(layer.channel == "mlp+experts" for layer in config.layers),
-        "scales of layers": config.layer_scales,
         "experts beside attention": config.has_experts and config.parallel_residual,
         "attention of several kinds": len({layer.mixer for layer in config.layers}) > 1,
         f"activation {config.activation}": config.activation not in ACTIVATIONS,

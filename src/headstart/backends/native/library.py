@@ -269,6 +269,7 @@ _SIGNATURES = {
     "set_expert": (None, (c_void_p, c_int, c_int, c_int, POINTER(Rows), c_int, c_void_p)),
     "set_router": (None, (c_void_p, c_int, POINTER(Rows), c_int, c_void_p, c_void_p)),
     "set_sinks": (None, (c_void_p, c_int, c_void_p)),
+    "set_constant": (None, (c_void_p, c_int, c_int, c_void_p, c_int)),
     "losses": (None, (c_void_p, c_void_p)),
     "set_distance_bias": (None, (c_void_p, c_int, c_void_p, c_int)),
     "set_alibi": (None, (c_void_p, c_void_p, c_float, c_int)),

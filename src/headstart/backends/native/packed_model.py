@@ -37,6 +37,7 @@ from headstart.backends.native.packing import (
     COPIED,
     EMBEDDING_NORM,
     FINAL_NORM,
+    NORMS,
     OUTPUT_HEAD,
     THE_HEAD,
     Packer,
@@ -49,7 +50,7 @@ from headstart.backends.native.shapes import layers_of, shape_of
 from headstart.memory import readable, require_room
 from headstart.models.config import ModelConfig
 from headstart.models.files import WeightsIdentity
-from headstart.models.linear_weights import LinearWeights
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix
 from headstart.models.weights import AttentionWeights, ExpertsWeights, LayerWeights
 
@@ -194,6 +195,10 @@ class PackedModel:
         after_sums = config.encoder is not None and not config.encoder.normed_before
         for index, parts in enumerate(weights.layers):
             packer.norms(index, _with_norms_at_work(config, index, parts), after_sums, config.shared_norm)
+            packer.constants(index, parts)
+            if config.value_norm:
+                blank = torch.ones(config.head_dim_of(config.layers[index])) - config.norm_offset
+                packer.norm(index, NORMS.index("value_norm"), NormWeights(blank))
             if isinstance(parts.channel, ExpertsWeights):
                 packer.router(index, parts.channel)
             if isinstance(parts.mixer, AttentionWeights) and parts.mixer.sinks is not None:

@@ -25,9 +25,11 @@ from headstart.passes import IntArray
 
 NORMS = (
     *("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm"),
-    *("cross_norm", "attention_sum_norm", "cross_sum_norm", "mlp_sum_norm"),
+    *("cross_norm", "attention_sum_norm", "cross_sum_norm", "mlp_sum_norm", "value_norm"),
 )
 """Of a layer, by their numbers in the interface."""
+CONSTANTS = ("scale",)
+"""Other numbers of a layer, likewise."""
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 """Those of the library, by their numbers in the interface."""
 BORROWED, COPIED, THE_HEAD = range(3)
@@ -219,6 +221,13 @@ class Packer:
         """[head] of attention."""
         scores = as_float32(scores)
         self._library.set_sinks(self._model, layer, scores.data_ptr())
+
+    def constants(self, index: int, parts: LayerWeights) -> None:
+        """What a layer has beside norms and matrices, as ``CONSTANTS`` numbers it."""
+        for which, values in enumerate([parts.scale]):
+            if values is not None:
+                values = as_float32(values)
+                self._library.set_constant(self._model, index, which, values.data_ptr(), values.numel())
 
     def embedding(self, table: Tensor | Matrix, positions: Tensor | None, keeps: int) -> None:
         """As ``headstart_set_embedding``; where it is not kept, the caller keeps ``table``, bfloat16 or float32."""

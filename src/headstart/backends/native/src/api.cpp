@@ -80,6 +80,9 @@ HEADSTART_API void headstart_set_sinks(void *model, int layer, const float *sink
   Decoder &decoder = model_of(model)->decoder;
   decoder.layers[layer].sinks.assign(sinks, sinks + decoder.shape.heads);
 }
+HEADSTART_API void headstart_set_constant(void *model, int layer, int which, const float *values, int count) {
+  model_of(model)->decoder.layers[layer].constants[which].assign(values, values + count);
+}
 HEADSTART_API void headstart_losses(const void *model, double *losses) {
   const Decoder &decoder = decoder_of(model);
   const auto write = [&](const PackedLinear &linear) {

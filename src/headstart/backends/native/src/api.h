@@ -287,9 +287,9 @@ void headstart_packed_bytes(const HeadstartShape *shape, const HeadstartLayer *l
                             int64_t *bytes);
 void headstart_destroy(void *model);
 // Norms: 0 attention, 1 mlp, 2 q, 3 k (of latent attention those of the small states), 4 attention post, 5 mlp post, 6
-// cross attention, and of the stream after 7 attention, 8 cross attention, 9 mlp were added to it; layer -1: 0 final, 1
-// of a head's features, 2 of what the first layer reads, from 3 on those of the parts that true features are cut into.
-// `bias` may be null.
+// cross attention, and of the stream after 7 attention, 8 cross attention, 9 mlp were added to it, 10 v; layer -1: 0
+// final, 1 of a head's features, 2 of what the first layer reads, from 3 on those of the parts that true features are
+// cut into. `bias` may be null.
 void headstart_set_norm(void *model, int layer, int which, const float *weight, const float *bias, int size);
 // Linears: 0 qkv, 1 output, 2 up, 3 down, of cross attention 4 queries, 5 output, of latent attention
 // instead 4 what takes queries to the states' space, 5 what takes values from there, head by head, 6 queries from their
@@ -304,6 +304,8 @@ void headstart_set_router(void *model, int layer, const HeadstartRows *parts, in
                           const float *correction);
 // Scores [heads] that no key has, copied.
 void headstart_set_sinks(void *model, int layer, const float *sinks);
+// Other numbers of a layer, copied: 0 [1] what all that it gives is multiplied by.
+void headstart_set_constant(void *model, int layer, int which, const float *values, int count);
 // What packing has done to the matrices, as many as `forms`, [3] each: sums of squares of what was lost, of what bf16
 // would lose, and of the weights. All 0 where they are not in 4 or 8 bits.
 void headstart_losses(const void *model, double *losses);

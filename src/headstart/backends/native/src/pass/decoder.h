@@ -37,8 +37,10 @@ enum NormIndex {
   kAttentionSumNorm,
   kCrossSumNorm,
   kMlpSumNorm,
+  kValueNorm,
   kNorms
 };
+enum ConstantIndex { kLayerScale, kConstants };
 
 // What the first layer reads of a row; further ones read the residual stream.
 enum class Entry {
@@ -56,11 +58,14 @@ struct DecoderLayer : HeadstartLayer {
   int projected = 0;               // columns of the first product
   int head_count = 0;              // which of `Decoder::head_counts` it has
   DistanceBias distance_bias;
-  std::vector<float> sinks;               // [heads] scores that no key has, or empty
-  std::unique_ptr<ExpertsLayer> experts;  // then the dense matrices are the shared expert's, if there is one
+  std::vector<float> sinks;                  // [heads] scores that no key has, or empty
+  std::vector<float> constants[kConstants];  // see headstart_set_constant; empty where there is none
+  std::unique_ptr<ExpertsLayer> experts;     // then the dense matrices are the shared expert's, if there is one
 
   bool is(Mixer kind) const { return mixer == static_cast<int>(kind); }
   bool is(Channel kind) const { return channel == static_cast<int>(kind); }
+  // Of what it gives.
+  float scale() const { return constants[kLayerScale].empty() ? 1.f : constants[kLayerScale][0]; }
 };
 
 class Decoder {

@@ -122,6 +122,7 @@ class PackedFile {
     for (DecoderLayer &layer : m_.layers) {
       for (Norm &norm : layer.norms) take_norm(norm);
       take(layer.sinks);
+      for (std::vector<float> &constant : layer.constants) take(constant);
       if (layer.experts) take(layer.experts->correction);
     }
     take_norm(m_.final_norm), take_norm(m_.feature_norm), take_norm(m_.embedding_norm);

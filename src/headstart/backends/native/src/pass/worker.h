@@ -265,7 +265,8 @@ class PassRunner::Worker {
       mlp_input = pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]);
     run_up(layer.linears[kUp], mlp_input);
     barrier();
-    add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm]);
+    add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm],
+               layer.scale());
   }
 
   // The rows at work look at their sequences' encoder memories.
@@ -327,8 +328,9 @@ class PassRunner::Worker {
     return rows_ > 0;
   }
 
-  // x += linear(input), normed first where the model has a post norm, and then where it has a sum norm.
-  void add_branch(const PackedLinear &layer, const Activations &input, const Norm &post_norm, const Norm &sum_norm) {
+  // x = scale * (x + linear(input)), normed first where the model has a post norm, and then where it has a sum norm.
+  void add_branch(const PackedLinear &layer, const Activations &input, const Norm &post_norm, const Norm &sum_norm,
+                  float scale = 1.f) {
     const bool direct = !post_norm.present();
     linear(layer, input, rows_, [&](int pair, int row, int rows, const float *out) {
       for (int r = 0; r < rows; ++r)
@@ -343,10 +345,11 @@ class PassRunner::Worker {
         }
     });
     barrier();
-    if (direct && !sum_norm.present()) return;
+    if (direct && !sum_norm.present() && scale == 1.f) return;
     my_rows(rows_, [&](int row) {
       if (!direct) add_normed_branch(post_norm, row);
       if (sum_norm.present()) norm_row(sum_norm, x(row), x(row));
+      if (scale != 1.f) scale_row(x(row), scale);
     });
     barrier();
   }
@@ -355,6 +358,9 @@ class PassRunner::Worker {
     float *branch = p_.branch_ + row * p_.branch_stride_;
     normalise(m_.norm_kind, post_norm, m_.shape.norm_eps, branch, m_.shape.hidden, branch);
     for (int k = 0; k < m_.hidden; k += 16) store(x(row) + k, load(x(row) + k) + load(branch + k));
+  }
+  void scale_row(float *row, float scale) const {
+    for (int k = 0; k < m_.hidden; k += 16) store(row + k, load(row + k) * splat(scale));
   }
 
   void run_up(const PackedLinear &layer, const Activations &input) {
@@ -445,13 +451,16 @@ class PassRunner::Worker {
     const float *from = p_.qkv_ + panel_row * p_.qkv_stride_ + layer.queries + place * d;
     const SequenceLayout &s = p_.text_.layout.sequence_of(row);
     const int slot = s.slot(row), page = p_.text_.layout.page(s, slot / kPageKeys);
+    alignas(64) float to[HeadRotation::kMostDimensions];
     if (head >= kv_heads) {
-      write_value(p_.cache_->values<Cell>(index, page, head - kv_heads), slot % kPageKeys, from, d);
+      const Norm &norm = layer.norms[kValueNorm];
+      if (norm.present()) normalise(NormKind::rms, norm, m_.shape.norm_eps, from, d, to);
+      write_value(p_.cache_->values<Cell>(index, page, head - kv_heads), slot % kPageKeys, norm.present() ? to : from,
+                  d);
       return;
     }
-    alignas(64) float key[HeadRotation::kMostDimensions];
-    of_keys.apply(head, from, p_.text_.layout.positions()[row], key);
-    write_key(p_.cache_->keys<Cell>(index, page, head), slot % kPageKeys, key, d);
+    of_keys.apply(head, from, p_.text_.layout.positions()[row], to);
+    write_key(p_.cache_->keys<Cell>(index, page, head), slot % kPageKeys, to, d);
   }
 
   // The same of latent attention. Keys whose values share words are one thread's.
