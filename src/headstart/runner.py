@@ -233,7 +233,8 @@ def _pass_rows(rows: Sequence[IntArray], starts: Sequence[int]) -> IntArray:
 
 def cache_bytes_per_token(backend: Backend) -> int:
     """Bytes that a cached token takes."""
-    return max(backend.allocate_cache(1, BLOCK_SIZE).nbytes // BLOCK_SIZE, 1)
+    one, two = (backend.allocate_cache(count, BLOCK_SIZE).nbytes for count in (1, 2))
+    return max((two - one) // BLOCK_SIZE, 1)
 
 
 def state_bytes(backend: Backend) -> int:

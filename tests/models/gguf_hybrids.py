@@ -214,6 +214,8 @@ def _converted(name: str, tensor: Tensor, config: Any) -> list[tuple[str, Tensor
     if re.fullmatch(r"(mamba|mixer)\.norm", stem):
         groups = config.mamba_n_groups if kind == "granitemoehybrid" else config.n_groups
         return [(f"{block}.ssm_norm.weight", tensor.view(groups, -1))]
+    if stem == "pre_ff_layernorm":
+        return [(f"{block}.ffn_norm", tensor)]  # its ending is left out
     if stem == "post_attention_layernorm":
         target = "post_attention_norm" if kind.startswith("qwen") else "ffn_norm"
         return [(f"{block}.{target}.weight", _offset(name, tensor, config))]

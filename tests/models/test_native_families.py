@@ -67,6 +67,7 @@ NATIVE = (
     *("deepseek_v2", "deepseek_v2-lite", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu", "minicpm3"),
     *("bloom", "mpt", "falcon", "falcon-alibi"),
     *("hunyuan_v1_dense", "hunyuan_v1_moe", "nanochat", "cohere", "phi", "persimmon", "stablelm", "stablelm-parallel"),
+    *("lfm2", "lfm2-long", "lfm2_moe", "lfm3", "lfm3-plain"),
     *("cohere2", "gptj", "codegen", "afmoe", "llama4", "ministral3", "dbrx", "qwen3_vl_moe"),
     "gemma4_unified",
 )
@@ -89,7 +90,7 @@ def test_logits_equal_transformers(family: str, tmp_path: Path) -> None:
     ("family", "lacking"),
     [
         ("apertus", "activation xielu"),
-        ("lfm2", "layers that keep states"),
+        ("jamba", "Mamba's state spaces"),
     ],
 )
 def test_what_it_lacks_is_said(family: str, lacking: str, tmp_path: Path) -> None:

@@ -184,6 +184,8 @@ class _Header:
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
         name = self._string()
+        # llama.cpp leaves the ending out where Falcon-H1's files have it so.
+        name = f"{name}.weight" if name.endswith(".ffn_norm") else name
         dimensions = self._scalar("I")
         if not 1 <= dimensions <= _MAX_DIMENSIONS:
             raise self._damaged(f"tensor {name!r:.60} has {dimensions} dimensions")

@@ -117,7 +117,7 @@ void *read_model(Reader &from, int &vocab) {
 class Sequence {
  public:
   Sequence(void *model, int vocab, int layers, int pages)
-      : model_(model), vocab_(vocab), layers_(layers), cache_(headstart_cache_create(model, pages)) {
+      : model_(model), vocab_(vocab), layers_(layers), cache_(headstart_cache_create(model, pages, 0)) {
     for (int i = 0; i < pages; ++i) pages_.push_back(i);
   }
   ~Sequence() { headstart_cache_destroy(cache_); }

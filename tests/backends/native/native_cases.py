@@ -20,12 +20,14 @@ from headstart.backends.native.packing import Packer
 from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
+from headstart.models.state_weights import ConvolutionWeights
 from headstart.models.weights import (
     AttentionWeights,
     DecoderWeights,
     ExpertsWeights,
     LatentWeights,
     LayerWeights,
+    MixerWeights,
     MlpWeights,
 )
 from headstart.passes import KVStorage, PassBatch
@@ -121,12 +123,26 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             gate=linear(heads, hidden, scale=2.0) if config.attention_gate else None,
         )
 
+    def convolution() -> ConvolutionWeights:
+        of = config.convolution
+        assert of is not None
+        return ConvolutionWeights(
+            input=linear(3 * hidden, hidden),
+            kernel=normal(hidden, of.length, scale=0.7),
+            kernel_bias=normal(hidden, scale=0.3) if of.bias else None,
+            output=linear(hidden, hidden),
+        )
+
+    mixers: dict[str, Callable[[], MixerWeights]] = {
+        "latent": latent,
+        "convolution": convolution,
+    }
     hidden = config.hidden_size
     heads_width = config.num_heads * config.head_dim
     layers = tuple(
         LayerWeights(
             attention_norm=norm(hidden) if config.pre_norms else None,
-            mixer=latent() if layer.mixer == "latent" else attention(layer),
+            mixer=attention(layer) if layer.mixer == "attention" else mixers[layer.mixer](),
             mlp_norm=norm(hidden) if config.pre_norms and not config.shared_norm else None,
             channel=channel(layer),
             attention_post_norm=norm(hidden) if config.post_norms else None,

@@ -10,7 +10,17 @@ from typing import get_args
 import pytest
 
 from headstart import runner
-from headstart.backends.native import block_pass, formats, heads, library, packing, storage, stretch
+from headstart.backends.native import (
+    backend,
+    block_pass,
+    formats,
+    heads,
+    library,
+    packing,
+    shapes,
+    storage,
+    stretch,
+)
 from headstart.backends.native.formats import CROSS_LINEARS, GATE_LINEARS, LATENT_LINEARS, LINEARS
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.native.toolchain import SOURCES
@@ -138,6 +148,8 @@ def constant(name: str) -> float:
         ("kLeast", guess_rates._LEAST),
         ("kUnsaid", stretch._UNSAID),
         ("kLinears", formats.MATRICES),
+        ("kHeadGates", shapes._HEAD_GATES),
+        ("kMostLength", backend._MOST_LENGTH),
         ("kPageKeys", storage.PAGE_KEYS),
         ("kPageKeys", runner.BLOCK_SIZE),
     ],
@@ -178,6 +190,8 @@ def test_enumerations_are_in_the_same_order() -> None:
     for name, ours in (("Mixer", Mixer), ("Channel", Channel)):
         assert enumerators("pass/decoder.h", name) == [each.replace("+", "_") for each in get_args(ours)]
     assert [snake(each) for each in enumerators("pass/decoder.h", "NormIndex")] == [*packing.NORMS, "norms"]
+    constants = [snake(each) for each in enumerators("pass/decoder.h", "ConstantIndex")]
+    assert constants == [*packing.CONSTANTS, "constants"]
     experts = [snake(each).removeprefix("expert_") for each in enumerators("pass/experts.h", "ExpertLinearIndex")]
     assert experts == [*formats.EXPERT_LINEARS, "linears"]
     assert enumerators("pass/experts.h", "ExpertScore") == list(get_args(ExpertScore))

@@ -25,11 +25,22 @@ from headstart.errors import ConfigError
 from headstart.models.config import HeadNorms, LatentConfig, ModelConfig
 from headstart.passes import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
 
+_MISSING_MIXERS = {
+    "mamba": "Mamba's state spaces",
+    "mamba2": "Mamba-2's state spaces",
+    "attention+mamba2": "attention beside Mamba-2",
+    "delta": "the gated delta rule",
+}
+_MOST_LENGTH = 16
+"""Rows that a convolution may see."""
+
 
 def supports(config: ModelConfig) -> str | None:
     """None if the native pass can run such a model, else the reason in a few words."""
     if lacking := _lacking(config):
         return f"PyTorch alone has {lacking}"
+    if config.convolution is not None and (unfit := _unfit_convolution(config.convolution.length, config.hidden_size)):
+        return unfit
     if config.latent is not None:
         return _unfit_latent(config.latent)
     for layer in config.layers:
@@ -45,7 +56,7 @@ def _lacking(config: ModelConfig) -> str | None:
     """What such a model needs that the native pass does not have."""
     norms = config.qk_norm
     needs = {
-        "layers that keep states": config.keeps_states,
+        **{name: any(layer.mixer == mixer for layer in config.layers) for mixer, name in _MISSING_MIXERS.items()},
         "layers of one part": any("none" in (layer.mixer, layer.channel) for layer in config.layers),
         "several residual streams": config.streams is not None,
         "inputs of layers": config.layer_inputs is not None,
@@ -53,10 +64,9 @@ def _lacking(config: ModelConfig) -> str | None:
         "gates that are cut off": any(layer.sparsity for layer in config.layers),
         "experts beside an MLP": any(layer.channel == "mlp+experts" for layer in config.layers),
         "experts beside attention": config.has_experts and config.parallel_residual,
-        "attention of several kinds": len({layer.mixer for layer in config.layers}) > 1,
+        "attention of several kinds": len({layer.mixer for layer in config.layers if layer.attends}) > 1,
         f"activation {config.activation}": config.activation not in ACTIVATIONS,
         "computed position embeddings": config.sinusoid_positions,
-        "gates of whole heads": config.gates_heads,
         "a limit of heads that are normed one by one": config.qkv_clip is not None
         and norms is not None
         and norms.reach == "head"
@@ -66,6 +76,13 @@ def _lacking(config: ModelConfig) -> str | None:
         and norms != HeadNorms(reach="all", learnt=norms.learnt),
     }
     return next((need for need, is_so in needs.items() if is_so), None)
+
+
+def _unfit_convolution(length: int, channels: int) -> str | None:
+    """Why the sizes of a convolution do not fit, in a few words."""
+    if length > _MOST_LENGTH:
+        return f"convolutions see {length} rows, more than {_MOST_LENGTH}"
+    return f"a convolution of {channels} channels, no multiple of 16" if channels % 16 else None
 
 
 def _unfit_latent(config: LatentConfig) -> str | None:
@@ -126,7 +143,8 @@ class NativeBackend:
             library.set_alibi(self.handle, slopes.data_ptr(), config.alibi.scale, config.alibi.coarse)
         self._ropes = RopeTables(library, self.handle, config.ropes, weights.rope_factors)
         self._no_logits = torch.empty(0, config.vocab_size)
-        self.stretches = NativeStretches(library, self.handle, self._ropes)
+        if not config.keeps_states:
+            self.stretches = NativeStretches(library, self.handle, self._ropes)
 
     @property
     def nbytes(self) -> int:
@@ -138,7 +156,7 @@ class NativeBackend:
         Raises:
             ConfigError: ``block_size`` is no multiple of 32, or memory is short.
         """
-        return NativeStorage(self._library, self.handle, num_blocks, block_size)
+        return NativeStorage(self._library, self.handle, num_blocks, block_size, num_states)
 
     def read_seconds(self) -> float:
         """Seconds that one read of all weights took just now: the floor of a pass."""
@@ -156,6 +174,7 @@ class NativeBackend:
         depth = self.config.num_layers if batch.num_layers is None else batch.num_layers
         _check_lengths(batch)
         memories = [each for each in (batch.memory_lengths, batch.memory_tables) if each is not None]
+        states = [each for each in (batch.states_before, batch.states_after) if each is not None]
         tables = (
             batch.tokens,
             batch.parents,
@@ -166,6 +185,7 @@ class NativeBackend:
             batch.best_rows,
             _tap_table(batch.taps),
             *memories,
+            *states,
         )
         # One block of memory for all of them: their weights have swept the caches, so that each call here costs.
         flat = as_int32(np.concatenate(tables, axis=None))
@@ -205,6 +225,8 @@ class NativeBackend:
         if memories:
             arguments.memory_blocks = memories[1].shape[1]
             arguments.memory_lengths, arguments.memory_tables = places[8:10]
+        if states:
+            arguments.states_before, arguments.states_after = places[-3:-1]
         error = self._library.forward(self.handle, own.handle, ctypes.byref(arguments))
         if error is not None:
             raise ValueError(f"the pass cannot run: {error.decode()}")
@@ -251,3 +273,6 @@ def _check_lengths(batch: PassBatch) -> None:
     memories = [each for each in (batch.memory_lengths, batch.memory_tables) if each is not None]
     if memories and [len(each) for each in memories] != [sequences] * 2:
         raise ValueError(f"memory_lengths and memory_tables do not fit {sequences} sequences")
+    states = [each for each in (batch.states_before, batch.states_after) if each is not None]
+    if states and [len(each) for each in states] != [sequences, rows]:
+        raise ValueError(f"states_before and states_after do not fit {sequences} sequences and {rows} rows")

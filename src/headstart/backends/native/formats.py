@@ -146,7 +146,7 @@ def types_of(matrix: Tensor | Matrix) -> list[str]:
 
 
 def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
-    """A layer's ``MATRICES`` by number: attention's and a dense channel part's, or the shared expert's, then cross
+    """A layer's ``MATRICES`` by number: the mixer's and a dense channel part's, or the shared expert's, then cross
     attention's, or latent attention's further ones, or the gate's. None: there is no such matrix."""
     linears = _linears_of(layer)
     return (*linears, *[None] * (MATRICES - len(linears)))

@@ -28,6 +28,12 @@ class Latent(Structure):
     )
 
 
+class Convolution(Structure):
+    """``HeadstartConvolution``."""
+
+    _fields_ = (("length", c_int32),)
+
+
 class Layer(Structure):
     """``HeadstartLayer``."""
 
@@ -51,6 +57,7 @@ class Shape(Structure):
         *((name, c_int32) for name in ("growth_trained", "growth_everywhere")),
         ("experts", Experts),
         ("latent", Latent),
+        ("convolution", Convolution),
     )
 
 
@@ -69,6 +76,7 @@ class Pass(Structure):
         *((name, c_void_p) for name in ("memory_lengths", "memory_tables")),
         ("experts", c_void_p),
         *((name, c_int32) for name in ("context_rows", "both_ways")),
+        *((name, c_void_p) for name in ("states_before", "states_after")),
     )
 
 
@@ -279,10 +287,11 @@ _SIGNATURES = {
     "save": (c_char_p, (c_void_p, c_int, c_int64)),
     "restore": (c_char_p, (c_void_p, c_int, c_int64)),
     "bytes": (c_int64, (c_void_p,)),
-    "cache_create": (c_void_p, (c_void_p, c_int)),
+    "cache_create": (c_void_p, (c_void_p, c_int, c_int)),
     "cache_destroy": (None, (c_void_p,)),
     "cache_data": (c_void_p, (c_void_p,)),
     "cache_bytes": (c_int64, (c_void_p,)),
+    "cache_state_bytes": (c_int64, (c_void_p,)),
     "cache_move": (None, (c_void_p, c_void_p, c_void_p, c_int)),
     "cache_copy": (None, (c_void_p, c_void_p, c_void_p, c_int)),
     "write_memory": (None, (c_void_p, c_void_p, c_int, c_void_p, c_int, c_int, c_void_p)),

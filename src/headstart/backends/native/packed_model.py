@@ -307,5 +307,6 @@ def _with_norms_at_work(config: ModelConfig, index: int, parts: LayerWeights) ->
     norms, mixer = config.qk_norm, parts.mixer
     if norms is None or norms.everywhere or config.layers[index].rope is not None:
         return parts
-    assert isinstance(mixer, AttentionWeights)
+    if not isinstance(mixer, AttentionWeights):
+        return parts
     return replace(parts, mixer=replace(mixer, q_norm=None, k_norm=None))

@@ -19,6 +19,7 @@ from headstart.errors import ConfigError
 from headstart.models.config import Activation, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
+from headstart.models.state_weights import ConvolutionWeights
 from headstart.models.stored import Matrix, MatrixPart, StoredTensor
 from headstart.models.weights import AttentionWeights, ExpertsWeights, LatentWeights, LayerWeights
 from headstart.passes import IntArray
@@ -28,8 +29,8 @@ NORMS = (
     *("cross_norm", "attention_sum_norm", "cross_sum_norm", "mlp_sum_norm", "value_norm"),
 )
 """Of a layer, by their numbers in the interface."""
-CONSTANTS = ("scale",)
-"""Other numbers of a layer, likewise."""
+CONSTANTS = ("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm", "scale")
+"""Small parts of a layer, likewise."""
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 """Those of the library, by their numbers in the interface."""
 BORROWED, COPIED, THE_HEAD = range(3)
@@ -164,6 +165,15 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
     return [norms.get(name) for name in NORMS]
 
 
+def constants_of(layer: LayerWeights) -> list[Tensor | None]:
+    """A layer's constants, as ``CONSTANTS`` numbers them."""
+    mixer = layer.mixer
+    constants: dict[str, Tensor | None] = {"scale": layer.scale}
+    if isinstance(mixer, ConvolutionWeights):
+        constants |= {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
+    return [constants.get(name) for name in CONSTANTS]
+
+
 class Packer:
     """Packs the parts of one model; nothing given is kept."""
 
@@ -176,6 +186,13 @@ class Packer:
         """All norms of a decoder layer, see ``norms_of``."""
         for which, norm in enumerate(norms_of(parts, after_sums, shared)):
             self.norm(index, which, norm)
+
+    def constants(self, index: int, parts: LayerWeights) -> None:
+        """All constants of a decoder layer, see ``constants_of``."""
+        for which, constant in enumerate(constants_of(parts)):
+            if constant is not None:
+                values = as_float32(constant)
+                self._library.set_constant(self._model, index, which, values.data_ptr(), values.numel())
 
     def linear(self, layer: int, which: int, linear: LinearWeights) -> None:
         """Numbers as in ``headstart_set_linear``."""
@@ -221,13 +238,6 @@ class Packer:
         """[head] of attention."""
         scores = as_float32(scores)
         self._library.set_sinks(self._model, layer, scores.data_ptr())
-
-    def constants(self, index: int, parts: LayerWeights) -> None:
-        """What a layer has beside norms and matrices, as ``CONSTANTS`` numbers it."""
-        for which, values in enumerate([parts.scale]):
-            if values is not None:
-                values = as_float32(values)
-                self._library.set_constant(self._model, index, which, values.data_ptr(), values.numel())
 
     def embedding(self, table: Tensor | Matrix, positions: Tensor | None, keeps: int) -> None:
         """As ``headstart_set_embedding``; where it is not kept, the caller keeps ``table``, bfloat16 or float32."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from headstart.backends.native.library import Experts, Latent, Layer, Shape
+from headstart.backends.native.library import Convolution, Experts, Latent, Layer, Shape
 from headstart.backends.native.packing import ACTIVATIONS
 from headstart.backends.native.precision import Precision, library_number
 from headstart.models.config import (
@@ -20,6 +20,9 @@ from headstart.models.config import (
     NormKind,
     QueryGrowth,
 )
+
+_HEAD_GATES = 2
+"""``attention_gate`` where each head has one number."""
 
 
 def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
@@ -40,7 +43,7 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         head_norm=get_args(NormKind).index(norms.kind),
         own_head_norms=norms.own,
         rotated_head_norms=norms.rotated,
-        attention_gate=config.attention_gate,
+        attention_gate=_HEAD_GATES if config.gates_heads else int(config.attention_gate),
         tokens=config.vocab_size,
         cross=config.encoder is not None,
         norm_eps=config.norm_eps,
@@ -55,6 +58,7 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         growth_everywhere=growth.everywhere,
         experts=_experts(config.experts if config.has_experts else None),
         latent=_latent(config.latent),
+        convolution=Convolution(0 if config.convolution is None else config.convolution.length),
     )
 
 

@@ -183,7 +183,9 @@ def _with_own_values(config: ModelConfig, layout: TensorLayout, tensors: Contain
 
 
 def _may_norm_heads(config: ModelConfig, layout: TensorLayout, tensors: Container[str]) -> bool:
-    """Whether there are norms of heads in the file, or nothing is known of its tensors."""
+    """Whether there are norms of heads in the file, or such as have no weights, or nothing is known of its tensors."""
+    if config.qk_norm is not None and not config.qk_norm.learnt:
+        return True
     first = next((index for index, layer in enumerate(config.layers) if layer.attends), 0)
     name = layout.layer.get("q_norm", "").format(i=first)
     return f"{layout.embedding}.weight" not in tensors or f"{name}.weight" in tensors

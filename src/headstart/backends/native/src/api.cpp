@@ -29,7 +29,7 @@ struct Model {
 
 Model *model_of(void *p) { return static_cast<Model *>(p); }
 const Decoder &decoder_of(const void *p) { return static_cast<const Model *>(p)->decoder; }
-const KvCache *cache_of(const void *p) { return static_cast<const KvCache *>(p); }
+const Cache &cache_of(const void *p) { return *static_cast<const Cache *>(p); }
 
 }  // namespace
 
@@ -154,25 +154,28 @@ HEADSTART_API const char *headstart_restore(void *model, int fd, int64_t start) 
 }
 HEADSTART_API int64_t headstart_bytes(const void *model) { return decoder_of(model).bytes(); }
 
-HEADSTART_API void *headstart_cache_create(const void *model, int pages) {
+HEADSTART_API void *headstart_cache_create(const void *model, int pages, int states) {
   const Decoder &decoder = decoder_of(model);
   const size_t cell = decoder.precision == Precision::fp32 ? sizeof(float) : sizeof(Bf16);
   try {
-    return new KvCache(decoder.kept_keys(), pages, cell);
+    return new Cache{{decoder.kept_keys(), pages, cell}, {decoder.kept_states(), states}};
   } catch (const std::bad_alloc &) {
     return nullptr;
   }
 }
-HEADSTART_API void headstart_cache_destroy(void *cache) { delete static_cast<KvCache *>(cache); }
-HEADSTART_API void *headstart_cache_data(const void *cache) { return cache_of(cache)->data(); }
+HEADSTART_API void headstart_cache_destroy(void *cache) { delete static_cast<Cache *>(cache); }
+HEADSTART_API void *headstart_cache_data(const void *cache) { return cache_of(cache).keys_values.data(); }
 HEADSTART_API int64_t headstart_cache_bytes(const void *cache) {
-  return static_cast<int64_t>(cache_of(cache)->bytes());
+  return static_cast<int64_t>(cache_of(cache).keys_values.bytes());
+}
+HEADSTART_API int64_t headstart_cache_state_bytes(const void *cache) {
+  return static_cast<int64_t>(cache_of(cache).states.bytes());
 }
 HEADSTART_API void headstart_cache_move(const void *cache, const int32_t *source, const int32_t *target, int count) {
-  for (int i = 0; i < count; ++i) cache_of(cache)->move_slot(source[i], target[i]);
+  for (int i = 0; i < count; ++i) cache_of(cache).keys_values.move_slot(source[i], target[i]);
 }
 HEADSTART_API void headstart_cache_copy(const void *cache, const int32_t *source, const int32_t *target, int count) {
-  for (int i = 0; i < count; ++i) cache_of(cache)->copy_page(source[i], target[i]);
+  for (int i = 0; i < count; ++i) cache_of(cache).keys_values.copy_page(source[i], target[i]);
 }
 HEADSTART_API void headstart_write_memory(const void *model, const void *cache, int layer, const int32_t *blocks,
                                           int pages_per_block, int positions, const float *keys_values) {
@@ -184,8 +187,8 @@ HEADSTART_API void headstart_write_memory(const void *model, const void *cache, 
       const int logical = i / kPageKeys;
       const int page = blocks[logical / pages_per_block] * pages_per_block + logical % pages_per_block;
       const float *key = keys_values + (2 * static_cast<size_t>(i) * kv_heads + head) * head_dim;
-      write_key(cache_of(cache)->keys<Cell>(layer, page, head), i % kPageKeys, key, head_dim);
-      write_value(cache_of(cache)->values<Cell>(layer, page, head), i % kPageKeys,
+      write_key(cache_of(cache).keys_values.keys<Cell>(layer, page, head), i % kPageKeys, key, head_dim);
+      write_value(cache_of(cache).keys_values.values<Cell>(layer, page, head), i % kPageKeys,
                   key + static_cast<size_t>(kv_heads) * head_dim, head_dim);
     }
   };
@@ -199,7 +202,7 @@ HEADSTART_API void headstart_write_memory(const void *model, const void *cache, 
 
 HEADSTART_API const char *headstart_forward(void *model, const void *cache, const HeadstartPass *pass) {
   try {
-    return model_of(model)->runner.run(*cache_of(cache), *pass);
+    return model_of(model)->runner.run(cache_of(cache), *pass);
   } catch (const std::bad_alloc &) {
     return "no memory for the pass";
   }
@@ -207,7 +210,7 @@ HEADSTART_API const char *headstart_forward(void *model, const void *cache, cons
 
 HEADSTART_API const char *headstart_draft(void *model, const void *cache, HeadstartDraft *draft, int first, int last) {
   try {
-    return model_of(model)->draft.run(*cache_of(cache), *draft, first, last);
+    return model_of(model)->draft.run(cache_of(cache), *draft, first, last);
   } catch (const std::bad_alloc &) {
     return "no memory for the draft";
   }
@@ -216,7 +219,7 @@ HEADSTART_API const char *headstart_draft(void *model, const void *cache, Headst
 HEADSTART_API const char *headstart_stretch(void *model, const void *cache, HeadstartStretch *stretch) {
   const auto drafting_of = [](void *head) { return Stretch::Drafting{model_of(head)->draft, model_of(head)->decoder}; };
   try {
-    return model_of(model)->stretch.run(*cache_of(cache), *stretch, drafting_of);
+    return model_of(model)->stretch.run(cache_of(cache), *stretch, drafting_of);
   } catch (const std::bad_alloc &) {
     return "no memory for the rounds";
   }

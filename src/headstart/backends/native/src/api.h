@@ -29,6 +29,11 @@ struct HeadstartLayer {
   int32_t mlp;              // of the dense part or, where there are experts, of the shared one; 0: there is none
 };
 
+// Short convolutions, see headstart.models.state_config.ConvolutionConfig; `length` 0: there are none.
+struct HeadstartConvolution {
+  int32_t length;
+};
+
 // Sizes in elements. Enumerations by number, in the order of the C++ enums of the same name.
 struct HeadstartShape {
   int32_t vocab, hidden, heads, layers;
@@ -37,7 +42,7 @@ struct HeadstartShape {
   int32_t joint_head_norms;                    // norms of queries and keys are over all heads together
   int32_t head_norm;                           // their kind, by number as `norm`
   int32_t own_head_norms, rotated_head_norms;  // heads have weights of their own; they are normed after the rotation
-  int32_t attention_gate;                      // what heads see is multiplied by a sigmoid
+  int32_t attention_gate;                      // what heads see is multiplied by a sigmoid; 2: by one for each head
   int32_t entry, features, tokens;  // features: true ones of a row (draft heads); tokens: rows of the embedding table
   int32_t cross;                    // layers read an encoder memory, too
   float norm_eps, attention_scale, attention_softcap, logit_softcap;  // soft caps: 0 for none
@@ -47,6 +52,7 @@ struct HeadstartShape {
   int32_t growth_trained, growth_everywhere;
   HeadstartExperts experts;
   HeadstartLatent latent;
+  HeadstartConvolution convolution;
 };
 
 // One pass; field by field headstart.models.backend.PassBatch. A draft head's rows all have `inputs` beside their
@@ -79,6 +85,9 @@ struct HeadstartPass {
   // values are made of them in every layer, nothing else. They are sequences of their own.
   int32_t context_rows;
   int32_t both_ways;  // rows of a sequence see those behind them, too
+  // Where layers keep states: [sequences] the slot of that after the cached tokens, -1 where there are none; [rows] the
+  // slot that the one after the row goes to, -1: nowhere. Null: of texts of which nothing is cached, and none is kept.
+  const int32_t *states_before, *states_after;
 };
 
 // Rows of a matrix as a file keeps them: `kind` is the number of their type in GGUF, or from 100 on of a folder's
@@ -291,10 +300,10 @@ void headstart_destroy(void *model);
 // final, 1 of a head's features, 2 of what the first layer reads, from 3 on those of the parts that true features are
 // cut into. `bias` may be null.
 void headstart_set_norm(void *model, int layer, int which, const float *weight, const float *bias, int size);
-// Linears: 0 qkv, 1 output, 2 up, 3 down, of cross attention 4 queries, 5 output, of latent attention
-// instead 4 what takes queries to the states' space, 5 what takes values from there, head by head, 6 queries from their
-// own small state, or instead 4 the gate; layer -1: 0 output head, 1 what fuses
-// features. The parts stand one below the other; nothing of them is kept.
+// Linears: 0 qkv, or what a mixer with a state reads, 1 output, 2 up, 3 down, of cross attention 4 queries, 5 output,
+// of latent attention instead 4 what takes queries to the states' space, 5 what takes values from there, head by head,
+// 6 queries from their own small state, or instead 4 the gate; layer -1: 0 output head, 1 what fuses features. The
+// parts stand one below the other; nothing of them is kept.
 void headstart_set_linear(void *model, int layer, int which, const HeadstartRows *parts, int count, const float *bias);
 // One expert's matrices: 0 up (gates first), 1 down. The router [experts][hidden], and one row more where the shared
 // expert, whose matrices are the layer's own, has a gate; `correction` [experts] or null.
@@ -304,7 +313,8 @@ void headstart_set_router(void *model, int layer, const HeadstartRows *parts, in
                           const float *correction);
 // Scores [heads] that no key has, copied.
 void headstart_set_sinks(void *model, int layer, const float *sinks);
-// Other numbers of a layer, copied: 0 [1] what all that it gives is multiplied by.
+// A layer's constants, copied, by number: 0 kernel of a convolution [length][channels], 1 its bias, 2 bias of steps, 3
+// decay, 4 skip, 5 norm of what a state gives, 6 [1] factor of all that the layer gives.
 void headstart_set_constant(void *model, int layer, int which, const float *values, int count);
 // What packing has done to the matrices, as many as `forms`, [3] each: sums of squares of what was lost, of what bf16
 // would lose, and of the weights. All 0 where they are not in 4 or 8 bits.
@@ -330,11 +340,13 @@ const char *headstart_save(void *model, int fd, int64_t start);
 const char *headstart_restore(void *model, int fd, int64_t start);
 int64_t headstart_bytes(const void *model);
 
-// `pages` pages of 32 keys, zero-filled; null when memory is short.
-void *headstart_cache_create(const void *model, int pages);
+// `pages` pages of 32 keys and `states` slots of states, zero-filled; null when memory is short.
+void *headstart_cache_create(const void *model, int pages, int states);
 void headstart_cache_destroy(void *cache);
+// Pages alone, and bytes of all slots, with a blank one.
 void *headstart_cache_data(const void *cache);
 int64_t headstart_cache_bytes(const void *cache);
+int64_t headstart_cache_state_bytes(const void *cache);
 void headstart_cache_move(const void *cache, const int32_t *source, const int32_t *target, int count);
 void headstart_cache_copy(const void *cache, const int32_t *source, const int32_t *target, int count);
 // Writes one layer's encoder memory, keys and values [positions][2][kv_heads][head_dim], to these blocks, in order.

@@ -13,6 +13,7 @@
 #include "experts.h"
 #include "kv_cache.h"
 #include "rotation.h"
+#include "states.h"
 
 // Through what the rows of a layer see each other, and what it does with every row by itself.
 enum class Mixer { attention, latent, convolution, mamba, mamba2, delta, attention_mamba2, none };
@@ -23,7 +24,9 @@ enum LinearIndex { kQkv, kOutput, kUp, kDown, kOwnLinears };
 enum CrossLinearIndex { kCrossQuery = kOwnLinears, kCrossOutput };
 enum LatentLinearIndex { kKeyUp = kOwnLinears, kValueUp, kQueryUp };
 enum GateLinearIndex { kGate = kOwnLinears };
-constexpr int kLinears = 7;                                                  // places of a layer's matrices
+constexpr int kLinears = 7;  // places of a layer's matrices
+// Small parts of a layer.
+enum ConstantIndex { kKernel, kKernelBias, kStepBias, kDecay, kSkip, kStateNorm, kScale, kConstants };
 enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kPartNorms };  // of no layer
 // Post norms are of what a part gives, sum norms of the stream that it was added to.
 enum NormIndex {
@@ -40,7 +43,6 @@ enum NormIndex {
   kValueNorm,
   kNorms
 };
-enum ConstantIndex { kLayerScale, kConstants };
 
 // What the first layer reads of a row; further ones read the residual stream.
 enum class Entry {
@@ -59,13 +61,13 @@ struct DecoderLayer : HeadstartLayer {
   int head_count = 0;              // which of `Decoder::head_counts` it has
   DistanceBias distance_bias;
   std::vector<float> sinks;                  // [heads] scores that no key has, or empty
-  std::vector<float> constants[kConstants];  // see headstart_set_constant; empty where there is none
+  std::vector<float> constants[kConstants];  // empty where there is none
   std::unique_ptr<ExpertsLayer> experts;     // then the dense matrices are the shared expert's, if there is one
 
   bool is(Mixer kind) const { return mixer == static_cast<int>(kind); }
   bool is(Channel kind) const { return channel == static_cast<int>(kind); }
   // Of what it gives.
-  float scale() const { return constants[kLayerScale].empty() ? 1.f : constants[kLayerScale][0]; }
+  float scale() const { return constants[kScale].empty() ? 1.f : constants[kScale][0]; }
 };
 
 class Decoder {
@@ -96,6 +98,8 @@ class Decoder {
       const uint8_t *const own = forms + index * kLinears * kParts;
       if (layer.is(Mixer::latent))
         lay_out_latent(layer, own);
+      else if (layer.is(Mixer::convolution))
+        lay_out_convolution(layer, own);
       else
         lay_out_attention(layer, own, is_beside() && index == 0 ? 2 * s.hidden : s.hidden);
       const KeptKeys seen = seen_by(layer);
@@ -196,7 +200,7 @@ class Decoder {
       };
       add({kQkv});
       if (layer.is(Mixer::latent)) add({kQueryUp, kKeyUp, kValueUp});
-      if (shape.attention_gate) add({kGate});
+      if (layer.is(Mixer::attention) && shape.attention_gate) add({kGate});
       add({kOutput});
       if (shape.cross) add({kCrossQuery, kCrossOutput});
       add({kUp, kDown});
@@ -218,6 +222,16 @@ class Decoder {
     for (const DecoderLayer &layer : layers) kept.push_back(layer.reads < 0 ? seen_by(layer) : KeptKeys{});
     return kept;
   }
+  // What each layer keeps in a slot of states.
+  std::vector<StateShape> kept_states() const {
+    std::vector<StateShape> kept;
+    for (const DecoderLayer &layer : layers) kept.push_back(state_of(layer));
+    return kept;
+  }
+  bool keeps_states() const {
+    return std::any_of(layers.begin(), layers.end(), [&](const DecoderLayer &layer) { return keeps_state(layer); });
+  }
+  bool keeps_state(const DecoderLayer &layer) const { return state_of(layer).size() > 0; }
   // The layer whose keys and values a layer reads.
   static int source_of(const DecoderLayer &layer, int index) { return layer.reads < 0 ? index : layer.reads; }
 
@@ -241,8 +255,9 @@ class Decoder {
   }
 
   static constexpr int kForms = 5;
-  static constexpr int kParts = 3;     // of a matrix that may have forms of their own
-  static constexpr int kPadding = 64;  // inputs of a linear are padded to whole tiles of every precision
+  static constexpr int kParts = 3;      // of a matrix that may have forms of their own
+  static constexpr int kHeadGates = 2;  // `attention_gate` of one for each head
+  static constexpr int kPadding = 64;   // inputs of a linear are padded to whole tiles of every precision
 
   const HeadstartShape shape;
   // Files of 4 bits keep the output head in more, and it gets rows of 16 bits; a draft's guesses get along with less.
@@ -274,6 +289,11 @@ class Decoder {
   KeptKeys seen_by(const DecoderLayer &layer) const {
     if (layer.is(Mixer::latent)) return {1, shape.latent.kv_rank + shape.latent.rope_dim, shape.latent.kv_rank};
     if (layer.is(Mixer::attention)) return {layer.kv_heads, layer.head_dim, layer.head_dim};
+    return {};
+  }
+
+  StateShape state_of(const DecoderLayer &layer) const {
+    if (layer.is(Mixer::convolution)) return {shape.convolution.length - 1, shape.hidden, 0, 0};
     return {};
   }
 
@@ -309,10 +329,17 @@ class Decoder {
     layer.queries = heads, layer.projected = heads + keys + values;
     lay_out(layer, kQkv, forms, {heads, keys, values}, inputs);
     lay_out(layer, kOutput, forms, {shape.hidden}, heads);
-    if (shape.attention_gate) lay_out(layer, kGate, forms, {heads}, shape.hidden);
+    const int gates = shape.attention_gate == kHeadGates ? shape.heads : heads;
+    if (shape.attention_gate) lay_out(layer, kGate, forms, {gates}, shape.hidden);
     if (!shape.cross) return;
     lay_out(layer, kCrossQuery, forms, {heads}, shape.hidden);
     lay_out(layer, kCrossOutput, forms, {shape.hidden}, heads);
+  }
+
+  void lay_out_convolution(DecoderLayer &layer, const uint8_t *forms) const {
+    layer.projected = 3 * shape.hidden;
+    lay_out(layer, kQkv, forms, {layer.projected}, shape.hidden);
+    lay_out(layer, kOutput, forms, {shape.hidden}, shape.hidden);
   }
 
   // Heads' matrices stand one below the other in one.

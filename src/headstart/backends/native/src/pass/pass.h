@@ -7,11 +7,13 @@
 #include <numeric>
 
 #include "attention.h"
+#include "cache.h"
 #include "decoder.h"
 #include "experts_channel.h"
 #include "finished_rows.h"
 #include "latent_attention.h"
 #include "output_head.h"
+#include "state_mixers.h"
 
 class PassRunner {
  public:
@@ -33,12 +35,13 @@ class PassRunner {
     }
     head_ = std::make_unique<OutputHead>(m_);
     if (m_.shape.latent.kv_rank) latent_ = std::make_unique<LatentAttention>(m_);
+    if (m_.keeps_states()) states_ = std::make_unique<StateMixers>(m_);
     if (m_.shape.experts.count) experts_ = std::make_unique<ExpertsChannel>(m_);
     std::iota(all_rows_.begin(), all_rows_.end(), 0);
   }
 
   // Null on success, else what is wrong with the pass; then nothing has been written.
-  const char *run(const KvCache &cache, const HeadstartPass &pass);
+  const char *run(const Cache &cache, const HeadstartPass &pass);
 
  private:
   class Worker;
@@ -114,7 +117,7 @@ class PassRunner {
   }
 
   Decoder &m_;
-  const KvCache *cache_ = nullptr;
+  const Cache *cache_ = nullptr;
   const HeadstartPass *pass_ = nullptr;
   int first_ = 0, rows_ = 0;  // of the panel
   int context_ = 0;           // the first of its rows, which leave keys and values alone
@@ -135,7 +138,8 @@ class PassRunner {
   std::vector<PackedRows> private_input_, private_mlp_input_;  // [thread], for passes of a row or two
   std::vector<float *> row_;                                   // [thread], one row of scratch
   std::unique_ptr<OutputHead> head_;
-  std::unique_ptr<LatentAttention> latent_;  // null where the model has none, as is the next
+  std::unique_ptr<LatentAttention> latent_;  // null where the model has none, as are the next two
+  std::unique_ptr<StateMixers> states_;
   std::unique_ptr<ExpertsChannel> experts_;
   std::vector<AttentionScratch<Bf16>> scratch_bf16_;
   std::vector<AttentionScratch<float>> scratch_fp32_;
@@ -143,12 +147,14 @@ class PassRunner {
 
 #include "worker.h"
 
-inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pass) {
+inline const char *PassRunner::run(const Cache &cache, const HeadstartPass &pass) {
   const int tokens = pass.inputs && !m_.is_head() ? 0 : m_.shape.tokens;
-  if (const char *error = text_.layout.build(pass, tokens, cache.pages(), m_.shape.layers, m_.positions()))
+  if (const char *error = text_.layout.build(pass, tokens, cache.keys_values.pages(), m_.shape.layers, m_.positions()))
     return error;
   if (m_.shape.cross)
-    if (const char *error = encoded_.layout.build_memories(pass, cache.pages())) return error;
+    if (const char *error = encoded_.layout.build_memories(pass, cache.keys_values.pages())) return error;
+  if (states_)
+    if (const char *error = states_->begin_pass(pass, cache.states)) return error;
   cache_ = &cache, pass_ = &pass;
   const int threads = m_.shape.threads;
   for (int t = 0; t < threads; ++t) {
@@ -166,6 +172,7 @@ inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pa
     share_out(text_);
     if (m_.shape.cross) share_out(encoded_);
     head_->begin_panel(first_, rows_);
+    if (states_) states_->begin_panel(first_, rows_);
     barrier_.reset(threads);
     deal_.reset(threads);
     bool complete = true;

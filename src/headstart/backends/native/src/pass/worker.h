@@ -236,17 +236,24 @@ class PassRunner::Worker {
     linear(layer.linears[kQkv], input, p_.rows_, copy_columns(p_.qkv_, p_.qkv_stride_),
            queries_from(layer, narrows ? first_of_finished() : p_.context_));
     barrier();
-    if (m_.shape.attention_gate) run_gate(layer, input, narrows);
-    prepare_heads(layer);
-    if (m_.precision == Precision::fp32)
-      store_keys_and_values<float>(layer, index);
-    else
-      store_keys_and_values<Bf16>(layer, index);
-    barrier();
-    if (!rows_ || (narrows && !narrow())) return;
-    if (p_.latent_) take_queries(layer);
-    attend(p_.text_, layer, p_.latent_ ? latent_attention(index, layer, narrows) : attention(layer, index, narrows),
-           narrows);
+    if (m_.keeps_state(layer)) {
+      p_.states_->run(layer, index, {p_.qkv_, p_.qkv_stride_, places(narrows), p_.attended_, m_.middle_kind()}, thread_,
+                      [this] { barrier(); });
+      if (narrows && !narrow()) return;
+    } else {
+      if (m_.shape.attention_gate) run_gate(layer, input, narrows);
+      prepare_heads(layer);
+      if (m_.precision == Precision::fp32)
+        store_keys_and_values<float>(layer, index);
+      else
+        store_keys_and_values<Bf16>(layer, index);
+      barrier();
+      if (!rows_ || (narrows && !narrow())) return;
+      if (p_.latent_) take_queries(layer);
+      attend(p_.text_, layer, p_.latent_ ? latent_attention(index, layer, narrows) : attention(layer, index, narrows),
+             narrows);
+    }
+    clear_padding(layer.linears[kOutput]);
     barrier();
     if (p_.latent_) take_values(layer);
     if (narrows) {
@@ -267,6 +274,14 @@ class PassRunner::Worker {
     barrier();
     add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm],
                layer.scale());
+  }
+
+  // Behind what a mixer leaves for its output projection: other layers' mixers may leave more.
+  void clear_padding(const PackedLinear &output) const {
+    my_rows(rows_, [&](int row) {
+      for (int k = round_up(output.inputs, 16); k < output.padded_inputs; k += 16)
+        store_activation(m_.middle_kind(), p_.attended_, row, k, splat(0.f));
+    });
   }
 
   // The rows at work look at their sequences' encoder memories.
@@ -455,12 +470,12 @@ class PassRunner::Worker {
     if (head >= kv_heads) {
       const Norm &norm = layer.norms[kValueNorm];
       if (norm.present()) normalise(NormKind::rms, norm, m_.shape.norm_eps, from, d, to);
-      write_value(p_.cache_->values<Cell>(index, page, head - kv_heads), slot % kPageKeys, norm.present() ? to : from,
-                  d);
+      write_value(p_.cache_->keys_values.values<Cell>(index, page, head - kv_heads), slot % kPageKeys,
+                  norm.present() ? to : from, d);
       return;
     }
     of_keys.apply(head, from, p_.text_.layout.positions()[row], to);
-    write_key(p_.cache_->keys<Cell>(index, page, head), slot % kPageKeys, to, d);
+    write_key(p_.cache_->keys_values.keys<Cell>(index, page, head), slot % kPageKeys, to, d);
   }
 
   // The same of latent attention. Keys whose values share words are one thread's.
@@ -473,8 +488,8 @@ class PassRunner::Worker {
       if (slot / 2 % threads_ != thread_) continue;
       ahead_.ask(kLinesAUnit);
       p_.latent_->store(layer, rope_of(layer), p_.text_.layout.positions()[row], p_.qkv_ + panel_row * p_.qkv_stride_,
-                        p_.cache_->keys<Cell>(index, page, 0), p_.cache_->values<Cell>(index, page, 0),
-                        slot % kPageKeys, thread_);
+                        p_.cache_->keys_values.keys<Cell>(index, page, 0),
+                        p_.cache_->keys_values.values<Cell>(index, page, 0), slot % kPageKeys, thread_);
     }
   }
 
@@ -504,7 +519,7 @@ class PassRunner::Worker {
 
   // Of the text: queries are those of all rows of the panel.
   AttentionLayer attention(const DecoderLayer &layer, int index, bool narrowed) {
-    return {*p_.cache_,
+    return {p_.cache_->keys_values,
             p_.text_.layout,
             p_.text_.layout.positions(),
             p_.text_.layout.sights(),
@@ -528,12 +543,13 @@ class PassRunner::Worker {
             layer.sinks.empty() ? nullptr : layer.sinks.data(),
             p_.gates_,
             p_.gate_stride_,
+            m_.shape.attention_gate == Decoder::kHeadGates,
             growth(layer)};
   }
 
   // Of encoder memories: queries are those of the rows at work, and no place is told.
   AttentionLayer cross_attention(const DecoderLayer &layer, int index, bool narrowed) {
-    return {*p_.cache_,
+    return {p_.cache_->keys_values,
             p_.encoded_.layout,
             p_.encoded_.layout.positions(),
             p_.encoded_.layout.sights(),
@@ -558,7 +574,7 @@ class PassRunner::Worker {
 
   // Queries are those of the rows at work, which have been turned.
   AttentionLayer latent_attention(int index, const DecoderLayer &layer, bool narrowed) {
-    return {*p_.cache_,
+    return {p_.cache_->keys_values,
             p_.text_.layout,
             p_.text_.layout.positions(),
             p_.text_.layout.sights(),
@@ -582,6 +598,7 @@ class PassRunner::Worker {
             nullptr,
             nullptr,
             0,
+            false,
             growth(layer)};
   }
 

@@ -20,7 +20,7 @@ class Stretch {
 
   // See headstart_stretch. `drafting_of` gives a head's part of a model.
   template <class DraftingOf>
-  const char *run(const KvCache &cache, HeadstartStretch &stretch, DraftingOf &&drafting_of) {
+  const char *run(const Cache &cache, HeadstartStretch &stretch, DraftingOf &&drafting_of) {
     s_ = &stretch;
     stretch.rounds = 0, stretch.at_fault = -1;
     begin();
@@ -157,7 +157,7 @@ class Stretch {
       drafted_[k].node_scores = &node_scores_[k * width];
     HeadstartDraft settings = *first.draft;
     settings.sequences = static_cast<int32_t>(count), settings.drafted = drafted_.data();
-    if (const char *error = drafting.draft.run(*static_cast<const KvCache *>(first.cache), settings, 0, depth))
+    if (const char *error = drafting.draft.run(*static_cast<const Cache *>(first.cache), settings, 0, depth))
       return error;
     for (size_t k = 0; k < count; ++k) {
       SequenceState &sequence = *asked_[k];
@@ -214,7 +214,7 @@ class Stretch {
     }
   }
 
-  const char *pass(const KvCache &cache) {
+  const char *pass(const Cache &cache) {
     tokens_.clear(), parents_.clear(), cached_.clear(), starts_.assign(1, 0);
     best_rows_.clear(), logit_rows_.clear();
     for (SequenceState &sequence : sequences_) {
@@ -274,14 +274,14 @@ class Stretch {
   }
 
   // Moves the accepted rows behind the tokens that were cached.
-  void keep(const KvCache &cache, const SequenceState &sequence) const {
+  void keep(const Cache &cache, const SequenceState &sequence) const {
     const int first = sequence.position(), size = s_->pages_per_block * kPageKeys;
     const auto place = [&](int row) {
       const int slot = first + row;
       return sequence.block_table[slot / size] * size + slot % size;
     };
     for (int i = 1; i < static_cast<int>(sequence.kept.size()); ++i)
-      if (sequence.kept[i] != i) cache.move_slot(place(sequence.kept[i]), place(i));
+      if (sequence.kept[i] != i) cache.keys_values.move_slot(place(sequence.kept[i]), place(i));
   }
 
   // Shows heads the states of the accepted rows, and the tokens after them.
