@@ -35,8 +35,8 @@ KINDS = {
     "gated delta rule": "qwen3_next",
 }
 """Some have experts, too."""
-NATIVE = {"short convolution, native": "lfm2_moe"}
-"""Those that keep states, with heads as wide as the native pass needs."""
+NATIVE = {"short convolution, native": "lfm2_moe", "keys of earlier layers, native": "gemma4_text"}
+"""Those of layers that differ from each other, with heads as wide as the native pass needs."""
 DRAFTERS = ("suffix", "early-exit", "draft-model", "auto")
 PROMPTS = [[5 + length, *range(10, 10 + length)] for length in (26, 25, 2, 33)]
 GREEDY = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)

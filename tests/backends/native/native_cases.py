@@ -26,6 +26,8 @@ from headstart.models.weights import (
     DecoderWeights,
     ExpertsWeights,
     LatentWeights,
+    LayerInputsWeights,
+    LayerInputWeights,
     LayerWeights,
     MixerWeights,
     MlpWeights,
@@ -148,17 +150,31 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             attention_post_norm=norm(hidden) if config.post_norms else None,
             mlp_post_norm=norm(hidden) if config.post_norms else None,
             scale=0.5 + normal(1).abs() if config.layer_scales else None,
+            input=None
+            if config.layer_inputs is None or layer.input is None
+            else LayerInputWeights(
+                linear(config.layer_inputs.size, hidden), linear(hidden, config.layer_inputs.size), norm(hidden)
+            ),
         )
         for layer in config.layers
     )
     embedding = normal(config.vocab_size, hidden, scale=0.3).bfloat16()
     head = LinearWeights(embedding) if config.tied_head else linear(config.vocab_size, hidden, scale=2.0)
+    inputs = None
+    if config.layer_inputs is not None:
+        of = config.layer_inputs
+        inputs = LayerInputsWeights(
+            linear(of.count * of.size, hidden),
+            norm(of.size),
+            normal(of.vocab_size, of.count * of.size, scale=0.1).bfloat16(),
+        )
     return DecoderWeights(
         embedding=embedding,
         layers=layers,
         final_norm=norm(hidden),
         head=head,
         positions=normal(config.max_positions, hidden, scale=0.3) if config.learned_positions else None,
+        layer_inputs=inputs,
     )
 
 

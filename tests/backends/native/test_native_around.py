@@ -29,7 +29,7 @@ from torch import Tensor
 from headstart.backends.native.backend import supports
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
-from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, RopeConfig
+from headstart.models.config import HeadNorms, LayerConfig, LayerInputsConfig, ModelConfig, RopeConfig
 
 NARROW, WIDE = LayerConfig(window=7), LayerConfig(rope=1, head_dim=64, num_kv_heads=3)
 ROPES = (RopeConfig(1000.0, 32), RopeConfig(1e5, 64, factors=(1.0,) * 8 + (float("inf"),) * 24))
@@ -53,11 +53,18 @@ KINDS = {
     "MLPs of several sizes": layered(LayerConfig(mlp_size=40), LayerConfig(), LayerConfig(mlp_size=224)),
     "scales of layers": layered(NARROW, WIDE, layer_scales=True),
     "scales behind norms": layered(NARROW, WIDE, layer_scales=True, post_norms=True),
+    "inputs of layers": layered(
+        LayerConfig(input=0), LayerConfig(), LayerConfig(input=2), layer_inputs=LayerInputsConfig(3, 64, 77)
+    ),
+    "small inputs of few tokens": layered(
+        LayerConfig(input=0), LayerConfig(input=1), layer_inputs=LayerInputsConfig(2, 12, 40), layer_scales=True
+    ),
     "all of it": layered(
-        NARROW,
-        LayerConfig(rope=1, head_dim=64, num_kv_heads=1, values_are_keys=True),
-        LayerConfig(window=7, reads=0, mlp_size=224),
-        LayerConfig(rope=1, head_dim=64, num_kv_heads=1, reads=1, mlp_size=224),
+        LayerConfig(window=7, input=0),
+        LayerConfig(rope=1, head_dim=64, num_kv_heads=1, values_are_keys=True, input=1),
+        LayerConfig(window=7, reads=0, mlp_size=224, input=2),
+        LayerConfig(rope=1, head_dim=64, num_kv_heads=1, reads=1, mlp_size=224, input=3),
+        layer_inputs=LayerInputsConfig(4, 48, 77),
         **GEMMA,
     ),
 }

@@ -21,7 +21,7 @@ from headstart.backends.native import (
     storage,
     stretch,
 )
-from headstart.backends.native.formats import CROSS_LINEARS, GATE_LINEARS, LATENT_LINEARS, LINEARS
+from headstart.backends.native.formats import CROSS_LINEARS, GATE_LINEARS, INPUT_LINEARS, LATENT_LINEARS, LINEARS
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.native.toolchain import SOURCES
 from headstart.draft_tree import MAX_GRADES, ROOT
@@ -187,6 +187,7 @@ def test_enumerations_are_in_the_same_order() -> None:
     assert linears("CrossLinearIndex") == list(CROSS_LINEARS)
     assert linears("LatentLinearIndex") == list(LATENT_LINEARS)
     assert linears("GateLinearIndex") == list(GATE_LINEARS)
+    assert linears("InputLinearIndex") == list(INPUT_LINEARS)
     for name, ours in (("Mixer", Mixer), ("Channel", Channel)):
         assert enumerators("pass/decoder.h", name) == [each.replace("+", "_") for each in get_args(ours)]
     assert [snake(each) for each in enumerators("pass/decoder.h", "NormIndex")] == [*packing.NORMS, "norms"]
@@ -201,6 +202,7 @@ def test_enumerations_are_in_the_same_order() -> None:
         "kFinalNorm": packing.FINAL_NORM,
         "kFeatureNorm": packing.FEATURE_NORM,
         "kEmbeddingNorm": packing.EMBEDDING_NORM,
+        "kInputsNorm": packing.INPUTS_NORM,
         "kPartNorms": packing.PART_NORMS,
     }
     entries = {name: index for index, name in enumerate(enumerators("pass/decoder.h", "Entry"))}

@@ -80,9 +80,14 @@ WIDE_LATENT = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 32, "q
 
 @pytest.mark.parametrize(
     ("family", "sizes"),
-    [("youtu", WIDE_LATENT), ("bloom", {"hidden_size": 64, "n_head": 2}), ("llama4", {"head_dim": 32})],
+    [
+        ("youtu", WIDE_LATENT),
+        ("bloom", {"hidden_size": 64, "n_head": 2}),
+        ("llama4", {"head_dim": 32}),
+        ("gemma4_text", {"head_dim": 32}),
+    ],
 )
-def test_so_do_models_with_attention_of_other_kinds(
+def test_so_do_models_with_layers_of_other_kinds(
     tmp_path: Path, folder: Path, packed: list[int], family: str, sizes: dict[str, int]
 ) -> None:
     make_model(family, **sizes).save_pretrained(tmp_path / "model")

@@ -16,13 +16,14 @@ from headstart.backends.native.kit import NativeKit
 from headstart.backends.native.library import Pass
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_model import PackedModel
-from headstart.backends.native.packing import ACTIVATIONS, RopeTables, address, as_float32, as_int32
+from headstart.backends.native.packing import ACTIVATIONS, RopeTables, RowTable, address, as_float32, as_int32
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.storage import PAGE_KEYS, NativeStorage
 from headstart.backends.native.stretch import NativeStretches
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
 from headstart.models.config import HeadNorms, LatentConfig, ModelConfig
+from headstart.models.stored import Matrix
 from headstart.passes import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
 
 _MISSING_MIXERS = {
@@ -59,7 +60,6 @@ def _lacking(config: ModelConfig) -> str | None:
         **{name: any(layer.mixer == mixer for layer in config.layers) for mixer, name in _MISSING_MIXERS.items()},
         "layers of one part": any("none" in (layer.mixer, layer.channel) for layer in config.layers),
         "several residual streams": config.streams is not None,
-        "inputs of layers": config.layer_inputs is not None,
         "a second path beside attention": config.side_rank is not None,
         "gates that are cut off": any(layer.sparsity for layer in config.layers),
         "experts beside an MLP": any(layer.channel == "mlp+experts" for layer in config.layers),
@@ -142,6 +142,11 @@ class NativeBackend:
             slopes = torch.tensor(config.alibi.slopes)
             library.set_alibi(self.handle, slopes.data_ptr(), config.alibi.scale, config.alibi.coarse)
         self._ropes = RopeTables(library, self.handle, config.ropes, weights.rope_factors)
+        self._inputs_table: RowTable | None = None
+        """Borrowed by the library."""
+        if weights.layer_inputs is not None:
+            self._inputs_table = RowTable(_as_one(weights.layer_inputs.whole))
+            library.set_inputs_table(self.handle, self._inputs_table.rows)
         self._no_logits = torch.empty(0, config.vocab_size)
         if not config.keeps_states:
             self.stretches = NativeStretches(library, self.handle, self._ropes)
@@ -256,6 +261,13 @@ class NativeBackend:
             inputs.data_ptr(),
         )
         return inputs
+
+
+def _as_one(table: Tensor | Matrix) -> Tensor | Matrix:
+    """A table whose rows stand one behind the other, in order."""
+    if isinstance(table, Tensor) or (len(table.parts) == 1 and table.parts[0].order is None):
+        return table
+    return table.tensor()
 
 
 @cache

@@ -14,7 +14,13 @@ from headstart.backends.native.precision import Precision
 from headstart.models.files import WeightsIdentity
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix
-from headstart.models.weights import ExpertsWeights, LatentWeights, LayerWeights, MlpWeights
+from headstart.models.weights import (
+    ExpertsWeights,
+    LatentWeights,
+    LayerInputsWeights,
+    LayerWeights,
+    MlpWeights,
+)
 
 LINEARS = ("qkv", "output", "up", "down")
 """Of a layer, by their numbers in the interface."""
@@ -24,6 +30,8 @@ LATENT_LINEARS = ("k_up", "value_up", "q_up")
 """Those of a layer with latent attention likewise; it has no encoder memory."""
 GATE_LINEARS = ("gate",)
 """That of a layer whose attention has a gate, likewise."""
+INPUT_LINEARS = ("input_gate", "input_output")
+"""Those of a layer that reads an input, likewise."""
 MATRICES = 7
 """Places of a layer's matrices, some of which hold none."""
 EXPERT_LINEARS = ("up", "down")
@@ -133,6 +141,8 @@ class DecoderParts(Protocol):
     @property
     def table(self) -> Tensor | Matrix: ...
     @property
+    def layer_inputs(self) -> LayerInputsWeights | None: ...
+    @property
     def linears(self) -> Iterator[LinearWeights]:
         """Every layer's as ``linears_of`` has them, the output head last."""
         ...
@@ -147,7 +157,7 @@ def types_of(matrix: Tensor | Matrix) -> list[str]:
 
 def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     """A layer's ``MATRICES`` by number: the mixer's and a dense channel part's, or the shared expert's, then cross
-    attention's, or latent attention's further ones, or the gate's. None: there is no such matrix."""
+    attention's, or latent attention's further ones, or the gate's, or its input's. None: there is no such matrix."""
     linears = _linears_of(layer)
     return (*linears, *[None] * (MATRICES - len(linears)))
 
@@ -162,7 +172,8 @@ def _linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
         return (mixer.down, mixer.output, *channel, mixer.key_up, mixer.value_up, mixer.q_up)
     attention, output, *gate = mixer.linears
     cross = () if layer.cross is None else (layer.cross.q, layer.cross.output)
-    return (attention, output, *channel, *cross, *gate)
+    inputs = () if layer.input is None else (layer.input.gate, layer.input.output)
+    return (attention, output, *channel, *cross, *gate, *inputs)
 
 
 def experts_of(layer: LayerWeights) -> tuple[MlpWeights, ...]:
@@ -171,15 +182,17 @@ def experts_of(layer: LayerWeights) -> tuple[MlpWeights, ...]:
 
 
 def matrices_of(weights: DecoderParts) -> list[LinearWeights | None]:
-    """In the order of forms: every layer's as ``linears_of`` has them, the output head, and the experts'
-    [layer, expert, matrix] as ``EXPERT_LINEARS`` numbers them. None: there is no such matrix. Routers are left out."""
+    """In the order of forms: every layer's as ``linears_of`` has them, the output head, the experts'
+    [layer, expert, matrix] as ``EXPERT_LINEARS`` numbers them, and what makes inputs of layers. None: there is no such
+    matrix. Routers are left out."""
     layers = weights.layers
     count = max(len(experts_of(layer)) for layer in layers)
     experts: list[LinearWeights | None] = []
     for layer in layers:
         own = [linear for expert in experts_of(layer) for linear in (expert.up, expert.down)]
         experts += own or [None] * (count * len(EXPERT_LINEARS))
-    return [*(linear for layer in layers for linear in linears_of(layer)), weights.head, *experts]
+    inputs = None if weights.layer_inputs is None else weights.layer_inputs.projection
+    return [*(linear for layer in layers for linear in linears_of(layer)), weights.head, *experts, inputs]
 
 
 def head_row(layers: Sequence[LayerWeights]) -> int:
@@ -233,8 +246,8 @@ def blocks_forms(weights: DecoderParts, as_stored: bool) -> NDArray[np.uint8]:
     """The same where everything is to be in blocks: the file's own, if that is asked for and they have a kernel; else
     the head has levels of eight bits."""
     matrices, in_four = matrices_of(weights), mostly_in_four_bits(weights.layers)
-    experts = [_levels(each, as_stored, in_four) for each in matrices[head_row(weights.layers) + 1 :]]
-    forms = _alike([*level_bits(weights.layers, as_stored).reshape(-1), EIGHT, *experts])
+    others = [_levels(each, as_stored, in_four) for each in matrices[head_row(weights.layers) + 1 :]]
+    forms = _alike([*level_bits(weights.layers, as_stored).reshape(-1), EIGHT, *others])
     if as_stored:
         _keep_own(matrices, forms)
     return forms

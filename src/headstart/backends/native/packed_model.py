@@ -37,6 +37,8 @@ from headstart.backends.native.packing import (
     COPIED,
     EMBEDDING_NORM,
     FINAL_NORM,
+    INPUTS_NORM,
+    INPUTS_PROJECTION,
     NORMS,
     OUTPUT_HEAD,
     THE_HEAD,
@@ -192,6 +194,7 @@ class PackedModel:
         packer = Packer(library, handle, config.norm_offset)
         packer.norm(-1, FINAL_NORM, weights.final_norm)
         packer.norm(-1, EMBEDDING_NORM, weights.embedding_norm)
+        packer.norm(-1, INPUTS_NORM, None if weights.layer_inputs is None else weights.layer_inputs.norm)
         after_sums = config.encoder is not None and not config.encoder.normed_before
         for index, parts in enumerate(weights.layers):
             packer.norms(index, _with_norms_at_work(config, index, parts), after_sums, config.shared_norm)
@@ -247,6 +250,8 @@ def _placed(packer: Packer, weights: DecoderParts) -> Iterator[tuple[LinearWeigh
             for which, linear in enumerate((expert.up, expert.down)):
                 yield linear, partial(packer.expert, index, number, which)
     yield weights.head, partial(packer.linear, -1, OUTPUT_HEAD)
+    if weights.layer_inputs is not None:
+        yield weights.layer_inputs.projection, partial(packer.linear, -1, INPUTS_PROJECTION)
 
 
 def _destroy(library: Library, handle: int, saving: Thread | None) -> None:

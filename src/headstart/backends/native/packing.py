@@ -26,7 +26,7 @@ from headstart.passes import IntArray
 
 NORMS = (
     *("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm"),
-    *("cross_norm", "attention_sum_norm", "cross_sum_norm", "mlp_sum_norm", "value_norm"),
+    *("cross_norm", "attention_sum_norm", "cross_sum_norm", "mlp_sum_norm", "value_norm", "input_norm"),
 )
 """Of a layer, by their numbers in the interface."""
 CONSTANTS = ("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm", "scale")
@@ -35,8 +35,8 @@ ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "rel
 """Those of the library, by their numbers in the interface."""
 BORROWED, COPIED, THE_HEAD = range(3)
 """How the embedding is kept, likewise."""
-OUTPUT_HEAD, FUSE = range(2)
-FINAL_NORM, FEATURE_NORM, EMBEDDING_NORM, PART_NORMS = range(4)
+OUTPUT_HEAD, FUSE, INPUTS_PROJECTION = range(3)
+FINAL_NORM, FEATURE_NORM, EMBEDDING_NORM, INPUTS_NORM, PART_NORMS = range(5)
 """Of no layer, likewise."""
 
 
@@ -70,7 +70,7 @@ def create_model(owner: object, library: Library, shape: Shape, layers: Sequence
     Raises:
         ConfigError: memory is short.
     """
-    forms = np.full((len(layers) * MATRICES + 1, PARTS), FOUR, np.uint8)
+    forms = np.full((len(layers) * MATRICES + 2, PARTS), FOUR, np.uint8)
     handle = new_model(library, shape, layers, name, forms)
     weakref.finalize(owner, library.destroy, handle)
     return handle
@@ -157,6 +157,7 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
     norms = dict(zip(names, of_parts, strict=True))
     for name in ("attention_post_norm", "mlp_post_norm"):
         norms[name] = getattr(layer, name)
+    norms["input_norm"] = None if layer.input is None else layer.input.norm
     mixer = layer.mixer
     if isinstance(mixer, LatentWeights):
         norms["q_norm"], norms["k_norm"] = mixer.q_norm, mixer.kv_norm

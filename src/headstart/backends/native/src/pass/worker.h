@@ -4,6 +4,7 @@
 // Cache lines asked of memory between two looks at a barrier, and for each key or value that is stored: about what it
 // delivers meanwhile.
 constexpr int kLinesWhileWaiting = 8, kLinesAUnit = 4;
+constexpr float kHalfPower = 0.70710678f;  // so that a sum of two is as strong as each
 static const Norm kNoNorm{};
 static const DistanceBias kNoBias{};
 
@@ -25,6 +26,7 @@ class PassRunner::Worker {
       enter();
     else
       embed();
+    if (p_.given_) take_inputs();
     for (int layer = 0; layer < pass_.layers; ++layer) {
       copy_taps(layer);
       run_layer(m_.layers[layer], layer);
@@ -132,6 +134,30 @@ class PassRunner::Worker {
       for (int r = 0; r < rows; ++r)
         std::memcpy(to + (row + r) * stride + pair * kColumns, out + r * kColumns, kColumns * sizeof(float));
     };
+  }
+
+  // What layers read beside their stream, of all rows: made of their embeddings, and looked up by their tokens.
+  void take_inputs() {
+    const PackedLinear &projection = m_.inputs.projection;
+    linear(projection, pack_norm(projection, kNoNorm, p_.input_, p_.private_input_[thread_]), rows_,
+           copy_columns(p_.given_, p_.given_stride_));
+    barrier();
+    const HeadstartInputs &of = m_.shape.inputs;
+    const float shrunk = 1.f / std::sqrt(static_cast<float>(m_.shape.hidden));
+    const float grown = std::sqrt(static_cast<float>(of.size));
+    my_rows(rows_, [&](int row) {
+      float *const given = p_.given_ + row * p_.given_stride_, *const scratch = p_.row_[thread_];
+      float *const looked_up = p_.looked_up_[thread_];
+      const int32_t token = pass_.tokens[pass_row(row)];
+      m_.inputs.table.read(token < of.tokens ? token : 0, of.count * of.size, false, looked_up);
+      for (int input = 0; input < of.count; ++input) {
+        float *const to = given + input * of.size;
+        for (int k = 0; k < of.size; ++k) scratch[k] = to[k] * shrunk;
+        normalise(m_.norm_kind, m_.inputs.norm, m_.shape.norm_eps, scratch, of.size, scratch);
+        for (int k = 0; k < of.size; ++k) to[k] = (scratch[k] + looked_up[input * of.size + k] * grown) * kHalfPower;
+      }
+    });
+    barrier();
   }
 
   // to = the fusing layer over what `source` gives for `rows` rows.
@@ -273,7 +299,28 @@ class PassRunner::Worker {
     run_up(layer.linears[kUp], mlp_input);
     barrier();
     add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm],
-               layer.scale());
+               layer.input ? 1.f : layer.scale());
+    if (layer.input) run_input(layer);
+  }
+
+  // x = scale * (x + what the layer makes of its input, opened by the stream).
+  void run_input(const DecoderLayer &layer) {
+    const PackedLinear &gate = layer.linears[kInputGate], &output = layer.linears[kInputOutput];
+    const int size = m_.shape.inputs.size;
+    linear(gate, pack_norm(gate, kNoNorm, p_.input_, p_.private_input_[thread_]), rows_,
+           [&](int pair, int row, int rows, const float *out) {
+             for (int r = 0; r < rows; ++r)
+               for (int h = 0; h < kColumns; h += 16) {
+                 const int column = pair * kColumns + h;
+                 const float *const given =
+                     p_.given_ + panel_rows_[row + r] * p_.given_stride_ + (layer.input - 1) * size;
+                 const Lanes opened = activate(m_.activation, load(out + r * kColumns + h));
+                 const Lanes read = column < size ? load_first(given, column, size) : splat(0.f);
+                 store_activation(m_.middle_kind(), p_.middle_, row + r, column, opened * read);
+               }
+           });
+    barrier();
+    add_branch(output, pack_quantised(output, p_.middle_), layer.norms[kInputNorm], kNoNorm, layer.scale());
   }
 
   // Behind what a mixer leaves for its output projection: other layers' mixers may leave more.
