@@ -87,7 +87,7 @@ def test_rows_of_the_table_stay_in_the_file(tmp_path: Path) -> None:
 
 
 @needs_native
-@pytest.mark.parametrize("name", ["gemma4"])
+@pytest.mark.parametrize("name", ["gemma4", "experts"])
 def test_the_native_pass_keeps_their_blocks(name: str, tmp_path: Path) -> None:
     """And reads inputs of layers from the file's own."""
     path = write_gemma(wide_model(name), tmp_path / "tiny.gguf", in_blocks(name))
@@ -96,9 +96,11 @@ def test_the_native_pass_keeps_their_blocks(name: str, tmp_path: Path) -> None:
     in_full = NativeBackend(config, weights, "fp32", 2)
     assert (logits_of(in_full) - expected).abs().max().item() <= 1e-4
     kept, in_bf16 = (NativeBackend(config, weights, each, 2) for each in ("nearest", "bf16"))
+    assert all(kind in kept.kept for kind in ("Q4_K", "Q5_K", "Q6_K"))
+    if name == "experts":
+        return  # rounded rows call others
     off, bf16_off = ((logits_of(each) - expected).norm().item() for each in (kept, in_bf16))
     assert off < bf16_off < 0.1 * expected.norm().item()  # scores of normed heads are steep
-    assert all(kind in kept.kept for kind in ("Q4_K", "Q5_K", "Q6_K"))
 
 
 @pytest.mark.parametrize("family", ["gemma4_text", "gemma4_text-experts", "gemma3n_text"])

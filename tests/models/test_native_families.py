@@ -69,7 +69,7 @@ NATIVE = (
     *("hunyuan_v1_dense", "hunyuan_v1_moe", "nanochat", "cohere", "phi", "persimmon", "stablelm", "stablelm-parallel"),
     *("lfm2", "lfm2-long", "lfm2_moe", "lfm3", "lfm3-plain"),
     *("cohere2", "gptj", "codegen", "afmoe", "llama4", "ministral3", "dbrx", "qwen3_vl_moe"),
-    *("gemma4_unified", "gemma4_text", "gemma4"),
+    *("gemma4_unified", "gemma4_text", "gemma4", "gemma4_text-experts"),
 )
 KEYS = 32
 

@@ -23,6 +23,7 @@ from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.state_weights import ConvolutionWeights
 from headstart.models.weights import (
     AttentionWeights,
+    ChannelWeights,
     DecoderWeights,
     ExpertsWeights,
     LatentWeights,
@@ -30,6 +31,7 @@ from headstart.models.weights import (
     LayerInputWeights,
     LayerWeights,
     MixerWeights,
+    MlpAndExpertsWeights,
     MlpWeights,
 )
 from headstart.passes import KVStorage, PassBatch
@@ -80,7 +82,12 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
     def mlp(size: int, bias: bool, gated: bool = True) -> MlpWeights:
         return MlpWeights(linear(size * (2 if gated else 1), hidden, bias), linear(hidden, size, bias))
 
-    def channel(layer: LayerConfig) -> MlpWeights | ExpertsWeights:
+    def channel(layer: LayerConfig) -> ChannelWeights:
+        if layer.channel == "mlp+experts":
+            dense, mixture = channel(replace(layer, channel="mlp")), channel(replace(layer, channel="experts"))
+            assert isinstance(dense, MlpWeights)
+            assert isinstance(mixture, ExpertsWeights)
+            return MlpAndExpertsWeights(dense, mixture, *(norm(hidden) for _ in range(4)))
         experts = config.experts
         if layer.channel == "mlp" or experts is None:
             return mlp(layer.mlp_size or config.mlp_size, config.mlp_bias, config.gated_mlp)
@@ -90,6 +97,8 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             correction=normal(experts.count, scale=0.2) if experts.correction else None,
             shared=mlp(experts.shared_size, config.mlp_bias) if experts.shared_size else None,
             shared_gate=linear(1, hidden) if experts.shared_gate else None,
+            router_norm=norm(hidden) if experts.router_norm else None,
+            own_scales=0.5 + normal(experts.count).abs() if experts.own_scales else None,
         )
 
     def head_norm(heads: int, head_dim: int) -> NormWeights | None:
@@ -145,7 +154,9 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
         LayerWeights(
             attention_norm=norm(hidden) if config.pre_norms else None,
             mixer=attention(layer) if layer.mixer == "attention" else mixers[layer.mixer](),
-            mlp_norm=norm(hidden) if config.pre_norms and not config.shared_norm else None,
+            mlp_norm=norm(hidden)
+            if config.pre_norms and not config.shared_norm and layer.channel != "mlp+experts"
+            else None,
             channel=channel(layer),
             attention_post_norm=norm(hidden) if config.post_norms else None,
             mlp_post_norm=norm(hidden) if config.post_norms else None,

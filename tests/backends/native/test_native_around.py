@@ -3,6 +3,7 @@ its own."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -29,7 +30,7 @@ from torch import Tensor
 from headstart.backends.native.backend import supports
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
-from headstart.models.config import HeadNorms, LayerConfig, LayerInputsConfig, ModelConfig, RopeConfig
+from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, LayerInputsConfig, ModelConfig, RopeConfig
 
 NARROW, WIDE = LayerConfig(window=7), LayerConfig(rope=1, head_dim=64, num_kv_heads=3)
 ROPES = (RopeConfig(1000.0, 32), RopeConfig(1e5, 64, factors=(1.0,) * 8 + (float("inf"),) * 24))
@@ -40,6 +41,8 @@ def layered(*layers: LayerConfig, **changes: object) -> ModelConfig:
 
 
 GEMMA = {"qk_norm": HeadNorms(), "value_norm": True, "attention_scale": 1.0, "post_norms": True, "layer_scales": True}
+EXPERTS = ExpertsConfig(9, 3, 40, normalised=True, router_norm=True, own_scales=True)
+BOTH = LayerConfig(channel="mlp+experts")
 KINDS = {
     "heads of several sizes": layered(NARROW, WIDE),
     "heads of 512": small_config(head_dim=512, num_heads=3, num_kv_heads=1, ropes=(RopeConfig(1000.0, 512),)),
@@ -58,6 +61,10 @@ KINDS = {
     ),
     "small inputs of few tokens": layered(
         LayerConfig(input=0), LayerConfig(input=1), layer_inputs=LayerInputsConfig(2, 12, 40), layer_scales=True
+    ),
+    "experts beside an MLP": layered(BOTH, LayerConfig(), BOTH, experts=EXPERTS, post_norms=True),
+    "experts beside an MLP, scaled": layered(
+        replace(BOTH, rope=1, head_dim=64, values_are_keys=True), BOTH, experts=EXPERTS, **GEMMA
     ),
     "all of it": layered(
         LayerConfig(window=7, input=0),

@@ -289,6 +289,7 @@ def test_mixtures_of_experts_are_kept_as_well(
         ("gpt_oss", {"head_dim": 32}),
         ("qwen2_moe", {"hidden_size": 128}),
         ("glm4_moe", {"head_dim": 64}),
+        ("gemma4_text-experts", {"head_dim": 32}),
     ):
         path = tmp_path / family
         make_model(family, **sizes).save_pretrained(path)
@@ -296,4 +297,4 @@ def test_mixtures_of_experts_are_kept_as_well(
         second = load(path, "int8")
         assert len(packed) == before
         assert torch.equal(logits_of(second), logits_of(first))
-    assert len(list(folder.iterdir())) == 3
+    assert len(list(folder.iterdir())) == 4

@@ -62,7 +62,6 @@ def _lacking(config: ModelConfig) -> str | None:
         "several residual streams": config.streams is not None,
         "a second path beside attention": config.side_rank is not None,
         "gates that are cut off": any(layer.sparsity for layer in config.layers),
-        "experts beside an MLP": any(layer.channel == "mlp+experts" for layer in config.layers),
         "experts beside attention": config.has_experts and config.parallel_residual,
         "attention of several kinds": len({layer.mixer for layer in config.layers if layer.attends}) > 1,
         f"activation {config.activation}": config.activation not in ACTIVATIONS,

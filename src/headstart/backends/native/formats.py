@@ -15,10 +15,12 @@ from headstart.models.files import WeightsIdentity
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix
 from headstart.models.weights import (
+    ChannelWeights,
     ExpertsWeights,
     LatentWeights,
     LayerInputsWeights,
     LayerWeights,
+    MlpAndExpertsWeights,
     MlpWeights,
 )
 
@@ -165,8 +167,8 @@ def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
 def _linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     mixer = layer.mixer
     assert mixer is not None
-    assert isinstance(layer.channel, MlpWeights | ExpertsWeights)
-    dense = layer.channel.shared if isinstance(layer.channel, ExpertsWeights) else layer.channel
+    assert layer.channel is not None
+    dense = dense_part(layer.channel)
     channel = (None, None) if dense is None else (dense.up, dense.down)
     if isinstance(mixer, LatentWeights):
         return (mixer.down, mixer.output, *channel, mixer.key_up, mixer.value_up, mixer.q_up)
@@ -176,9 +178,23 @@ def _linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     return (attention, output, *channel, *cross, *gate, *inputs)
 
 
+def dense_part(channel: ChannelWeights) -> MlpWeights | None:
+    """The MLP that all rows go through, the shared expert included; None: there is none."""
+    if isinstance(channel, MlpAndExpertsWeights):
+        return channel.mlp
+    return channel.shared if isinstance(channel, ExpertsWeights) else channel
+
+
+def experts_part(layer: LayerWeights) -> ExpertsWeights | None:
+    """A layer's mixture of experts, by itself or beside an MLP."""
+    channel = layer.channel.experts if isinstance(layer.channel, MlpAndExpertsWeights) else layer.channel
+    return channel if isinstance(channel, ExpertsWeights) else None
+
+
 def experts_of(layer: LayerWeights) -> tuple[MlpWeights, ...]:
     """A layer's experts, the shared one left out."""
-    return layer.channel.experts if isinstance(layer.channel, ExpertsWeights) else ()
+    experts = experts_part(layer)
+    return () if experts is None else experts.experts
 
 
 def matrices_of(weights: DecoderParts) -> list[LinearWeights | None]:

@@ -26,6 +26,7 @@ from headstart.backends.native.formats import (
     blocks_forms,
     computed_in,
     experts_of,
+    experts_part,
     head_row,
     linears_of,
     nearest_forms,
@@ -54,7 +55,7 @@ from headstart.models.config import ModelConfig
 from headstart.models.files import WeightsIdentity
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix
-from headstart.models.weights import AttentionWeights, ExpertsWeights, LayerWeights
+from headstart.models.weights import AttentionWeights, LayerWeights
 
 _BEHIND = 1 << 30
 """Bytes of packed weights from which on they are written while the model is in use already."""
@@ -202,8 +203,8 @@ class PackedModel:
             if config.value_norm:
                 blank = torch.ones(config.head_dim_of(config.layers[index])) - config.norm_offset
                 packer.norm(index, NORMS.index("value_norm"), NormWeights(blank))
-            if isinstance(parts.channel, ExpertsWeights):
-                packer.router(index, parts.channel)
+            if (experts := experts_part(parts)) is not None:
+                packer.router(index, experts)
             if isinstance(parts.mixer, AttentionWeights) and parts.mixer.sinks is not None:
                 packer.sinks(index, parts.mixer.sinks)
         matrices = list(_placed(packer, weights))

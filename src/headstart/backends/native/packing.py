@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.native.formats import FOUR, KINDS, MATRICES, PARTS
+from headstart.backends.native.formats import FOUR, KINDS, MATRICES, PARTS, experts_part
 from headstart.backends.native.library import Layer, Library, Rows, Shape
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.team import team_size
@@ -21,15 +21,22 @@ from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.state_weights import ConvolutionWeights
 from headstart.models.stored import Matrix, MatrixPart, StoredTensor
-from headstart.models.weights import AttentionWeights, ExpertsWeights, LatentWeights, LayerWeights
+from headstart.models.weights import (
+    AttentionWeights,
+    ExpertsWeights,
+    LatentWeights,
+    LayerWeights,
+    MlpAndExpertsWeights,
+)
 from headstart.passes import IntArray
 
 NORMS = (
     *("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm"),
     *("cross_norm", "attention_sum_norm", "cross_sum_norm", "mlp_sum_norm", "value_norm", "input_norm"),
+    *("dense_post_norm", "experts_norm", "experts_post_norm", "router_norm"),
 )
 """Of a layer, by their numbers in the interface."""
-CONSTANTS = ("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm", "scale")
+CONSTANTS = ("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm", "scale", "expert_scales")
 """Small parts of a layer, likewise."""
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 """Those of the library, by their numbers in the interface."""
@@ -158,6 +165,11 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
     for name in ("attention_post_norm", "mlp_post_norm"):
         norms[name] = getattr(layer, name)
     norms["input_norm"] = None if layer.input is None else layer.input.norm
+    channel = layer.channel
+    if isinstance(channel, MlpAndExpertsWeights):
+        norms["mlp_norm"], norms["dense_post_norm"] = channel.mlp_norm, channel.mlp_post_norm
+        norms["experts_norm"], norms["experts_post_norm"] = channel.experts_norm, channel.experts_post_norm
+        norms["router_norm"] = channel.experts.router_norm
     mixer = layer.mixer
     if isinstance(mixer, LatentWeights):
         norms["q_norm"], norms["k_norm"] = mixer.q_norm, mixer.kv_norm
@@ -169,7 +181,9 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
 def constants_of(layer: LayerWeights) -> list[Tensor | None]:
     """A layer's constants, as ``CONSTANTS`` numbers them."""
     mixer = layer.mixer
+    experts = experts_part(layer)
     constants: dict[str, Tensor | None] = {"scale": layer.scale}
+    constants["expert_scales"] = None if experts is None else experts.own_scales
     if isinstance(mixer, ConvolutionWeights):
         constants |= {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
     return [constants.get(name) for name in CONSTANTS]

@@ -304,8 +304,10 @@ void headstart_packed_bytes(const HeadstartShape *shape, const HeadstartLayer *l
 void headstart_destroy(void *model);
 // Norms: 0 attention, 1 mlp, 2 q, 3 k (of latent attention those of the small states), 4 attention post, 5 mlp post, 6
 // cross attention, and of the stream after 7 attention, 8 cross attention, 9 mlp were added to it, 10 v,
-// 11 of what it makes of its input; layer -1: 0 final, 1 of a head's features, 2 of what the first layer reads, 3 of
-// each input of the layers, from 4 on those of the parts that true features are cut into. `bias` may be null.
+// 11 of what it makes of its input; of experts beside an MLP 12 of what the MLP gives, 13 of what the experts read, 14
+// of what they give, 15 of what the router reads; layer -1: 0 final, 1 of a head's features, 2 of what the first layer
+// reads, 3 of each input of the layers, from 4 on those of the parts that true features are cut into. `bias` may be
+// null.
 void headstart_set_norm(void *model, int layer, int which, const float *weight, const float *bias, int size);
 // Linears: 0 qkv, or what a mixer with a state reads, 1 output, 2 up, 3 down, of cross attention 4 queries, 5 output,
 // of latent attention instead 4 what takes queries to the states' space, 5 what takes values from there, head by head,
@@ -322,7 +324,7 @@ void headstart_set_router(void *model, int layer, const HeadstartRows *parts, in
 // Scores [heads] that no key has, copied.
 void headstart_set_sinks(void *model, int layer, const float *sinks);
 // A layer's constants, copied, by number: 0 kernel of a convolution [length][channels], 1 its bias, 2 bias of steps, 3
-// decay, 4 skip, 5 norm of what a state gives, 6 [1] factor of all that the layer gives.
+// decay, 4 skip, 5 norm of what a state gives, 6 [1] factor of all that the layer gives, 7 [experts] factors of scores.
 void headstart_set_constant(void *model, int layer, int which, const float *values, int count);
 // What packing has done to the matrices, as many as `forms`, [3] each: sums of squares of what was lost, of what bf16
 // would lose, and of the weights. All 0 where they are not in 4 or 8 bits.

@@ -28,7 +28,7 @@ enum InputLinearIndex { kInputGate = kOwnLinears, kInputOutput };
 enum ModelLinearIndex { kOutputHead, kFuse, kInputsProjection };  // of no layer
 constexpr int kLinears = 7;                                       // places of a layer's matrices
 // Small parts of a layer.
-enum ConstantIndex { kKernel, kKernelBias, kStepBias, kDecay, kSkip, kStateNorm, kScale, kConstants };
+enum ConstantIndex { kKernel, kKernelBias, kStepBias, kDecay, kSkip, kStateNorm, kScale, kExpertScales, kConstants };
 enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kInputsNorm, kPartNorms };  // of no layer
 // Post norms are of what a part gives, sum norms of the stream that it was added to.
 enum NormIndex {
@@ -44,6 +44,10 @@ enum NormIndex {
   kMlpSumNorm,
   kValueNorm,
   kInputNorm,
+  kDensePostNorm,
+  kExpertsNorm,
+  kExpertsPostNorm,
+  kRouterNorm,
   kNorms
 };
 
@@ -65,7 +69,7 @@ struct DecoderLayer : HeadstartLayer {
   DistanceBias distance_bias;
   std::vector<float> sinks;                  // [heads] scores that no key has, or empty
   std::vector<float> constants[kConstants];  // empty where there is none
-  std::unique_ptr<ExpertsLayer> experts;     // then the dense matrices are the shared expert's, if there is one
+  std::unique_ptr<ExpertsLayer> experts;     // then the dense matrices are the shared expert's, or stand beside them
 
   bool is(Mixer kind) const { return mixer == static_cast<int>(kind); }
   bool is(Channel kind) const { return channel == static_cast<int>(kind); }
@@ -103,7 +107,7 @@ class Decoder {
     for (DecoderLayer &layer : layers) {
       const auto index = &layer - layers.data();
       static_cast<HeadstartLayer &>(layer) = of_layers[index];
-      if (layer.is(Channel::experts)) layer.experts = lay_out_experts(of_experts);
+      if (layer.is(Channel::experts) || layer.is(Channel::mlp_experts)) layer.experts = lay_out_experts(of_experts);
       of_experts += s.experts.count * kExpertLinears * kParts;
       const uint8_t *const own = forms + index * kLinears * kParts;
       if (layer.is(Mixer::latent))

@@ -290,16 +290,16 @@ class PassRunner::Worker {
     add_branch(output, pack_quantised(output, p_.attended_), layer.norms[kAttentionPostNorm],
                layer.norms[kAttentionSumNorm]);
     if (m_.shape.cross) run_cross_attention(layer, index, narrows);
+    const float scale = layer.input ? 1.f : layer.scale();
     if (layer.experts) {
-      run_experts(layer, index);
-      return;
+      run_experts(layer, index, scale);
+    } else {
+      if (!m_.shape.parallel_residual)
+        mlp_input = pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]);
+      run_up(layer.linears[kUp], mlp_input);
+      barrier();
+      add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm], scale);
     }
-    if (!m_.shape.parallel_residual)
-      mlp_input = pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]);
-    run_up(layer.linears[kUp], mlp_input);
-    barrier();
-    add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm],
-               layer.input ? 1.f : layer.scale());
     if (layer.input) run_input(layer);
   }
 
@@ -342,21 +342,36 @@ class PassRunner::Worker {
     add_branch(output, pack_quantised(output, p_.attended_), kNoNorm, layer.norms[kCrossSumNorm]);
   }
 
-  // x += what the experts give, normed first where the model has a post norm.
-  void run_experts(const DecoderLayer &layer, int index) {
+  // x = scale * (x + what the experts give), normed first where the model has a post norm.
+  void run_experts(const DecoderLayer &layer, int index, float scale) {
     const PackedLinear &up = layer.linears[kUp], &down = layer.linears[kDown];
-    const Norm &norm = layer.norms[kMlpNorm], &post_norm = layer.norms[kMlpPostNorm];
     const bool shares = up.pairs > 0;
     if (shares) {
-      run_up(up, pack_norm(up, norm, p_.input_, p_.private_input_[thread_]));
+      run_up(up, pack_norm(up, layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]));
       barrier();
       linear(down, pack_quantised(down, p_.middle_), rows_, copy_columns(p_.branch_, p_.branch_stride_));
     }
-    ExpertsChannel &experts = *p_.experts_;
-    experts.run(
-        *layer.experts, index, rows_, thread_, ahead_, p_.deal_,
-        [&](int row, float *out) { norm_row(norm, x(row), out); }, [this] { barrier(); },
+    p_.experts_->run(
+        layer, index, rows_, thread_, ahead_, p_.deal_,
+        [&](NormIndex norm, int row, float *out) { norm_row(layer.norms[norm], x(row), out); }, [this] { barrier(); },
         [&] { read_on_from(index + 1); });
+    if (layer.is(Channel::mlp_experts))
+      my_rows(rows_, [&](int row) { join_experts(layer, row); });
+    else
+      add_experts(layer.norms[kMlpPostNorm], shares, scale);
+    barrier();
+    const Norm &post_norm = layer.norms[kMlpPostNorm];
+    if (!post_norm.present() && !layer.is(Channel::mlp_experts)) return;
+    my_rows(rows_, [&](int row) {
+      add_normed_branch(post_norm, row);
+      if (scale != 1.f) scale_row(x(row), scale);
+    });
+    barrier();
+  }
+
+  // What all experts give goes to the stream or, where a norm comes before, to the branch.
+  void add_experts(const Norm &post_norm, bool shares, float scale) {
+    const ExpertsChannel &experts = *p_.experts_;
     const int64_t parts = m_.hidden / 16, all = rows_ * parts;
     for (int64_t i = all * thread_ / threads_; i < all * (thread_ + 1) / threads_; ++i) {
       const int row = static_cast<int>(i / parts), k = static_cast<int>(i % parts) * 16;
@@ -366,12 +381,17 @@ class PassRunner::Worker {
       if (post_norm.present())
         store(branch, sum);
       else
-        store(x(row) + k, load(x(row) + k) + sum);
+        store(x(row) + k, (load(x(row) + k) + sum) * splat(scale));
     }
-    barrier();
-    if (!post_norm.present()) return;
-    my_rows(rows_, [&](int row) { add_normed_branch(post_norm, row); });
-    barrier();
+  }
+
+  // The branch of a row becomes the sum of MLP and experts, each normed.
+  void join_experts(const DecoderLayer &layer, int row) const {
+    float *const dense = p_.branch_ + row * p_.branch_stride_, *const mixed = p_.row_[thread_];
+    for (int k = 0; k < m_.hidden; k += 16) store(mixed + k, p_.experts_->sum(row, k, thread_));
+    norm_row(layer.norms[kExpertsPostNorm], mixed, mixed);
+    norm_row(layer.norms[kDensePostNorm], dense, dense);
+    for (int k = 0; k < m_.hidden; k += 16) store(dense + k, load(dense + k) + load(mixed + k));
   }
 
   // Nobody reads the queries of rows before this one.
