@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -70,10 +71,14 @@ def test_sampled_text_does_not_depend_on_a_drafter_of_point_masses(model: Model)
     assert [o.text for o in speculative] == [o.text for o in plain] == [o.text for o in coupled]
 
 
-def test_greedy_text_is_that_of_transformers(model: Model) -> None:
+def test_greedy_text_is_that_of_transformers(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    import gguf
     import torch
     from transformers import AutoModelForCausalLM
 
+    # transformers reads the file twice, and makes the map of names for each of its modules.
+    for slow in ("GGUFReader", "get_tensor_name_map"):
+        monkeypatch.setattr(gguf, slow, cache(getattr(gguf, slow)))
     path = model.checkpoint.path
     reference = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     llm = LLM(model, drafter="suffix")

@@ -35,7 +35,14 @@ KINDS = {
     "gated delta rule": "qwen3_next",
 }
 """Some have experts, too."""
-NATIVE = {"short convolution, native": "lfm2_moe", "keys of earlier layers, native": "gemma4_text"}
+NATIVE = {
+    "short convolution, native": "lfm2_moe",
+    "Mamba, native": "jamba",
+    "Mamba-2, native": "nemotron_h",
+    "attention beside Mamba-2, native": "falcon_h1",
+    "gated delta rule, native": "qwen3_next",
+    "keys of earlier layers, native": "gemma4_text",
+}
 """Those of layers that differ from each other, with heads as wide as the native pass needs."""
 DRAFTERS = ("suffix", "early-exit", "draft-model", "auto")
 PROMPTS = [[5 + length, *range(10, 10 + length)] for length in (26, 25, 2, 33)]

@@ -21,7 +21,7 @@ from tiny_models import make_model
 
 KINDS = ("lfm2", "jamba", "granitemoehybrid-h", "qwen3_next")
 """One for each kind of state; the heads of all of them are too small for the native pass."""
-NATIVE = ("lfm2",)
+NATIVE = ("lfm2", "granitemoehybrid-h", "qwen3_next")
 """Those that it has, with wider heads."""
 PROMPTS = [list(range(10, 10 + length)) for length in (3, 37, 70)] + [[7, 8, 9] * 5, [7, 8, 9] * 5]
 GREEDY = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
@@ -39,7 +39,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 def directory(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     family, _, native = kind.partition(", ")
     path: Path = tmp_path_factory.mktemp(family)
-    make_model(family, **(widened(MORE_FAMILIES[family][1]) if native else {})).save_pretrained(path)
+    wide = widened(MORE_FAMILIES[family][1]) if native else {}
+    make_model(family, **wide | {"max_position_embeddings": 512}).save_pretrained(path)
     write_tokenizer(path)
     return path
 
@@ -69,6 +70,22 @@ def test_chunks_and_company_change_nothing(model: Model, plain: list[list[int]])
     for settings in ({"max_rows": 19}, {"max_batch_size": 2, "max_rows": 33}):
         with LLM(model, "suffix", max_context=128, **settings) as llm:
             assert ids(llm) == plain, settings
+
+
+def test_long_prompts_and_prefixes_change_nothing(model: Model) -> None:
+    """Prompts in pieces: read at once, in several passes beside others, and from a prefix that is there already."""
+    text = torch.randint(3, 250, (420,), generator=torch.Generator().manual_seed(1)).tolist()
+    prompts = [text[:260], [*text[:300], 9, 8, 7], text[:290] + text[:100], text[100:150]]
+    found = []
+    for settings in ({}, {"max_rows": 100}, {"prefix_caching": True, "cache_tokens": 2048, "max_batch_size": 1}):
+        with LLM(model, "suffix", max_context=512, **settings) as llm:
+            outputs = llm.generate(prompts, GREEDY)
+            found.append([list(sample.token_ids) for output in outputs for sample in output.outputs])
+            llm.engine.check()
+            cached = [output.stats.cached_tokens for output in outputs]
+    assert found[1] == found[0]
+    assert found[2] == found[0]
+    assert cached[1] >= 256
 
 
 def test_draws_do_not_depend_on_who_guesses(model: Model) -> None:

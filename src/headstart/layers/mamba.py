@@ -1,7 +1,9 @@
 """Mamba in PyTorch, row by row (Gu and Dao 2023, "Mamba: Linear-time sequence modeling with selective state spaces",
 algorithm 2).
 
-Every channel has a state of its own, whose parts decay each at its own rate, by a step that the row chooses.
+Every channel has a state of its own, whose parts decay each at its own rate, by a step that the row chooses. So no
+matrix product stands for a piece's rows. Scanned, what needs no state is computed for all of them at once, and one
+operation a row is left: an accelerator waits for fewer of them, while a processor would wait for memory.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from headstart.layers.convolution import ConvolutionParts, convolve
 from headstart.layers.layer import Operation
-from headstart.layers.recurrence import LookBack, Recur
+from headstart.layers.recurrence import PIECE, LookBack, Pieces, Recur, ScanStep
 from headstart.models.state_config import MambaConfig
 
 
@@ -51,12 +53,26 @@ def run_mamba(config: MambaConfig, parts: MambaParts, x: Tensor, look_back: Look
     low_step, where_to, from_where = selected
     step = F.softplus(parts.step(low_step.to(x.dtype)).float() + parts.step_bias)
     scaled = (step * written)[..., None]
-    step, where_to, from_where = step[..., None], where_to[:, None], from_where[..., None]
+    where_to, from_where = where_to[:, None], from_where[..., None]
 
     def advance(states: Tensor, these: Tensor | slice) -> tuple[Tensor, Tensor]:
         # Decays of all rows at once would take the room of as many states.
-        after = torch.addcmul(states * torch.exp(step[these] * parts.decay), scaled[these], where_to[these])
+        decay = torch.exp(step[these][..., None] * parts.decay)
+        after = torch.addcmul(scaled[these] * where_to[these], decay, states)
         return after, torch.matmul(after, from_where[these])[..., 0]
 
-    given = recur(advance) + written * parts.skip
+    def scan(pieces: Pieces) -> ScanStep:
+        steps, values = pieces.cut_real(step)[..., None], pieces.cut(written)[..., None]
+        places, readings = pieces.cut(where_to), pieces.cut(from_where)
+
+        def advance_pieces(states: Tensor, these: slice) -> tuple[Tensor, Tensor]:
+            decays = torch.exp(steps[these] * parts.decay)
+            after = (steps[these] * values[these]) * places[these]
+            for row in range(PIECE):
+                states = after[:, row].addcmul_(decays[:, row], states)
+            return states, torch.matmul(after, readings[these])[..., 0]
+
+        return advance_pieces
+
+    given = recur(advance, None if x.device.type == "cpu" else scan) + written * parts.skip
     return parts.output((given * F.silu(gate.float())).to(x.dtype))

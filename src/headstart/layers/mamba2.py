@@ -1,7 +1,7 @@
-"""Mamba-2 in PyTorch, row by row (Dao and Gu 2024, "Transformers are SSMs", section 7).
+"""Mamba-2 in PyTorch, row by row and scanned (Dao and Gu 2024, "Transformers are SSMs", sections 6 and 7).
 
-A head's state decays by a step that the row chooses, takes up what the row writes, and is read. Rows are computed one
-after the other, so that nothing depends on how a text is cut into chunks.
+A head's state decays by a step that the row chooses, takes up what the row writes, and is read. Scanned, a piece's rows
+see each other as those of attention do, weighed by what the decays have left, and the state before the piece.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headstart.layers.convolution import ConvolutionParts, convolve
-from headstart.layers.recurrence import LookBack, Recur
+from headstart.layers.recurrence import LookBack, Pieces, Recur, ScanStep, decays_between
 from headstart.models.state_config import Mamba2Config
 
 
@@ -39,18 +39,25 @@ def run_mamba2(config: Mamba2Config, parts: Mamba2Parts, x: Tensor, look_back: L
     mixed = F.silu(convolve(look_back(read), parts.kernel, parts.kernel_bias))
     written, where_to, from_where = torch.split(mixed, [config.inner, groups * size, groups * size], dim=-1)
     step = F.softplus(step.float() + parts.step_bias).clamp(config.least_step, config.most_step)
-    decay = torch.exp(-step * parts.log_decay.exp()).view(rows, groups, -1, 1, 1)
+    rate = parts.log_decay.exp()
+    decay = torch.exp(-step * rate).view(rows, groups, -1, 1, 1)
     written = written.view(rows, groups, -1, config.head_dim)
     scaled = (written * step.view(rows, groups, -1, 1))[..., None]
-    where_to = where_to.view(rows, groups, 1, 1, size)
-    from_where = from_where.view(rows, groups, 1, size, 1)
+    where_to = where_to.view(rows, groups, size)
+    from_where = from_where.view(rows, groups, size)
 
     def advance(states: Tensor, these: Tensor | slice) -> tuple[Tensor, Tensor]:
         by_group = states.view(len(states), groups, -1, config.head_dim, size)
-        after = torch.addcmul(by_group * decay[these], scaled[these], where_to[these])
-        return after.view(states.shape), torch.matmul(after, from_where[these])[..., 0]
+        after = torch.addcmul(by_group * decay[these], scaled[these], where_to[these][:, :, None, None])
+        return after.view(states.shape), torch.matmul(after, from_where[these][:, :, None, :, None])[..., 0]
 
-    given = recur(advance) + written * parts.skip.view(groups, -1, 1)
+    def scan(pieces: Pieces) -> ScanStep:
+        steps = pieces.cut_real(step)
+        values = pieces.cut(written) * steps.view(*steps.shape[:2], groups, -1, 1)
+        by_group = (pieces.cut(each).transpose(1, 2) for each in (where_to, from_where))
+        return _scan(values, -(steps * rate), *by_group)
+
+    given = recur(advance, scan) + written * parts.skip.view(groups, -1, 1)
     given = given.reshape(rows, config.inner)
     if config.norm == "before_gate":
         given = _normed(config, parts, given)
@@ -58,6 +65,30 @@ def run_mamba2(config: Mamba2Config, parts: Mamba2Parts, x: Tensor, look_back: L
     if config.norm == "after_gate":
         given = _normed(config, parts, given)
     return parts.output(given.to(x.dtype))
+
+
+def _scan(values: Tensor, log_decay: Tensor, where_to: Tensor, from_where: Tensor) -> ScanStep:
+    """Of pieces: values [piece, PIECE, group, head, head_dim], decays [piece, PIECE, head], and
+    [piece, group, PIECE, state_size]."""
+    pieces, rows, groups, heads, head_dim = values.shape
+    values = values.permute(0, 2, 3, 1, 4)
+    decayed, between = decays_between(log_decay.transpose(1, 2).reshape(pieces, groups, heads, rows))
+    weights = torch.matmul(from_where, where_to.mT)[:, :, None] * between
+    given = torch.matmul(weights, values)
+    left = values * between[..., -1, :, None]
+    taken = torch.matmul(left.mT.reshape(pieces, groups, heads * head_dim, rows), where_to)
+    taken = taken.view(pieces, groups * heads, head_dim, -1)
+    decayed = decayed[..., None]
+    kept = decayed[..., -1:, :].reshape(pieces, groups * heads, 1, 1)
+
+    def advance(states: Tensor, these: slice) -> tuple[Tensor, Tensor]:
+        by_group = states.view(len(states), groups, heads * head_dim, -1)
+        read = torch.matmul(from_where[these], by_group.mT)
+        read = read.view(len(states), groups, rows, heads, head_dim).transpose(2, 3)
+        out = torch.addcmul(given[these], decayed[these], read)
+        return torch.addcmul(taken[these], states, kept[these]), out.permute(0, 3, 1, 2, 4)
+
+    return advance
 
 
 def _normed(config: Mamba2Config, parts: Mamba2Parts, given: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from headstart.models.gguf_split import SplitGguf
 from headstart.models.lora import with_adapter
 from headstart.models.metadata_tensors import with_metadata_tensors
 from headstart.models.pickled_files import PickledFiles, has_pickled_files
-from headstart.models.quantised.opening import dequantised
+from headstart.models.quantised.opening import SETTINGS_FILES, dequantised
 from headstart.models.safetensors_files import SafetensorsFiles, has_safetensors
 from headstart.models.stored import StoredTensor
 
@@ -47,6 +47,7 @@ _HUB_FILES = [
     "target_vocab.json",
     "*.py",  # run where that is asked for
     "adapter_config.json",  # to be refused
+    *SETTINGS_FILES,
 ]
 _OVERRIDDEN = (
     "eos_token_id",
@@ -212,7 +213,7 @@ def _open_directory(name: str, directory: Path, lora: str | Path | None) -> Chec
         config |= {key: generation[key] for key in _OVERRIDDEN if generation.get(key) is not None}
     pickled = has_pickled_files(directory) and not has_safetensors(directory)
     weights: OpenWeights = PickledFiles(directory) if pickled else SafetensorsFiles(directory)
-    return Checkpoint("hf", name, directory, config, dequantised(weights, config, str(directory)))
+    return Checkpoint("hf", name, directory, config, dequantised(weights, config, directory))
 
 
 def _adapter(path: Path, mend: str) -> CheckpointError:

@@ -12,21 +12,20 @@ import itertools
 import math
 import mmap
 import struct
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from headstart.errors import CheckpointError
 from headstart.models.files import FileStamp, require_file
+from headstart.models.gguf_types import GgufType, gguf_types
 from headstart.models.stored import StoredTensor, digest_of
 from headstart.models.stored_rows import PLAIN, values_of
-
-if TYPE_CHECKING:
-    from gguf import GGMLQuantizationType
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -49,7 +48,7 @@ class GgufTensor:
 
     shape: tuple[int, ...]
     """In torch order (the file counts axes the other way round)."""
-    type: GGMLQuantizationType
+    type: GgufType
     offset: int
     """First byte, from the start of the file."""
     nbytes: int
@@ -167,9 +166,13 @@ class _Header:
         records = [self._tensor_record() for _ in range(count)]
         data_start = -(-self._position // alignment) * alignment
         tensors: dict[str, GgufTensor] = {}
-        for name, shape, kind, offset, nbytes in records:
+        ends = sorted({offset for *_, offset in records})
+        ends.append(len(self._data) - data_start)
+        for name, shape, kinds, offset in records:
             if name in tensors:
                 raise self._damaged(f"tensor {name!r:.60} occurs twice")
+            room = ends[bisect_right(ends, offset, hi=len(ends) - 1)] - offset
+            kind, nbytes = self._fitting(name, shape, kinds, room)
             if offset % alignment:
                 raise self._damaged(f"tensor {name!r:.60} has offset {offset}, which is not a multiple of {alignment}")
             if data_start + offset + nbytes > len(self._data):
@@ -180,9 +183,15 @@ class _Header:
         self._check_overlap(tensors)
         return tensors
 
-    def _tensor_record(self) -> tuple[str, tuple[int, ...], GGMLQuantizationType, int, int]:
-        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+    def _fitting(self, name: str, shape: tuple[int, ...], kinds: Sequence[GgufType], room: int) -> tuple[GgufType, int]:
+        """What a type's number means, the first that fits into the room; and the bytes that it comes to."""
+        possible = [kind for kind in kinds if 0 not in shape and shape[-1] % kind.block == 0]
+        if not possible:
+            raise self._damaged(f"tensor {name!r:.60} of type {kinds[0].name} has the impossible shape {list(shape)}")
+        sizes = [(kind, math.prod(shape) // kind.block * kind.nbytes) for kind in possible]
+        return next((each for each in sizes if each[1] <= room), sizes[0])
 
+    def _tensor_record(self) -> tuple[str, tuple[int, ...], tuple[GgufType, ...], int]:
         name = self._string()
         # llama.cpp leaves the ending out where Falcon-H1's files have it so.
         name = f"{name}.weight" if name.endswith(".ffn_norm") else name
@@ -192,14 +201,10 @@ class _Header:
         shape = self._unpack(f"{dimensions}Q")[::-1]
         raw_type = self._scalar("I")
         offset = self._scalar("Q")
-        try:
-            kind = GGMLQuantizationType(raw_type)
-        except ValueError as error:
-            raise self._damaged(f"tensor {name!r:.60} has the unknown type number {raw_type}") from error
-        block_size, block_bytes = GGML_QUANT_SIZES[kind]
-        if 0 in shape or shape[-1] % block_size:
-            raise self._damaged(f"tensor {name!r:.60} of type {kind.name} has the impossible shape {list(shape)}")
-        return name, shape, kind, offset, math.prod(shape) // block_size * block_bytes
+        kinds = gguf_types(raw_type)
+        if not kinds:
+            raise self._damaged(f"tensor {name!r:.60} has the unknown type number {raw_type}")
+        return name, shape, kinds, offset
 
     def _check_overlap(self, tensors: Mapping[str, GgufTensor]) -> None:
         ordered = sorted(tensors.items(), key=lambda item: item[1].offset)

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headstart.models.gguf_types import dequantised
 from headstart.models.stored import FileMatrix, Matrix, StoredTensor
 
 PLAIN = {
@@ -40,13 +41,10 @@ def values_of(data: NDArray[np.uint8], kind: str, shape: tuple[int, ...]) -> Ten
     dtype = PLAIN.get(kind)
     if dtype is not None:
         return torch.from_numpy(data.reshape(-1).copy()).view(dtype).reshape(shape)
-    from gguf.constants import GGMLQuantizationType
-    from gguf.quants import dequantize
-
     rows = data.reshape(_wide_rows(shape), -1)
     # A damaged block may hold an infinite scale; that is for the loader to judge, not worth a warning here.
     with np.errstate(all="ignore"):
-        values = dequantize(rows, GGMLQuantizationType[kind])
+        values = dequantised(rows, kind)
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).reshape(shape)
 
 

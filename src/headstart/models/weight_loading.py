@@ -147,10 +147,19 @@ def _checked(
         # Files may hold a copy of a tied head.
         known = name in expected or name == f"{layout.head}.weight" or (of_one and name == layout.rope_factors)
         bare = name.removeprefix(prefix)
-        return not (known or carries_nothing.fullmatch(bare) or (layout.beyond and _is_beyond(bare, config)))
+        known = known or bool(carries_nothing.fullmatch(bare)) or (layout.beyond and _is_beyond(bare, config))
+        return not (known or _adds_nothing(source, name, expected))
 
     check_names(config, shapes, expected, [name for name in shapes if is_surplus(name)])
     return Assembly(config, layout, prefix, dtype, read, source, embedding), has_factors
+
+
+def _adds_nothing(source: TensorSource, name: str, expected: Mapping[str, Shape]) -> bool:
+    """Whether it is a bias of zeros of a quantised matrix: AutoGPTQ gives one to each."""
+    matrix = f"{name.removesuffix('.bias')}.weight"
+    if not name.endswith(".bias") or matrix not in expected or matrix not in source.shapes():
+        return False
+    return source.stored(matrix).in_blocks and not source.read(name).any()
 
 
 def _unread(config: ModelConfig, layout: TensorLayout) -> Iterator[str]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from headstart.backends.native import toolchain
 from headstart.backends.native.formats import MATRICES, blocks_forms, experts_of, linears_of
 from headstart.backends.native.isa import InstructionSet
-from headstart.backends.native.packing import NORMS, norms_of
+from headstart.backends.native.packing import CONSTANTS, NORMS, constants_of, norms_of
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.shapes import layers_of, shape_of
 from headstart.models.config import ModelConfig
@@ -94,12 +94,14 @@ def write_model(path: Path, config: ModelConfig, weights: DecoderWeights, precis
         _array(to, np.frombuffer(bytes(shape_of(config, precision, 1)), np.uint8))
         _array(to, np.frombuffer(b"".join(map(bytes, layers_of(config))), np.uint8))
         _array(to, blocks_forms(weights, precision == "blocks"))
-        _numbers(to, len(NORMS), MATRICES)
+        _numbers(to, len(NORMS), MATRICES, len(CONSTANTS))
         for parts in weights.layers:
             for norm in norms_of(parts):
                 _norm(to, norm, config.norm_offset)
             for linear in linears_of(parts):
                 _linear(to, linear)
+            for constant in constants_of(parts):
+                _tensor(to, None if constant is None else constant.float())
             _experts(to, parts.channel if isinstance(parts.channel, ExpertsWeights) else None)
             for expert in experts_of(parts):
                 _linear(to, expert.up)

@@ -20,7 +20,7 @@ from headstart.backends.native.packing import Packer
 from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
-from headstart.models.state_weights import ConvolutionWeights
+from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
 from headstart.models.weights import (
     AttentionWeights,
     ChannelWeights,
@@ -33,6 +33,7 @@ from headstart.models.weights import (
     MixerWeights,
     MlpAndExpertsWeights,
     MlpWeights,
+    TwoMixersWeights,
 )
 from headstart.passes import KVStorage, PassBatch
 from headstart.processor import architecture
@@ -82,20 +83,22 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
     def mlp(size: int, bias: bool, gated: bool = True) -> MlpWeights:
         return MlpWeights(linear(size * (2 if gated else 1), hidden, bias), linear(hidden, size, bias))
 
-    def channel(layer: LayerConfig) -> ChannelWeights:
+    def channel(layer: LayerConfig) -> ChannelWeights | None:
         if layer.channel == "mlp+experts":
             dense, mixture = channel(replace(layer, channel="mlp")), channel(replace(layer, channel="experts"))
             assert isinstance(dense, MlpWeights)
             assert isinstance(mixture, ExpertsWeights)
             return MlpAndExpertsWeights(dense, mixture, *(norm(hidden) for _ in range(4)))
         experts = config.experts
+        if layer.channel == "none":
+            return None
         if layer.channel == "mlp" or experts is None:
             return mlp(layer.mlp_size or config.mlp_size, config.mlp_bias, config.gated_mlp)
         return ExpertsWeights(
             router=linear(experts.count, hidden, experts.router_bias, scale=2.0),
-            experts=tuple(mlp(experts.size, experts.bias) for _ in range(experts.count)),
+            experts=tuple(mlp(experts.size, experts.bias, experts.gated) for _ in range(experts.count)),
             correction=normal(experts.count, scale=0.2) if experts.correction else None,
-            shared=mlp(experts.shared_size, config.mlp_bias) if experts.shared_size else None,
+            shared=mlp(experts.shared_size, config.mlp_bias, config.gated_mlp) if experts.shared_size else None,
             shared_gate=linear(1, hidden) if experts.shared_gate else None,
             router_norm=norm(hidden) if experts.router_norm else None,
             own_scales=0.5 + normal(experts.count).abs() if experts.own_scales else None,
@@ -144,18 +147,67 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             output=linear(hidden, hidden),
         )
 
-    mixers: dict[str, Callable[[], MixerWeights]] = {
+    def mamba() -> MambaWeights:
+        of = config.mamba
+        assert of is not None
+        sizes = (of.step_rank, of.state_size, of.state_size)
+        return MambaWeights(
+            input=linear(2 * of.inner, hidden, of.bias),
+            kernel=normal(of.inner, of.length, scale=0.7),
+            kernel_bias=normal(of.inner, scale=0.3) if of.kernel_bias else None,
+            selection=linear(sum(sizes), of.inner),
+            step=linear(of.inner, of.step_rank),
+            step_bias=normal(of.inner) - 2,
+            log_decay=normal(of.inner, of.state_size),
+            skip=normal(of.inner),
+            norms=None if of.norms == "none" else tuple(NormWeights(1 + normal(size, scale=0.2)) for size in sizes),  # type: ignore[arg-type]
+            output=linear(hidden, of.inner, of.bias),
+        )
+
+    def mamba2() -> Mamba2Weights:
+        of = config.mamba2
+        assert of is not None
+        return Mamba2Weights(
+            input=linear(of.inner + of.convolved + of.heads, hidden, of.bias),
+            kernel=normal(of.convolved, of.length, scale=0.7),
+            kernel_bias=normal(of.convolved, scale=0.3) if of.kernel_bias else None,
+            step_bias=normal(of.heads) - 2,
+            log_decay=normal(of.heads),
+            skip=normal(of.heads),
+            norm=None if of.norm == "none" else NormWeights(1 + normal(of.inner, scale=0.2)),
+            output=linear(hidden, of.inner, of.bias),
+        )
+
+    def delta() -> DeltaWeights:
+        of = config.delta
+        assert of is not None
+        return DeltaWeights(
+            input=linear(of.convolved + of.values, hidden),
+            rates=linear(2 * of.value_heads, hidden),
+            kernel=normal(of.convolved, of.length, scale=0.7),
+            step_bias=normal(of.value_heads),
+            log_decay=normal(of.value_heads),
+            norm=NormWeights(1 + normal(of.value_dim, scale=0.2)),
+            output=linear(hidden, of.values),
+        )
+
+    mixers: dict[str, Callable[[], MixerWeights | None]] = {
         "latent": latent,
         "convolution": convolution,
+        "mamba": mamba,
+        "mamba2": mamba2,
+        "attention+mamba2": lambda: TwoMixersWeights(attention(LayerConfig()), mamba2()),
+        "none": lambda: None,
+        "delta": delta,
     }
     hidden = config.hidden_size
     heads_width = config.num_heads * config.head_dim
     layers = tuple(
         LayerWeights(
-            attention_norm=norm(hidden) if config.pre_norms else None,
+            attention_norm=norm(hidden) if config.pre_norms and layer.mixer != "none" else None,
             mixer=attention(layer) if layer.mixer == "attention" else mixers[layer.mixer](),
             mlp_norm=norm(hidden)
-            if config.pre_norms and not config.shared_norm and layer.channel != "mlp+experts"
+            if config.pre_norms and not config.shared_norm and layer.channel not in ("none", "mlp+experts")
             else None,
             channel=channel(layer),
             attention_post_norm=norm(hidden) if config.post_norms else None,

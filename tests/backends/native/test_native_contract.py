@@ -21,12 +21,22 @@ from headstart.backends.native import (
     storage,
     stretch,
 )
-from headstart.backends.native.formats import CROSS_LINEARS, GATE_LINEARS, INPUT_LINEARS, LATENT_LINEARS, LINEARS
+from headstart.backends.native.formats import (
+    CROSS_LINEARS,
+    DELTA_LINEARS,
+    GATE_LINEARS,
+    INPUT_LINEARS,
+    LATENT_LINEARS,
+    LINEARS,
+    MAMBA_LINEARS,
+    TWO_MIXERS_LINEARS,
+)
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.native.toolchain import SOURCES
 from headstart.draft_tree import MAX_GRADES, ROOT
 from headstart.drafting.planning import guess_rates, learned_acceptance, merged
 from headstart.models.config import Channel, ExpertScore, GroupScore, Mixer, NormKind
+from headstart.models.state_config import StateNorm
 from headstart.stretch import MOST_GUESSERS
 
 _NUMBERS = {
@@ -188,7 +198,10 @@ def test_enumerations_are_in_the_same_order() -> None:
     assert linears("LatentLinearIndex") == list(LATENT_LINEARS)
     assert linears("GateLinearIndex") == list(GATE_LINEARS)
     assert linears("InputLinearIndex") == list(INPUT_LINEARS)
-    for name, ours in (("Mixer", Mixer), ("Channel", Channel)):
+    assert linears("MambaLinearIndex") == list(MAMBA_LINEARS)
+    assert linears("TwoMixersLinearIndex") == list(TWO_MIXERS_LINEARS)
+    assert linears("DeltaLinearIndex") == list(DELTA_LINEARS)
+    for name, ours in (("Mixer", Mixer), ("Channel", Channel), ("StateNorm", StateNorm)):
         assert enumerators("pass/decoder.h", name) == [each.replace("+", "_") for each in get_args(ours)]
     assert [snake(each) for each in enumerators("pass/decoder.h", "NormIndex")] == [*packing.NORMS, "norms"]
     constants = [snake(each) for each in enumerators("pass/decoder.h", "ConstantIndex")]

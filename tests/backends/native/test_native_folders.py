@@ -55,7 +55,7 @@ def matrix_of(directory: Path, kind: str, outputs: int, inputs: int) -> tuple[Li
     """A module as a folder's, and the values that its reader gives."""
     tensors, settings = MAKERS[kind](Maker(inputs), outputs, inputs)
     save_file(named("m", tensors), directory / "model.safetensors")
-    weights = dequantised(SafetensorsFiles(directory), {"quantization_config": settings}, "here")
+    weights = dequantised(SafetensorsFiles(directory), {"quantization_config": settings}, directory)
     stored = weights.stored("m.weight")
     assert stored.type == kind
     part = MatrixPart("m", outputs, lambda: weights.read("m.weight"), stored)
@@ -220,6 +220,6 @@ def test_what_no_blocks_hold_is_computed_in_others(tmp_path: Path) -> None:
     mixed[0]["g_idx"] = mixed[0]["g_idx"].flip(0)
     for tensors, settings in (mixed, Maker(0).gptq(64, 128, 4, 16), Maker(0).gptq(64, 128, 2, 32)):
         save_file(named("m", tensors), tmp_path / "model.safetensors")
-        stored = dequantised(SafetensorsFiles(tmp_path), {"quantization_config": settings}, "here").stored("m.weight")
+        stored = dequantised(SafetensorsFiles(tmp_path), {"quantization_config": settings}, tmp_path).stored("m.weight")
         assert stored.type == f"INT{settings['bits']}"
         assert stored.make is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -29,15 +30,48 @@ from torch import Tensor
 from headstart.backends.native.backend import NativeBackend, supports
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
-from headstart.models.config import LayerConfig, ModelConfig
-from headstart.models.state_config import ConvolutionConfig
+from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, RopeConfig
+from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config, MambaConfig
 from headstart.passes import FINAL_TAP, PassBatch
 from headstart.runner import ModelRunner, Span, cache_bytes_per_token, state_bytes
 
 CONVOLVING = LayerConfig(rope=None, mixer="convolution")
+DELTA = LayerConfig(rope=None, mixer="delta")
 KINDS = {
     "convolution": small_config(
         layers=(CONVOLVING, LayerConfig(), CONVOLVING), convolution=ConvolutionConfig(4, bias=True)
+    ),
+    "Mamba": small_config(
+        layers=(LayerConfig(mixer="mamba"), LayerConfig(), LayerConfig(mixer="mamba", channel="none")),
+        mamba=MambaConfig(112, 7, 20, 4, bias=True, norms="learnt"),
+    ),
+    "Mamba alone": small_config(
+        layers=(LayerConfig(mixer="mamba", channel="none"),) * 3, mamba=MambaConfig(80, 16, 6, 3, kernel_bias=False)
+    ),
+    "Mamba-2": small_config(
+        layers=(LayerConfig(mixer="mamba2"), LayerConfig(), LayerConfig(mixer="mamba2")),
+        mamba2=Mamba2Config(6, 40, 24, 3, 4),
+    ),
+    "Mamba-2, of odd sizes and cut steps": small_config(
+        layers=(LayerConfig(mixer="mamba2", channel="none"), LayerConfig(mixer="none")) * 2,
+        mamba2=Mamba2Config(
+            4, 12, 7, 1, 3, kernel_bias=False, bias=True, least_step=0.2, most_step=0.9, norm="before_gate"
+        ),
+    ),
+    "attention beside Mamba-2": small_config(
+        layers=(LayerConfig(mixer="attention+mamba2"),) * 3, mamba2=Mamba2Config(8, 16, 16, 2, 4, norm="none")
+    ),
+    "delta rule": small_config(
+        layers=(DELTA, LayerConfig(), DELTA),
+        delta=DeltaConfig(2, 6, 32, 64, 4),
+        attention_gate=True,
+        qk_norm=HeadNorms(),
+        ropes=(RopeConfig(theta=1000.0, dim=8),),
+    ),
+    "tiled delta rule": small_config(
+        layers=(DELTA, LayerConfig(), replace(DELTA, channel="experts")),
+        delta=DeltaConfig(3, 18, 64, 32, 3, 1e-3, tiled=True),
+        experts=ExpertsConfig(9, 3, 40, shared_size=72, shared_gate=True, normalised=True),
     ),
 }
 TREE = [-1, 0, 1, 2, 0, 4, 5, 4]
@@ -83,8 +117,18 @@ def test_logits_and_taps_are_those_of_pytorch(config: ModelConfig, isa: str) -> 
 
 @each_isa
 @each_precision
+def test_bits_depend_on_the_path_alone(precision: Precision, isa: str) -> None:
+    check_bits(KINDS["convolution"], precision, isa)
+
+
+@needs_native
+@pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])
 @each_kind
-def test_bits_depend_on_the_path_alone(config: ModelConfig, precision: Precision, isa: str) -> None:
+def test_so_they_do_in_every_kind(config: ModelConfig, precision: Precision) -> None:
+    check_bits(config, precision, FASTEST)
+
+
+def check_bits(config: ModelConfig, precision: Precision, isa: str) -> None:
     """Chunked or not, beside others' rows, in trees and along their paths, with one thread or two."""
     tokens, others, nodes = random_tokens(24), random_tokens(17, seed=1), random_tokens(len(TREE), seed=2)
     said = []
@@ -171,8 +215,28 @@ def test_instruction_sets_of_one_arithmetic_agree(config: ModelConfig) -> None:
 def test_keys_take_room_only_where_layers_attend(config: ModelConfig) -> None:
     backend = native(config, "bf16", FASTEST)
     attending = sum(layer.attends for layer in config.layers)
-    assert cache_bytes_per_token(backend) == attending * 2 * config.num_kv_heads * config.head_dim * 2
-    assert state_bytes(backend) == 2 * 3 * config.hidden_size * 4
+    assert cache_bytes_per_token(backend) == max(1, attending * 2 * config.num_kv_heads * config.head_dim * 2)
+    assert state_bytes(backend) == 4 * sum(map(partial(floats_of_state, config), config.layers))
+
+
+def floats_of_state(config: ModelConfig, layer: LayerConfig) -> int:
+    """What a layer keeps, filled up to whole vectors and bands."""
+    if layer.mixer == "convolution":
+        assert config.convolution is not None
+        return (config.convolution.length - 1) * config.hidden_size
+    if not layer.keeps_state:
+        return 0
+    if layer.mixer == "mamba":
+        assert config.mamba is not None
+        return (config.mamba.length - 1 + config.mamba.state_size) * config.mamba.inner
+    if layer.mixer == "delta":
+        assert config.delta is not None
+        delta = config.delta
+        return (delta.length - 1) * delta.convolved + delta.value_heads * delta.key_dim * delta.value_dim
+    of = config.mamba2
+    assert of is not None
+    rows = (of.length - 1) * (-(-of.convolved // 16) * 16)
+    return rows + of.heads * (-(-of.head_dim // 32) * 32) * of.state_size
 
 
 @needs_native
@@ -196,5 +260,11 @@ def test_sizes_that_do_not_fit_are_named() -> None:
     config = KINDS["convolution"]
     assert supports(config) is None
     assert supports(replace(config, hidden_size=104)) == "a convolution of 104 channels, no multiple of 16"
+    for delta, why in (
+        (DeltaConfig(2, 4, 48, 64, 4), "heads of the delta rule of 48 numbers, no multiple of 32"),
+        (DeltaConfig(2, 4, 32, 80, 4), "heads of the delta rule of 80 numbers, no multiple of 32"),
+        (DeltaConfig(2, 4, 32, 64, 17), "convolutions see 17 rows, more than 16"),
+    ):
+        assert supports(replace(KINDS["delta rule"], delta=delta)) == why
     long = replace(config, convolution=ConvolutionConfig(17))
     assert supports(long) == "convolutions see 17 rows, more than 16"

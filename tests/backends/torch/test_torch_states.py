@@ -93,18 +93,50 @@ def test_chunks_trees_and_forks_in_a_ragged_batch(kind: str, place: str) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_does_not_depend_on_how_a_text_is_cut(kind: str) -> None:
-    """Nor on who else is in the pass: the same arithmetic, up to that of PyTorch's products."""
-    made, text = runner(load(kind)[1]), some_tokens(40, seed=3)
-    found = []
-    for i, cuts in enumerate(([40], [1] * 40, [17, 3, 20])):
-        made.cache.add(i)
-        first, chunks = 0, []
-        for count in cuts:
-            chunks.append(read(made, i, text[first : first + count]))
-            first += count
-        found.append(torch.cat(chunks))
-    assert (found[1] - found[0]).abs().max() <= 1e-5
-    assert (found[2] - found[0]).abs().max() <= 1e-5
+    """The same arithmetic, up to that of PyTorch's products: where passes end with blocks, and row by row anywhere."""
+    made, text = runner(load(kind)[1]), some_tokens(107, seed=3)
+    for groups in (([107], [32, 75], [64, 32, 11]), ([7] * 15 + [2], [1] * 107, [5, 2, 4] * 9 + [6, 2])):
+        found = []
+        for i, cuts in enumerate(groups):
+            made.cache.add(i)
+            ends = np.cumsum(cuts)
+            found.append(
+                torch.cat([read(made, i, text[end - count : end]) for count, end in zip(cuts, ends, strict=True)])
+            )
+            made.cache.remove(i)
+        for other in found[1:]:
+            assert (other - found[0]).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("kind", ["jamba", "bamba", "qwen3_next"])
+@pytest.mark.parametrize("place", PLACES)
+def test_long_chunks_in_company(kind: str, place: str) -> None:
+    """Pieces beside single rows and a tree, begun anywhere; what is kept within them goes on."""
+    model, _ = load(kind)
+    with on(place) as device:
+        made = runner(load(kind, device)[1])
+        texts = {i: some_tokens(length, seed=i) for i, length in enumerate((5, 70, 33, 1))}
+        for i, text in texts.items():
+            made.cache.add(i)
+            read(made, i, text)
+        more = {i: some_tokens(length, seed=20 + i) for i, length in enumerate((90, 40, 8))}
+        tree = some_tokens(len(TREE), seed=30)
+        with made.cache.reserve({**{i: len(chunk) for i, chunk in more.items()}, 3: len(TREE)}, final=more):
+            outputs = made.forward([*(Span.chain(i, chunk) for i, chunk in more.items()), tree_span(3, tree)])
+            for i, chunk in more.items():
+                expected = reference_logits(model, texts[i] + chunk)[len(texts[i]) :]
+                assert (outputs[i].logits.cpu() - expected).abs().max() <= TOLERANCE
+                made.cache.commit(i, range(len(chunk)))
+                texts[i] += chunk
+            path = path_to(TREE, 7)
+            expected = reference_logits(model, texts[3] + [tree[row] for row in path])[1:]
+            assert (outputs[3].logits.cpu()[path] - expected).abs().max() <= TOLERANCE
+            made.cache.commit(3, path)
+            texts[3] += [tree[row] for row in path]
+        for i, text in texts.items():
+            expected = reference_logits(model, [*text, 5])[-1]
+            assert (read(made, i, [5])[-1] - expected).abs().max() <= TOLERANCE
+        made.cache.check()
 
 
 def test_a_pass_over_cached_tokens_must_name_their_states() -> None:

@@ -40,6 +40,29 @@ PARAMS = [
 ]
 
 
+@pytest.mark.model
+@pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+def test_prompts_asked_again_are_guessed_alike() -> None:
+    """The native pass is exact: with the prefix found in the cache, alone or in a batch, every guess is as before.
+
+    The first test here: in the fixture below all of PyTorch's operations are simulated, until the last one ends."""
+    llm = LLM("smollm2", "eagle3", prefix_caching=True, max_context=256, max_batch_size=3)
+    texts = ["List the planets of the solar system. ", "Why is the sky blue at noon and red at dusk? ", "One, two, "]
+    prompts = [text * (36 // len(text.split())) for text in texts]
+    params, wishes = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True), SpeculationParams(tree_nodes=8)
+    first = [llm.generate([prompt], params, speculation=wishes)[0].outputs[0] for prompt in prompts]
+    assert all(output.stats.cached_tokens == 0 for output in first)
+    for again in (llm.generate(prompts, params, speculation=wishes), llm.generate(prompts, params, speculation=wishes)):
+        assert all(output.outputs[0].stats.cached_tokens > 0 for output in again)
+        assert [output.outputs[0].token_ids for output in again] == [output.token_ids for output in first]
+        assert [guesses(output.outputs[0]) for output in again] == [guesses(output) for output in first]
+    drafter = llm.engine.drafter
+    assert isinstance(drafter, Eagle3Drafter)
+    assert isinstance(drafter._pass, NativeEaglePass)
+    pages = drafter._pass._pages
+    assert len(pages._free) == pages.storage.num_blocks - len(drafter._prefixes) < pages.storage.num_blocks
+
+
 @pytest.fixture(scope="module", params=RECORDED_PLACES)
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     """On every device that is there, and on one that is simulated: heads are computed where their target is. There
@@ -138,24 +161,3 @@ def test_behind_a_cached_prefix(target: Model, name: str, tmp_path: Path) -> Non
 
 def guesses(output: Completion) -> tuple[int, int, int]:
     return output.stats.rounds, output.stats.drafted, output.stats.accepted
-
-
-@pytest.mark.model
-@pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
-def test_prompts_asked_again_are_guessed_alike() -> None:
-    """The native pass is exact: with the prefix found in the cache, alone or in a batch, every guess is as before."""
-    llm = LLM("smollm2", "eagle3", prefix_caching=True, max_context=256, max_batch_size=3)
-    texts = ["List the planets of the solar system. ", "Why is the sky blue at noon and red at dusk? ", "One, two, "]
-    prompts = [text * (36 // len(text.split())) for text in texts]
-    params, wishes = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True), SpeculationParams(tree_nodes=8)
-    first = [llm.generate([prompt], params, speculation=wishes)[0].outputs[0] for prompt in prompts]
-    assert all(output.stats.cached_tokens == 0 for output in first)
-    for again in (llm.generate(prompts, params, speculation=wishes), llm.generate(prompts, params, speculation=wishes)):
-        assert all(output.outputs[0].stats.cached_tokens > 0 for output in again)
-        assert [output.outputs[0].token_ids for output in again] == [output.token_ids for output in first]
-        assert [guesses(output.outputs[0]) for output in again] == [guesses(output) for output in first]
-    drafter = llm.engine.drafter
-    assert isinstance(drafter, Eagle3Drafter)
-    assert isinstance(drafter._pass, NativeEaglePass)
-    pages = drafter._pass._pages
-    assert len(pages._free) == pages.storage.num_blocks - len(drafter._prefixes) < pages.storage.num_blocks

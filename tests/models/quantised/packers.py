@@ -22,6 +22,8 @@ def words(levels: list[list[int]], bits: int, order: list[int] | None = None) ->
     """
     count = 32 // bits
     rows = []
+    if bits == 3:
+        return torch.tensor([three_bit_words(row) for row in levels], dtype=torch.int32)
     for row in levels:
         packed = []
         for start in range(0, len(row), count):
@@ -31,6 +33,19 @@ def words(levels: list[list[int]], bits: int, order: list[int] | None = None) ->
             packed.append(word - (1 << 32) if word >= 1 << 31 else word)
         rows.append(packed)
     return torch.tensor(rows, dtype=torch.int32)
+
+
+def three_bit_words(row: list[int]) -> list[int]:
+    """Three words for 32 levels, as AutoGPTQ fills them: the eleventh and the twenty-second lie in two."""
+    packed = []
+    for start in range(0, len(row), 32):
+        first, second, third = row[start : start + 11], row[start + 11 : start + 22], row[start + 22 : start + 32]
+        one = sum(level << 3 * place for place, level in enumerate(first[:10])) | (first[10] & 3) << 30
+        two = first[10] >> 2 | sum(level << 3 * place + 1 for place, level in enumerate(second[:10]))
+        two |= (second[10] & 1) << 31
+        three = second[10] >> 1 | sum(level << 3 * place + 2 for place, level in enumerate(third))
+        packed += [word - (1 << 32) if word >= 1 << 31 else word for word in (one, two, three)]
+    return packed
 
 
 def levels_of(generator: torch.Generator, rows: int, columns: int, bits: int) -> Tensor:
@@ -59,7 +74,7 @@ def gptq(
     of_group = torch.arange(inputs) // group
     if mixed:
         of_group = of_group[torch.randperm(inputs, generator=generator)]
-    stored = zeros - 1 if version == 1 else zeros
+    stored = (zeros - 1) % (1 << bits) if version == 1 else zeros
     tensors = {
         "qweight": words(levels.T.tolist(), bits).T,
         "qzeros": words(stored.tolist(), bits),
@@ -73,15 +88,15 @@ def gptq(
 
 
 def awq(
-    generator: torch.Generator, outputs: int, inputs: int, group: int, size: float = 1.0
+    generator: torch.Generator, outputs: int, inputs: int, group: int, bits: int = 4, size: float = 1.0
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Likewise."""
-    groups, order = inputs // group, [0, 2, 4, 6, 1, 3, 5, 7]
-    levels, zeros = levels_of(generator, inputs, outputs, 4), levels_of(generator, groups, outputs, 4)
+    groups, order = inputs // group, [0, 2, 4, 6, 1, 3, 5, 7] if bits == 4 else [0, 2, 1, 3]
+    levels, zeros = levels_of(generator, inputs, outputs, bits), levels_of(generator, groups, outputs, bits)
     scales = scales_of(generator, groups, outputs, size=size)
     tensors = {
-        "qweight": words(levels.tolist(), 4, order),
-        "qzeros": words(zeros.tolist(), 4, order),
+        "qweight": words(levels.tolist(), bits, order),
+        "qzeros": words(zeros.tolist(), bits, order),
         "scales": scales,
     }
     matrix = torch.empty(outputs, inputs)
@@ -114,7 +129,7 @@ def packed(
 def opened(directory: Path, tensors: dict[str, Tensor], **settings: Any) -> OpenWeights:
     """The tensors of a folder with this ``quantization_config``."""
     write(directory, tensors)
-    return dequantised(SafetensorsFiles(directory), {"quantization_config": settings}, str(directory))
+    return dequantised(SafetensorsFiles(directory), {"quantization_config": settings}, directory)
 
 
 def write(directory: Path, tensors: dict[str, Tensor], config: dict[str, Any] | None = None) -> Path:

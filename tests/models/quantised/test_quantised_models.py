@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from headstart import LLM, SamplingParams
 from headstart.backends.native.backend import NativeBackend
+from headstart.errors import CheckpointError
 from headstart.loading import load_model
 from headstart.reading import USUAL, Reading
 from headstart.runner import ModelRunner, Span
@@ -23,8 +24,9 @@ from tiny_checkpoint import write_tiny_model
 TOKENS = [65, 66, 67, 120, 99, 100]
 
 
-def quantised(directory: Path, method: str) -> tuple[Path, Path]:
-    """A tiny model whose layers are quantised, and the same with the values that they define."""
+def quantised(directory: Path, method: str, mixed: bool = False) -> tuple[Path, Path]:
+    """A tiny model whose layers are quantised, and the same with the values that they define. ``mixed``: in groups that
+    mix inputs, beside biases of zeros, as AutoGPTQ writes them."""
     plain, other = directory / "plain", directory / method
     for path in (plain, other):
         path.mkdir()
@@ -39,7 +41,9 @@ def quantised(directory: Path, method: str) -> tuple[Path, Path]:
         outputs, inputs = tensor.shape
         group = 16 if inputs % 32 else 32
         if method == "gptq":
-            parts, tensors[name] = gptq(generator, outputs, inputs, 4, group, size=0.2)
+            parts, tensors[name] = gptq(generator, outputs, inputs, 4, group, mixed, size=0.2)
+            if mixed:
+                parts["bias"] = torch.zeros(outputs, dtype=torch.float16)
         elif method == "awq":
             parts, tensors[name] = awq(generator, outputs, inputs, group, size=0.2)
         else:
@@ -71,10 +75,27 @@ def test_a_quantised_folder_is_the_model_with_its_values(tmp_path: Path, method:
         torch.testing.assert_close(logits_of(folder, reading=reading), wanted, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["gptq", "compressed-tensors"])
-def test_no_precision_that_is_chosen_by_itself_is_further_from_it_than_bf16(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize("backend", ["headstart", "transformers"])
+def test_groups_that_mix_inputs_are_read_exactly(tmp_path: Path, backend: Literal["headstart", "transformers"]) -> None:
+    folder, plain = quantised(tmp_path, "gptq", mixed=True)
+    assert torch.equal(logits_of(folder, reading=Reading(backend)), logits_of(plain, reading=Reading(backend)))
+
+
+def test_biases_that_add_something_are_not_left_out(tmp_path: Path) -> None:
+    folder, _ = quantised(tmp_path, "gptq", mixed=True)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.bias"][3] = 0.5
+    write(folder, tensors)
+    with pytest.raises(CheckpointError, match=r"has surplus model.layers.1.mlp.up_proj.bias \[48\];"):
+        load_model(folder, "fp32")
+
+
+@pytest.mark.parametrize(("method", "mixed"), [("gptq", False), ("gptq", True), ("compressed-tensors", False)])
+def test_no_precision_that_is_chosen_by_itself_is_further_from_it_than_bf16(
+    tmp_path: Path, method: str, mixed: bool
+) -> None:
     """And 4-bit groups are kept in 4 bits, where the native pass has blocks of them."""
-    folder, plain = quantised(tmp_path, method)
+    folder, plain = quantised(tmp_path, method, mixed)
     backend = load_model(folder).backend
     if not isinstance(backend, NativeBackend):
         pytest.skip("the native pass does not run here")

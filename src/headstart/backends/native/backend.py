@@ -23,15 +23,10 @@ from headstart.backends.native.stretch import NativeStretches
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
 from headstart.models.config import HeadNorms, LatentConfig, ModelConfig
+from headstart.models.state_config import DeltaConfig, Mamba2Config
 from headstart.models.stored import Matrix
 from headstart.passes import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
 
-_MISSING_MIXERS = {
-    "mamba": "Mamba's state spaces",
-    "mamba2": "Mamba-2's state spaces",
-    "attention+mamba2": "attention beside Mamba-2",
-    "delta": "the gated delta rule",
-}
 _MOST_LENGTH = 16
 """Rows that a convolution may see."""
 
@@ -42,9 +37,18 @@ def supports(config: ModelConfig) -> str | None:
         return f"PyTorch alone has {lacking}"
     if config.convolution is not None and (unfit := _unfit_convolution(config.convolution.length, config.hidden_size)):
         return unfit
+    if config.delta is not None and (unfit := _unfit_delta(config.delta)):
+        return unfit
+    mamba = config.mamba
+    if mamba is not None and (unfit := _unfit_convolution(mamba.length, mamba.inner)):
+        return unfit
+    if config.mamba2 is not None and (unfit := _unfit_mamba2(config.mamba2)):
+        return unfit
     if config.latent is not None:
         return _unfit_latent(config.latent)
     for layer in config.layers:
+        if not layer.attends:
+            continue
         size, kv_heads = config.head_dim_of(layer), config.kv_heads_of(layer)
         if size % 32 or size > 512:
             return f"head_dim {size} is no multiple of 32 up to 512"
@@ -57,8 +61,10 @@ def _lacking(config: ModelConfig) -> str | None:
     """What such a model needs that the native pass does not have."""
     norms = config.qk_norm
     needs = {
-        **{name: any(layer.mixer == mixer for layer in config.layers) for mixer, name in _MISSING_MIXERS.items()},
-        "layers of one part": any("none" in (layer.mixer, layer.channel) for layer in config.layers),
+        "layers of one part beside each other": config.parallel_residual
+        and any("none" in (layer.mixer, layer.channel) for layer in config.layers),
+        "gates, sinks or post norms of two mixers": any(layer.mixer == "attention+mamba2" for layer in config.layers)
+        and (config.attention_gate or config.sinks or config.post_norms or config.parallel_residual),
         "several residual streams": config.streams is not None,
         "a second path beside attention": config.side_rank is not None,
         "gates that are cut off": any(layer.sparsity for layer in config.layers),
@@ -82,6 +88,19 @@ def _unfit_convolution(length: int, channels: int) -> str | None:
     if length > _MOST_LENGTH:
         return f"convolutions see {length} rows, more than {_MOST_LENGTH}"
     return f"a convolution of {channels} channels, no multiple of 16" if channels % 16 else None
+
+
+def _unfit_mamba2(config: Mamba2Config) -> str | None:
+    """Why the sizes of Mamba-2 do not fit, in a few words."""
+    size = config.inner // config.groups
+    return f"groups of {size} channels, no multiple of 16" if size % 16 else _unfit_convolution(config.length, 16)
+
+
+def _unfit_delta(config: DeltaConfig) -> str | None:
+    """The same of the delta rule."""
+    if odd := [size for size in (config.key_dim, config.value_dim) if size % 32]:
+        return f"heads of the delta rule of {odd[0]} numbers, no multiple of 32"
+    return _unfit_convolution(config.length, config.convolved)
 
 
 def _unfit_latent(config: LatentConfig) -> str | None:
@@ -147,8 +166,7 @@ class NativeBackend:
             self._inputs_table = RowTable(_as_one(weights.layer_inputs.whole))
             library.set_inputs_table(self.handle, self._inputs_table.rows)
         self._no_logits = torch.empty(0, config.vocab_size)
-        if not config.keeps_states:
-            self.stretches = NativeStretches(library, self.handle, self._ropes)
+        self.stretches = NativeStretches(library, self.handle, self._ropes)
 
     @property
     def nbytes(self) -> int:

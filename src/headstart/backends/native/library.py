@@ -13,7 +13,7 @@ class Experts(Structure):
     """``HeadstartExperts``."""
 
     _fields_ = (
-        *((name, c_int32) for name in ("count", "used", "size", "shared_gate", "score")),
+        *((name, c_int32) for name in ("count", "used", "size", "gated", "shared_gate", "score")),
         *((name, c_int32) for name in ("groups", "groups_used", "group_score", "normalised", "scales_input")),
         *((name, c_float) for name in ("scale", "clamp")),
     )
@@ -40,6 +40,33 @@ class Convolution(Structure):
     _fields_ = (("length", c_int32),)
 
 
+class Delta(Structure):
+    """``HeadstartDelta``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("key_heads", "value_heads", "key_dim", "value_dim", "length", "tiled")),
+        ("norm_eps", c_float),
+    )
+
+
+class Mamba(Structure):
+    """``HeadstartMamba``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("inner", "state_size", "step_rank", "length")),
+        ("norm_eps", c_float),
+    )
+
+
+class Mamba2(Structure):
+    """``HeadstartMamba2``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("heads", "head_dim", "state_size", "groups", "length", "norm")),
+        *((name, c_float) for name in ("least_step", "most_step", "norm_eps")),
+    )
+
+
 class Layer(Structure):
     """``HeadstartLayer``."""
 
@@ -64,6 +91,9 @@ class Shape(Structure):
         ("experts", Experts),
         ("latent", Latent),
         ("convolution", Convolution),
+        ("mamba", Mamba),
+        ("mamba2", Mamba2),
+        ("delta", Delta),
         ("inputs", Inputs),
     )
 
@@ -247,6 +277,8 @@ class Stretched(Structure):
         ("end_tokens", c_void_p),
         ("sampling", POINTER(Sampling)),
         ("guessers", Guesser * 2),
+        *((name, c_int32) for name in ("state", "free_states")),
+        *((name, c_void_p) for name in ("state_slots", "states_after")),
     )
 
 

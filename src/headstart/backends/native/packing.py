@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from headstart.backends.native.formats import FOUR, KINDS, MATRICES, PARTS, experts_part
 from headstart.backends.native.library import Layer, Library, Rows, Shape
@@ -19,7 +20,7 @@ from headstart.errors import ConfigError
 from headstart.models.config import Activation, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
-from headstart.models.state_weights import ConvolutionWeights
+from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
 from headstart.models.stored import Matrix, MatrixPart, StoredTensor
 from headstart.models.weights import (
     AttentionWeights,
@@ -27,6 +28,7 @@ from headstart.models.weights import (
     LatentWeights,
     LayerWeights,
     MlpAndExpertsWeights,
+    TwoMixersWeights,
 )
 from headstart.passes import IntArray
 
@@ -40,6 +42,8 @@ CONSTANTS = ("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm"
 """Small parts of a layer, likewise."""
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 """Those of the library, by their numbers in the interface."""
+_BAND = 16
+"""Channels of Mamba whose states stand together."""
 BORROWED, COPIED, THE_HEAD = range(3)
 """How the embedding is kept, likewise."""
 OUTPUT_HEAD, FUSE, INPUTS_PROJECTION = range(3)
@@ -170,7 +174,7 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
         norms["mlp_norm"], norms["dense_post_norm"] = channel.mlp_norm, channel.mlp_post_norm
         norms["experts_norm"], norms["experts_post_norm"] = channel.experts_norm, channel.experts_post_norm
         norms["router_norm"] = channel.experts.router_norm
-    mixer = layer.mixer
+    mixer = layer.mixer.attention if isinstance(layer.mixer, TwoMixersWeights) else layer.mixer
     if isinstance(mixer, LatentWeights):
         norms["q_norm"], norms["k_norm"] = mixer.q_norm, mixer.kv_norm
     elif isinstance(mixer, AttentionWeights):
@@ -180,13 +184,40 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
 
 def constants_of(layer: LayerWeights) -> list[Tensor | None]:
     """A layer's constants, as ``CONSTANTS`` numbers them."""
-    mixer = layer.mixer
+    mixer = layer.mixer.mamba2 if isinstance(layer.mixer, TwoMixersWeights) else layer.mixer
     experts = experts_part(layer)
     constants: dict[str, Tensor | None] = {"scale": layer.scale}
     constants["expert_scales"] = None if experts is None else experts.own_scales
     if isinstance(mixer, ConvolutionWeights):
         constants |= {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
+    elif isinstance(mixer, DeltaWeights):
+        constants |= {"kernel": mixer.kernel.T, "step_bias": mixer.step_bias, "decay": mixer.log_decay.exp()}
+        constants["state_norm"] = mixer.norm.weight
+    elif isinstance(mixer, MambaWeights):
+        size = mixer.log_decay.shape[1]
+        constants |= {
+            "kernel": mixer.kernel.T,
+            "kernel_bias": mixer.kernel_bias,
+            "step_bias": mixer.step_bias,
+            "decay": -mixer.log_decay.exp().view(-1, _BAND, size).transpose(1, 2),
+            "skip": mixer.skip,
+            "state_norm": None if mixer.norms is None else torch.cat([_filled_up(each.weight) for each in mixer.norms]),
+        }
+    elif isinstance(mixer, Mamba2Weights):
+        constants |= {
+            "kernel": _filled_up(mixer.kernel.T),
+            "kernel_bias": mixer.kernel_bias,
+            "step_bias": mixer.step_bias,
+            "decay": -mixer.log_decay.exp(),
+            "skip": mixer.skip,
+            "state_norm": None if mixer.norm is None else mixer.norm.weight,
+        }
     return [constants.get(name) for name in CONSTANTS]
+
+
+def _filled_up(constant: Tensor) -> Tensor:
+    """[..., size], up to a multiple of 16 with zeros."""
+    return functional.pad(constant, (0, -constant.shape[-1] % 16))
 
 
 class Packer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from headstart.backends.native.library import Convolution, Experts, Inputs, Latent, Layer, Shape
+from headstart.backends.native.library import Convolution, Delta, Experts, Inputs, Latent, Layer, Mamba, Mamba2, Shape
 from headstart.backends.native.packing import ACTIVATIONS
 from headstart.backends.native.precision import Precision, library_number
 from headstart.models.config import (
@@ -21,6 +21,7 @@ from headstart.models.config import (
     NormKind,
     QueryGrowth,
 )
+from headstart.models.state_config import DeltaConfig, Mamba2Config, MambaConfig, StateNorm
 
 _HEAD_GATES = 2
 """``attention_gate`` where each head has one number."""
@@ -60,6 +61,9 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         experts=_experts(config.experts if config.has_experts else None),
         latent=_latent(config.latent),
         convolution=Convolution(0 if config.convolution is None else config.convolution.length),
+        mamba=_mamba(config.mamba),
+        mamba2=_mamba2(config.mamba2),
+        delta=_delta(config.delta),
         inputs=_inputs(config.layer_inputs),
     )
 
@@ -98,6 +102,20 @@ def _inputs(config: LayerInputsConfig | None) -> Inputs:
     return Inputs() if config is None else Inputs(config.count, config.size, config.vocab_size)
 
 
+def _delta(config: DeltaConfig | None) -> Delta:
+    if config is None:
+        return Delta()
+    return Delta(
+        key_heads=config.key_heads,
+        value_heads=config.value_heads,
+        key_dim=config.key_dim,
+        value_dim=config.value_dim,
+        length=config.length,
+        tiled=config.tiled,
+        norm_eps=config.norm_eps,
+    )
+
+
 def _latent(config: LatentConfig | None) -> Latent:
     if config is None:
         return Latent()
@@ -111,6 +129,34 @@ def _latent(config: LatentConfig | None) -> Latent:
     )
 
 
+def _mamba(config: MambaConfig | None) -> Mamba:
+    if config is None:
+        return Mamba()
+    return Mamba(
+        inner=config.inner,
+        state_size=config.state_size,
+        step_rank=config.step_rank,
+        length=config.length,
+        norm_eps=config.norm_eps,
+    )
+
+
+def _mamba2(config: Mamba2Config | None) -> Mamba2:
+    if config is None:
+        return Mamba2()
+    return Mamba2(
+        heads=config.heads,
+        head_dim=config.head_dim,
+        state_size=config.state_size,
+        groups=config.groups,
+        length=config.length,
+        norm=get_args(StateNorm).index(config.norm),
+        least_step=config.least_step,
+        most_step=config.most_step,
+        norm_eps=config.norm_eps,
+    )
+
+
 def _experts(config: ExpertsConfig | None) -> Experts:
     if config is None:
         return Experts()
@@ -118,6 +164,7 @@ def _experts(config: ExpertsConfig | None) -> Experts:
         count=config.count,
         used=config.used,
         size=config.size,
+        gated=config.gated,
         shared_gate=config.shared_gate,
         score=get_args(ExpertScore).index(config.score),
         groups=config.groups,

@@ -1,8 +1,4 @@
-"""States of a pass: which rows follow which, where a state comes from and where it goes, and what of it is kept.
-
-A row's state follows from that of the row before it on its path. Rows of equal depth, of all sequences, are computed
-together, one depth after the other: the arithmetic of a row is the same in a long chunk, in a short one and in a tree.
-"""
+"""States of a pass: where they come from and where they go, and what of them is kept."""
 
 from __future__ import annotations
 
@@ -14,22 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.layers.recurrence import Step
+from headstart.backends.torch.levels import Level, Order, Places, index_of, order_of
+from headstart.layers.recurrence import Scan, ScanStep, Step
 from headstart.passes import PassBatch, path_lengths
-
-
-@dataclass(frozen=True)
-class _Level:
-    """Rows of one depth."""
-
-    rows: Tensor | slice
-    """Of the pass."""
-    before: Tensor | None
-    """[row] place of the row before it in the level before; of the first level, the sequence. None: all, in order."""
-    kept: Tensor | slice | None
-    """Places of the rows whose states are kept; None: of none."""
-    slots: Tensor
-    """[kept] where to."""
 
 
 class StateLayout:
@@ -60,7 +43,8 @@ class StateLayout:
         self._depth = np.array(path_lengths(batch.parents.tolist()), dtype=np.int64) - 1
         kept = np.flatnonzero(after >= 0)
         self._kept_rows, self._slots = self._index(kept), self._index(after[kept])
-        self._levels: list[_Level] | None = None
+        self._orders: dict[bool, Order] = {}
+        """By whether pieces are scanned."""
         self._views: dict[int, Tensor] = {}
 
     def look_back(self, rows: Tensor, store: Tensor) -> Tensor:
@@ -77,20 +61,28 @@ class StateLayout:
         store.index_copy_(0, self._slots, seen.index_select(0, self._kept_rows)[:, 1:])
         return seen
 
-    def recur(self, step: Step, store: Tensor) -> Tensor:
+    def recur(self, step: Step, scan: Scan | None, store: Tensor) -> Tensor:
         """What all rows give [row, ...], each after the one before it; states that are kept are written to ``store``
-        [slot, ...]."""
-        if self._levels is None:
-            self._levels = self._make_levels()
+        [slot, ...]. ``scan``: for pieces; None: all are computed row by row."""
+        scans = scan is not None
+        if scans not in self._orders:
+            self._orders[scans] = order_of(self._batch, self._after, self._device, scans)
+        order = self._orders[scans]
+        scan_step: ScanStep | None = None
+        portion = -1
         states = store.index_select(0, self._before)
         given: Tensor | None = None
-        for level in self._levels:
+        for level in order.levels:
             if level.before is not None:
                 states = states.index_select(0, level.before)
-            states, out = step(states, level.rows)
-            if given is None:
-                given = out.new_empty((self._batch.num_rows, *out.shape[1:]))
-            given[level.rows] = out
+            if scan is not None and level.pieces is not None and level.portion != portion:
+                portion = level.portion
+                scan_step = scan(order.portions[portion])
+            states, found = _run_level(level, states, step, scan_step)
+            for rows, out in found:
+                if given is None:
+                    given = out.new_empty((self._batch.num_rows, *out.shape[1:]))
+                given[rows] = out
             if level.kept is not None:
                 store.index_copy_(0, level.slots, states[level.kept])
         assert given is not None
@@ -112,38 +104,27 @@ class StateLayout:
             self._views[length] = self._index(view.ravel())
         return self._views[length]
 
-    def _make_levels(self) -> list[_Level]:
-        depth, parents = self._depth, self._batch.parents
-        order = np.argsort(depth, kind="stable")
-        ends = np.cumsum(np.bincount(depth))
-        place = np.empty_like(depth)
-        levels, width = [], self._batch.num_sequences
-        for first, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
-            rows = order[first:end]
-            place[rows] = np.arange(len(rows))
-            before = self._sequence[rows] if first == 0 else place[parents[rows]]
-            is_same = len(rows) == width and bool((before == np.arange(width)).all())
-            slots = self._after[rows]
-            kept = np.flatnonzero(slots >= 0)
-            levels.append(
-                _Level(
-                    self._places(rows),
-                    None if is_same else self._index(before),
-                    self._places(kept) if len(kept) else None,
-                    self._index(slots[kept]),
-                )
-            )
-            width = len(rows)
-        return levels
-
-    def _places(self, places: NDArray[np.int64]) -> Tensor | slice:
-        """A slice where they are adjacent."""
-        first, last = int(places[0]), int(places[-1])
-        is_whole = last - first == len(places) - 1 and bool((np.diff(places) == 1).all())
-        return slice(first, last + 1) if is_whole else self._index(places)
-
     def _index(self, values: NDArray[np.integer]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64)).to(self._device)
+        return index_of(values, self._device)
+
+
+def _run_level(
+    level: Level, states: Tensor, step: Step, scan_step: ScanStep | None
+) -> tuple[Tensor, list[tuple[Places, Tensor]]]:
+    """The states after a level's rows and pieces, and what rows of the pass give."""
+    after: list[Tensor] = []
+    given: list[tuple[Places, Tensor]] = []
+    if level.rows is not None:
+        some, out = step(states[: level.num_rows], level.rows)
+        after.append(some)
+        given.append((level.rows, out))
+    if level.pieces is not None:
+        assert scan_step is not None
+        some, out = scan_step(states[level.num_rows :], level.pieces)
+        out = out.flatten(0, 1)
+        after.append(some)
+        given.append((level.piece_rows, out if level.piece_places is None else out[level.piece_places]))
+    return after[0] if len(after) == 1 else torch.cat(after), given
 
 
 @dataclass(frozen=True)

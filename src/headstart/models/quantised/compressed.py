@@ -3,8 +3,8 @@
 "pack-quantized": ``weight_packed`` int32 [out, in * bits / 32], levels less their lowest (-8, -128) as unsigned
 numbers, the lowest bits first; ``weight_shape`` [2]; ``weight_scale`` [out, group]; ``weight_zero_point`` int32 [out *
 bits / 32, group] packed along outputs, where there are any; ``weight_g_idx`` [in] the group of each input, where they
-are mixed. "int-quantized" and "naive-quantized": ``weight`` int8 [out, in]. "float-quantized": float8, see ``fp8``.
-Weight = scale * (level - zero).
+are mixed. "int-quantized" and "naive-quantized": ``weight`` int8 [out, in]. Weight = scale * (level - zero).
+"float-quantized": float8, see ``fp8``. 4-bit floating-point numbers: see ``float4``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from headstart.errors import CheckpointError
 from headstart.models.derived import Derived, OpenWeights, OwnRows
+from headstart.models.quantised.float4 import add_mxfp4, add_nvfp4
 from headstart.models.quantised.fp8 import TYPES, add_fp8
 from headstart.models.quantised.parts import Found, Module, modules, unpacked
 from headstart.models.quantised.rows import (
@@ -32,7 +33,8 @@ from headstart.models.quantised.rows import (
     integer_type,
 )
 
-_FORMATS = ("pack-quantized", "int-quantized", "naive-quantized", "float-quantized")
+_FLOAT4_FORMATS = ("nvfp4-pack-quantized", "mxfp4-pack-quantized")
+_FORMATS = ("pack-quantized", "int-quantized", "naive-quantized", "float-quantized", *_FLOAT4_FORMATS)
 _IGNORED = ("input_scale", "input_zero_point", "weight_g_idx", "weight_zero_point", "weight_scale", "weight_shape")
 
 
@@ -53,7 +55,12 @@ def read_compressed(weights: OpenWeights, settings: Mapping[str, Any]) -> Found:
     schemes = [group["weights"] for group in groups if isinstance(group.get("weights"), dict)]
     found = Found()
     for module in modules(weights, "weight_packed"):
-        _add_packed(found, module, schemes)
+        if module.stored_type("weight_packed") == "I32":
+            _add_packed(found, module, schemes)
+        elif "weight_global_scale" in module:
+            add_nvfp4(found, module, "weight_packed", "weight_global_scale", divides=True)
+        else:
+            add_mxfp4(found, module)
     for module in modules(weights, "weight"):
         if "weight_scale" not in module:
             continue

@@ -2,7 +2,8 @@
 
 A matrix is [in, out], in words along its inputs: ``qweight`` int32 [in * bits / 32, out], ``qzeros`` int32 [group, out
 * bits / 32], ``scales`` [group, out], ``g_idx`` int32 [in] the group of each input (``desc_act`` mixes them). Weight =
-scale * (level - zero). In the format "gptq" a zero is stored less one, in "gptq_v2" as it is.
+scale * (level - zero). In the format "gptq" a zero is stored less one, in "gptq_v2" as it is. Modules may have bits of
+their own (``dynamic``, GPTQModel: by regular expressions, "+:" before those that change something).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from headstart.errors import CheckpointError
 from headstart.models.derived import Derived, OpenWeights, OwnRows
-from headstart.models.quantised.parts import Found, Module, modules, setting, unpacked
+from headstart.models.quantised.parts import Found, Module, modules, own_settings, setting, unpacked
 from headstart.models.quantised.rows import bytes_of, fits_half, integer_rows, integer_type
 
 _FORMATS = {"gptq": 1, "gptq_v2": 0}
@@ -31,7 +32,6 @@ def read_gptq(weights: OpenWeights, settings: Mapping[str, Any]) -> Found:
     Raises:
         CheckpointError: its bits or format are not served, or a module's tensors do not fit each other.
     """
-    bits = setting(settings, "bits", 4, 2, 4, 8)
     kind = settings.get("checkpoint_format", "gptq")
     if kind not in _FORMATS:
         raise CheckpointError(
@@ -40,7 +40,10 @@ def read_gptq(weights: OpenWeights, settings: Mapping[str, Any]) -> Found:
         )
     found = Found()
     for module in modules(weights, "qweight"):
+        bits = setting(own_settings(settings, "dynamic", module.name), "bits", 4, 2, 3, 4, 8)
         words, outputs = module.matrix("qweight")
+        if words * 32 % bits:
+            raise module.fault(f"has {words} words along its inputs, which hold no whole number of {bits} bits")
         inputs, (groups, _) = words * 32 // bits, module.matrix("scales")
         module.require("qweight", (words, outputs), "I32")
         module.require("scales", (groups, outputs), "F16", "BF16", "F32")

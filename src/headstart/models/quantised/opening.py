@@ -1,15 +1,23 @@
-"""Which scheme a folder's ``quantization_config`` names, and its tensors read by it."""
+"""Which scheme a folder's ``quantization_config`` names, and its tensors read by it.
+
+Older programs leave the same in a file of its own: AutoGPTQ in ``quantize_config.json``, AutoAWQ in
+``quant_config.json``, NVIDIA's Model Optimizer in ``hf_quant_config.json``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from headstart.errors import CheckpointError, meant
 from headstart.models.derived import DerivedTensors, OpenWeights
+from headstart.models.files import read_json
+from headstart.models.quantised.auto_round import read_auto_round
 from headstart.models.quantised.awq import read_awq
 from headstart.models.quantised.bitsandbytes import read_bitsandbytes
 from headstart.models.quantised.compressed import read_compressed
+from headstart.models.quantised.float4 import read_modelopt
 from headstart.models.quantised.fp8 import read_fp8
 from headstart.models.quantised.gptq import read_gptq
 from headstart.models.quantised.mxfp4 import read_mxfp4
@@ -22,15 +30,24 @@ _READERS: Mapping[str, Callable[[OpenWeights, Mapping[str, Any]], Found]] = {
     "compressed-tensors": read_compressed,
     "bitsandbytes": read_bitsandbytes,
     "mxfp4": read_mxfp4,
+    "auto-round": read_auto_round,
+    "intel/auto-round": read_auto_round,
+    "modelopt": read_modelopt,
+    "fbgemm_fp8": read_fp8,
 }
 
 
-def dequantised(weights: OpenWeights, config: Mapping[str, Any], source: str) -> OpenWeights:
+SETTINGS_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
+_SIGNS = (".qweight", ".weight_scale")
+"""What tensors are called in folders whose settings are looked for beside ``config.json``."""
+
+
+def dequantised(weights: OpenWeights, config: Mapping[str, Any], directory: Path) -> OpenWeights:
     """A folder's tensors with every quantised matrix as the values that it defines; as they are where none is.
 
     Args:
         config: of the model; its ``quantization_config`` says how.
-        source: the folder, for messages.
+        directory: the folder.
 
     Raises:
         CheckpointError: the scheme is not known, or the tensors are not what it promises.
@@ -40,20 +57,40 @@ def dequantised(weights: OpenWeights, config: Mapping[str, Any], source: str) ->
         text = config.get("text_config")
         settings = text.get("quantization_config") if isinstance(text, dict) else None
     if settings is None:
+        settings = _settings_beside(directory) if any(name.endswith(_SIGNS) for name in weights.shapes()) else None
+    if settings is None:
         return weights
     method = settings.get("quant_method") if isinstance(settings, dict) else None
     if method is None and isinstance(settings, dict) and (settings.get("load_in_4bit") or settings.get("load_in_8bit")):
         method = "bitsandbytes"
     if not isinstance(method, str) or method not in _READERS:
         known = meant(method, _READERS)
-        raise CheckpointError(f"{source} is quantised by {method!r:.40}, which is not read; {known}")
+        raise CheckpointError(f"{directory} is quantised by {method!r:.40}, which is not read; {known}")
     try:
         found = _READERS[method](weights, settings)
     except CheckpointError as error:
-        raise CheckpointError(f"{source}: {error}") from error
+        raise CheckpointError(f"{directory}: {error}") from error
     if not found.derived:
         raise CheckpointError(
-            f"{source} says that it is quantised ({method}), but none of its tensors is; remove quantization_config "
+            f"{directory} says that it is quantised ({method}), but none of its tensors is; remove quantization_config "
             "from its config.json, or fetch it again."
         )
     return DerivedTensors(weights, found.derived, found.used)
+
+
+def _settings_beside(directory: Path) -> Mapping[str, Any] | None:
+    """What a file of its own says; None: there is none.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    path = next((directory / name for name in SETTINGS_FILES if (directory / name).exists()), None)
+    if path is None:
+        return None
+    found = read_json(path)
+    if path.name == "quantize_config.json":
+        return {"quant_method": "gptq", **found}
+    if path.name == "quant_config.json":
+        return {"quant_method": "awq", "bits": found.get("w_bit", 4), "version": found.get("version", "gemm")}
+    own = found.get("quantization")
+    return {"quant_method": "modelopt", **(own if isinstance(own, dict) else {})}

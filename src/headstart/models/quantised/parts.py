@@ -94,10 +94,15 @@ def modules(weights: OpenWeights, leaf: str) -> Iterator[Module]:
 
 
 def unpacked(words: Tensor, bits: int) -> Tensor:
-    """int32 [..., word * 32 / bits]: the unsigned integers in the last axis of ``words``, the lowest bits first."""
-    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
-    parts = (words.to(torch.int32).unsqueeze(-1) >> shifts) & ((1 << bits) - 1)
-    return parts.flatten(-2)
+    """int32 [..., word * 32 / bits]: the unsigned integers in the last axis of ``words``, the lowest bits first; of
+    three bits some lie in two words."""
+    words = words.to(torch.int32)
+    if bits == 3:
+        octets = words.contiguous().view(torch.uint8).view(*words.shape[:-1], -1, bits).to(torch.int32)
+        words = octets[..., 0] | octets[..., 1] << 8 | octets[..., 2] << 16
+    held = 24 if bits == 3 else 32
+    shifts = torch.arange(0, held, bits, dtype=torch.int32)
+    return ((words.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)).flatten(-2)
 
 
 def setting(settings: Mapping[str, Any], key: str, default: int, *allowed: int) -> int:
@@ -111,6 +116,26 @@ def setting(settings: Mapping[str, Any], key: str, default: int, *allowed: int) 
         meant = " or ".join(map(str, allowed)) or "a whole number"
         raise CheckpointError(f"quantization_config: {key} is {value!r:.40}, but must be {meant}; use another model.")
     return value
+
+
+def own_settings(settings: Mapping[str, Any], key: str, module: str) -> Mapping[str, Any]:
+    """Those of one module: changed by the first entry of ``settings[key]`` whose regular expression its name begins
+    with; "+:" before one says no more.
+
+    Raises:
+        CheckpointError: the entries are not of this form.
+    """
+    entries = settings.get(key) or {}
+    try:
+        for pattern, changes in entries.items():
+            if re.match(pattern.removeprefix("+:"), module):
+                return {**settings, **changes}
+    except (AttributeError, TypeError, re.error) as error:
+        raise CheckpointError(
+            f"quantization_config: {key} must be an object of settings by regular expressions, but is not ({error}); "
+            "fetch the model again."
+        ) from error
+    return settings
 
 
 def patterns(settings: Mapping[str, Any], *keys: str) -> list[re.Pattern[str]]:

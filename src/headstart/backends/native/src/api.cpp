@@ -67,7 +67,8 @@ HEADSTART_API void headstart_set_expert(void *model, int layer, int expert, int 
                                         int count, const float *bias) {
   Decoder &decoder = model_of(model)->decoder;
   PackedLinear &linear = decoder.layers[layer].experts->linears[which][expert];
-  decoder.pack(linear, which == kExpertUp, StoredMatrix(parts, count, linear.inputs), bias);
+  decoder.pack(linear, which == kExpertUp && decoder.shape.experts.gated, StoredMatrix(parts, count, linear.inputs),
+               bias);
 }
 HEADSTART_API void headstart_set_router(void *model, int layer, const HeadstartRows *parts, int count,
                                         const float *bias, const float *correction) {
@@ -81,7 +82,9 @@ HEADSTART_API void headstart_set_sinks(void *model, int layer, const float *sink
   decoder.layers[layer].sinks.assign(sinks, sinks + decoder.shape.heads);
 }
 HEADSTART_API void headstart_set_constant(void *model, int layer, int which, const float *values, int count) {
-  model_of(model)->decoder.layers[layer].constants[which].assign(values, values + count);
+  std::vector<float> &constant = model_of(model)->decoder.layers[layer].constants[which];
+  constant.assign(round_up(count, 16), 0.f);
+  std::copy_n(values, count, constant.begin());
 }
 HEADSTART_API void headstart_losses(const void *model, double *losses) {
   const Decoder &decoder = decoder_of(model);

@@ -6,7 +6,7 @@ extern "C" {
 
 // A mixture of experts, see headstart.models.config.ExpertsConfig; `count` 0: there is none.
 struct HeadstartExperts {
-  int32_t count, used, size, shared_gate;
+  int32_t count, used, size, gated, shared_gate;  // gated: experts are
   int32_t score, groups, groups_used, group_score, normalised, scales_input;
   float scale, clamp;  // the latter: 0 for none
 };
@@ -40,6 +40,24 @@ struct HeadstartConvolution {
   int32_t length;
 };
 
+// Mamba, see headstart.models.state_config.MambaConfig; `inner` 0: there is none.
+struct HeadstartMamba {
+  int32_t inner, state_size, step_rank, length;
+  float norm_eps;
+};
+
+// Mamba-2, see headstart.models.state_config.Mamba2Config; `heads` 0: there is none.
+struct HeadstartMamba2 {
+  int32_t heads, head_dim, state_size, groups, length, norm;
+  float least_step, most_step, norm_eps;
+};
+
+// The gated delta rule, see headstart.models.state_config.DeltaConfig; `length` 0: there is none.
+struct HeadstartDelta {
+  int32_t key_heads, value_heads, key_dim, value_dim, length, tiled;
+  float norm_eps;
+};
+
 // Sizes in elements. Enumerations by number, in the order of the C++ enums of the same name.
 struct HeadstartShape {
   int32_t vocab, hidden, heads, layers;
@@ -59,6 +77,9 @@ struct HeadstartShape {
   HeadstartExperts experts;
   HeadstartLatent latent;
   HeadstartConvolution convolution;
+  HeadstartMamba mamba;
+  HeadstartMamba2 mamba2;
+  HeadstartDelta delta;
   HeadstartInputs inputs;
 };
 
@@ -263,6 +284,13 @@ struct HeadstartStretched {
   const int32_t *end_tokens;
   const HeadstartSampling *sampling;  // null: the best token is said
   HeadstartGuesser guessers[2];
+  // Where layers keep states: the slot of that after the cached tokens; slots that rows may take, one for each row of a
+  // round and one for each round, and perhaps some more for those after a block's last token.
+  int32_t state, free_states;
+  const int32_t *state_slots;
+  // Out, by the row's place behind the cached tokens: the slot of the state after it, -1: it is not kept. Those after
+  // the last row of each round, and after the rows of the last round. Room for as many as rows are reserved.
+  int32_t *states_after;
 };
 
 // Rounds of some sequences side by side, one after the other.
@@ -311,9 +339,9 @@ void headstart_destroy(void *model);
 void headstart_set_norm(void *model, int layer, int which, const float *weight, const float *bias, int size);
 // Linears: 0 qkv, or what a mixer with a state reads, 1 output, 2 up, 3 down, of cross attention 4 queries, 5 output,
 // of latent attention instead 4 what takes queries to the states' space, 5 what takes values from there, head by head,
-// 6 queries from their own small state, or instead 4 the gate, or instead 4 what opens its input, 5 what takes it to
-// the stream; layer -1: 0 output head, 1 what fuses features, 2 what makes inputs of layers of embeddings. The parts
-// stand one below the other; nothing of them is kept.
+// 6 queries from their own small state, or instead 4 the gate, or the delta rule's rates, in float32 whatever the
+// forms, or instead 4 what opens its input, 5 what takes it to the stream; layer -1: 0 output head, 1 what fuses
+// features, 2 what makes inputs of layers of embeddings. The parts stand one below the other; nothing of them is kept.
 void headstart_set_linear(void *model, int layer, int which, const HeadstartRows *parts, int count, const float *bias);
 // One expert's matrices: 0 up (gates first), 1 down. The router [experts][hidden], and one row more where the shared
 // expert, whose matrices are the layer's own, has a gate; `correction` [experts] or null.

@@ -18,15 +18,22 @@
 // Through what the rows of a layer see each other, and what it does with every row by itself.
 enum class Mixer { attention, latent, convolution, mamba, mamba2, delta, attention_mamba2, none };
 enum class Channel { mlp, experts, mlp_experts, none };
+enum class StateNorm { after_gate, before_gate, none };  // where the norm of what a state gives stands
 
 enum LinearIndex { kQkv, kOutput, kUp, kDown, kOwnLinears };
-// What cross attention, latent attention, a gate and a layer's input bring besides: no layer has two of these.
+// What cross attention, latent attention, a gate, mixers with states and a layer's input bring besides: no layer has
+// two of these.
 enum CrossLinearIndex { kCrossQuery = kOwnLinears, kCrossOutput };
 enum LatentLinearIndex { kKeyUp = kOwnLinears, kValueUp, kQueryUp };
 enum GateLinearIndex { kGate = kOwnLinears };
+enum MambaLinearIndex { kSelection = kOwnLinears, kStep };
+enum TwoMixersLinearIndex { kStateInput = kOwnLinears, kStateOutput };  // of the mixer beside attention
+enum DeltaLinearIndex { kRates = kOwnLinears };
 enum InputLinearIndex { kInputGate = kOwnLinears, kInputOutput };
 enum ModelLinearIndex { kOutputHead, kFuse, kInputsProjection };  // of no layer
 constexpr int kLinears = 7;                                       // places of a layer's matrices
+constexpr int kDeltaBand = 32;   // columns of a head's state in the delta rule that are computed together
+constexpr int kMamba2Band = 32;  // elements of a head in Mamba-2, likewise
 // Small parts of a layer.
 enum ConstantIndex { kKernel, kKernelBias, kStepBias, kDecay, kSkip, kStateNorm, kScale, kExpertScales, kConstants };
 enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kInputsNorm, kPartNorms };  // of no layer
@@ -65,16 +72,26 @@ struct DecoderLayer : HeadstartLayer {
   PackedLinear linears[kLinears];  // without pairs where there is no such matrix
   int queries = 0;                 // that the first product gives, or what they are made of
   int projected = 0;               // columns of the first product
+  int beside = 0;                  // where those of a mixer beside attention stand
   int head_count = 0;              // which of `Decoder::head_counts` it has
   DistanceBias distance_bias;
   std::vector<float> sinks;                  // [heads] scores that no key has, or empty
-  std::vector<float> constants[kConstants];  // empty where there is none
+  std::vector<float> constants[kConstants];  // padded with zeros; empty where there is no such part
   std::unique_ptr<ExpertsLayer> experts;     // then the dense matrices are the shared expert's, or stand beside them
 
   bool is(Mixer kind) const { return mixer == static_cast<int>(kind); }
   bool is(Channel kind) const { return channel == static_cast<int>(kind); }
   // Of what it gives.
   float scale() const { return constants[kScale].empty() ? 1.f : constants[kScale][0]; }
+  // The same where the channel part comes last.
+  float channel_scale() const { return input ? 1.f : scale(); }
+
+  // The first of its matrices that every pass reads.
+  const PackedLinear &first_linear() const {
+    for (const int which : {kQkv, kUp})
+      if (linears[which].pairs) return linears[which];
+    return experts->router;
+  }
 };
 
 // What layers read beside their stream: made of embeddings, and looked up by token.
@@ -97,8 +114,12 @@ class Decoder {
         activation(static_cast<Activation>(s.activation)),
         entry(static_cast<Entry>(s.entry)),
         kernel(linear_kernel(precision)),
-        kernels{kernel, linear_kernel(Precision::bf16), linear_kernel(Precision::fine),
-                linear_kernel(Precision::stored), linear_kernel(Precision::float8)},
+        kernels{kernel,
+                linear_kernel(Precision::bf16),
+                linear_kernel(Precision::fine),
+                linear_kernel(Precision::stored),
+                linear_kernel(Precision::float8),
+                linear_kernel(Precision::fp32)},
         head_kernel(linear_kernel(head_precision)),
         hidden(round_up(s.hidden, kPadding)),
         expert_size(round_up(s.experts.size, kPadding)),
@@ -114,8 +135,18 @@ class Decoder {
         lay_out_latent(layer, own);
       else if (layer.is(Mixer::convolution))
         lay_out_convolution(layer, own);
-      else
+      else if (layer.is(Mixer::mamba))
+        lay_out_mamba(layer, own);
+      else if (layer.is(Mixer::mamba2))
+        layer.projected = lay_out_mamba2(layer, own, kQkv, kOutput);
+      else if (layer.is(Mixer::delta))
+        lay_out_delta(layer, own);
+      else if (!layer.is(Mixer::none))
         lay_out_attention(layer, own, is_beside() && index == 0 ? 2 * s.hidden : s.hidden);
+      if (layer.is(Mixer::attention_mamba2)) {
+        layer.beside = round_up(layer.projected, kColumns);
+        projected = std::max(projected, layer.beside + lay_out_mamba2(layer, own, kStateInput, kStateOutput));
+      }
       const KeptKeys seen = seen_by(layer);
       note_heads(layer, seen.kv_heads);
       key_dim = std::max(key_dim, seen.key_dim), value_dim = std::max(value_dim, seen.value_dim);
@@ -192,14 +223,16 @@ class Decoder {
   bool is_head() const { return entry != Entry::token; }
   bool is_beside() const { return entry == Entry::beside || entry == Entry::beside_normed; }
 
-  // In a model in blocks, some matrices may be kept in other forms, each with rows and a kernel of its own.
+  // In a model in blocks, some matrices may be kept in other forms, and in any model in float32, each with rows and a
+  // kernel of its own.
   int form_of(const PackedLinear &linear) const {
     for (int form = 1; form < kForms; ++form)
       if (linear.precision == precision_of_form(form) && linear.precision != precision) return form;
     return 0;
   }
   Precision precision_of_form(int form) const {
-    constexpr Precision kOthers[] = {Precision::bf16, Precision::fine, Precision::stored, Precision::float8};
+    constexpr Precision kOthers[] = {Precision::bf16, Precision::fine, Precision::stored, Precision::float8,
+                                     Precision::fp32};
     return form == 0 ? precision : kOthers[form - 1];
   }
   bool has_form(int form) const {
@@ -227,9 +260,13 @@ class Decoder {
           if (layer.linears[which].pairs) in_order.push_back(&layer.linears[which]);
       };
       add({kQkv});
+      if (layer.is(Mixer::attention_mamba2)) add({kStateInput});
+      if (layer.is(Mixer::mamba)) add({kSelection, kStep});
       if (layer.is(Mixer::latent)) add({kQueryUp, kKeyUp, kValueUp});
       if (layer.is(Mixer::attention) && shape.attention_gate) add({kGate});
+      if (layer.is(Mixer::delta)) add({kRates});
       add({kOutput});
+      if (layer.is(Mixer::attention_mamba2)) add({kStateOutput});
       if (shape.cross) add({kCrossQuery, kCrossOutput});
       add({kUp, kDown});
       if (layer.input) add({kInputGate, kInputOutput});
@@ -283,7 +320,7 @@ class Decoder {
     return {total, of(head), screen.present() ? of(screen.linear) : 0};
   }
 
-  static constexpr int kForms = 5;
+  static constexpr int kForms = 6;
   static constexpr int kParts = 3;      // of a matrix that may have forms of their own
   static constexpr int kHeadGates = 2;  // `attention_gate` of one for each head
   static constexpr int kPadding = 64;   // inputs of a linear are padded to whole tiles of every precision
@@ -318,12 +355,24 @@ class Decoder {
   // The keys and values that a layer's rows see.
   KeptKeys seen_by(const DecoderLayer &layer) const {
     if (layer.is(Mixer::latent)) return {1, shape.latent.kv_rank + shape.latent.rope_dim, shape.latent.kv_rank};
-    if (layer.is(Mixer::attention)) return {layer.kv_heads, layer.head_dim, layer.head_dim};
+    if (layer.is(Mixer::attention) || layer.is(Mixer::attention_mamba2))
+      return {layer.kv_heads, layer.head_dim, layer.head_dim};
     return {};
   }
 
   StateShape state_of(const DecoderLayer &layer) const {
     if (layer.is(Mixer::convolution)) return {shape.convolution.length - 1, shape.hidden, 0, 0};
+    const HeadstartMamba &mamba = shape.mamba;
+    if (layer.is(Mixer::mamba)) return {mamba.length - 1, mamba.inner, mamba.inner / 16, mamba.state_size * 16};
+    if (layer.is(Mixer::mamba2) || layer.is(Mixer::attention_mamba2)) {
+      const HeadstartMamba2 &of = shape.mamba2;
+      const int bands = of.heads * ceil_div(of.head_dim, kMamba2Band);
+      return {of.length - 1, round_up(convolved(of), 16), bands, of.state_size * kMamba2Band};
+    }
+    const HeadstartDelta &delta = shape.delta;
+    if (layer.is(Mixer::delta))
+      return {delta.length - 1, delta_channels(), delta.value_heads * delta.value_dim / kDeltaBand,
+              delta.key_dim * kDeltaBand};
     return {};
   }
 
@@ -372,6 +421,39 @@ class Decoder {
     lay_out(layer, kOutput, forms, {shape.hidden}, shape.hidden);
   }
 
+  void lay_out_mamba(DecoderLayer &layer, const uint8_t *forms) const {
+    const HeadstartMamba &of = shape.mamba;
+    layer.projected = 2 * of.inner;
+    lay_out(layer, kQkv, forms, {layer.projected}, shape.hidden);
+    lay_out(layer, kSelection, forms, {of.step_rank + 2 * of.state_size}, of.inner);
+    lay_out(layer, kStep, forms, {of.inner}, of.step_rank);
+    lay_out(layer, kOutput, forms, {shape.hidden}, of.inner);
+  }
+
+  // Columns of its first product.
+  int lay_out_mamba2(DecoderLayer &layer, const uint8_t *forms, int input, int output) const {
+    const HeadstartMamba2 &of = shape.mamba2;
+    const int inner = of.heads * of.head_dim, columns = inner + convolved(of) + of.heads;
+    lay_out(layer, input, forms, {columns}, shape.hidden);
+    lay_out(layer, output, forms, {shape.hidden}, inner);
+    return columns;
+  }
+  // What is written, where to and from where.
+  static int convolved(const HeadstartMamba2 &of) { return of.heads * of.head_dim + 2 * of.groups * of.state_size; }
+  // Of the delta rule's convolution: queries, keys, values.
+  int delta_channels() const {
+    return 2 * shape.delta.key_heads * shape.delta.key_dim + shape.delta.value_heads * shape.delta.value_dim;
+  }
+
+  void lay_out_delta(DecoderLayer &layer, const uint8_t *forms) const {
+    const int values = shape.delta.value_heads * shape.delta.value_dim;
+    layer.projected = delta_channels() + values;
+    lay_out(layer, kQkv, forms, {delta_channels(), values}, shape.hidden);
+    const uint8_t full[kParts] = {kFullBits, kFullBits, kFullBits};
+    layer.linears[kRates] = lay_out(full, {2 * shape.delta.value_heads}, shape.hidden, hidden);
+    lay_out(layer, kOutput, forms, {shape.hidden}, values);
+  }
+
   // Heads' matrices stand one below the other in one.
   void lay_out_latent(DecoderLayer &layer, const uint8_t *forms) const {
     const HeadstartLatent &of = shape.latent;
@@ -402,7 +484,7 @@ class Decoder {
     layer->router =
         linear_layout(Precision::fp32, scores, shape.hidden, hidden, ceil_div(scores, kColumns), shape.threads);
     for (int expert = 0; expert < of.count; ++expert, forms += kExpertLinears * kParts) {
-      layer->linears[kExpertUp].push_back(lay_out_up(forms + kExpertUp * kParts, of.size, true));
+      layer->linears[kExpertUp].push_back(lay_out_up(forms + kExpertUp * kParts, of.size, of.gated));
       layer->linears[kExpertDown].push_back(
           lay_out(forms + kExpertDown * kParts, {shape.hidden}, of.size, expert_size));
     }

@@ -2,6 +2,9 @@
 #pragma once
 #include <vector>
 
+#include "gated_delta.h"
+#include "mamba.h"
+#include "mamba2.h"
 #include "output_head.h"
 #include "short_convolution.h"
 
@@ -11,7 +14,12 @@ class StateMixers {
     size_t unit = 0;
     for (const StateShape &shape : m_.kept_states())
       if (shape.units)
-        stride_ = std::max<size_t>(stride_, shape.channels + 16), unit = std::max<size_t>(unit, shape.unit_size);
+        stride_ = std::max<size_t>(stride_, shape.channels), unit = std::max<size_t>(unit, shape.unit_size);
+    if (stride_)
+      stride_ += std::max({Mamba::besides(m_.shape.mamba), Mamba2::besides(m_.shape.mamba2),
+                           GatedDelta::besides(m_.shape.delta)}) +
+                 16;
+    if (m_.shape.mamba.inner) mamba_ = std::make_unique<Mamba>(m_);
     if (stride_) convolved_ = AlignedBuffer(kPanelRows * stride_ * sizeof(float));
     for (int t = 0; t < m_.shape.threads; ++t) running_.emplace_back((unit + 16) * sizeof(float));
   }
@@ -29,7 +37,8 @@ class StateMixers {
   // One thread's part of a layer between its projections; `meet()` is a barrier. What it leaves in `rows.out` is read
   // behind another one.
   template <class Meet>
-  void run(const DecoderLayer &layer, int index, const MixerRows &rows, int thread, Meet &&meet) const {
+  void run(const DecoderLayer &layer, int index, const MixerRows &rows, int thread, ReadAhead &ahead, PairDeal &deal,
+           Meet &&meet) const {
     const int threads = m_.shape.threads;
     const LayerStates states{layout_, store_->shape(index), *store_, spares_, store_->begin(index)};
     const MixerScratch scratch{convolved_.as<float>(), stride_, running_[thread].as<float>()};
@@ -37,10 +46,19 @@ class StateMixers {
       case Mixer::convolution:
         run_short_convolution(layer, states, rows, thread, threads);
         break;
+      case Mixer::mamba:
+        mamba_->run(layer, states, rows, scratch, thread, ahead, deal, meet);
+        break;
+      case Mixer::mamba2:
+      case Mixer::attention_mamba2:
+        Mamba2(m_.shape.mamba2, layer, states, rows, scratch, thread, threads).run(meet);
+        break;
+      case Mixer::delta:
+        GatedDelta(m_.shape.delta, layer, states, rows, scratch, thread, threads).run(meet);
+        break;
       default:
         break;
     }
-    static_cast<void>(scratch), static_cast<void>(meet);  // of mixers with a recurrence
   }
 
  private:
@@ -51,4 +69,5 @@ class StateMixers {
   AlignedBuffer convolved_;
   size_t stride_ = 0;
   std::vector<AlignedBuffer> running_;  // [thread]
+  std::unique_ptr<Mamba> mamba_;        // null where the model has none
 };

@@ -50,7 +50,7 @@ class PassRunner::Worker {
   // yet.
   void read_on_from(int layer) {
     const auto beginning = [&](int of) {
-      return of < m_.shape.layers ? m_.layers[of].linears[kQkv].weights[thread_] : m_.head.weights[thread_];
+      return (of < m_.shape.layers ? m_.layers[of].first_linear() : m_.head).weights[thread_];
     };
     int until = layer;
     while (until < pass_.layers && !m_.layers[until].experts) ++until;
@@ -251,8 +251,13 @@ class PassRunner::Worker {
   }
 
   void run_layer(const DecoderLayer &layer, int index) {
-    const Activations input = pack_attention_input(layer, index);
     const bool narrows = index == pass_.layers - 1 && !p_.finished_.are_all();
+    if (layer.is(Mixer::none)) {
+      if (narrows && !narrow_between_layers()) return;
+      run_channel(layer, index);
+      return;
+    }
+    const Activations input = pack_attention_input(layer, index);
     Activations mlp_input;
     const auto pack_beside = [&] {
       if (m_.shape.parallel_residual)
@@ -262,9 +267,15 @@ class PassRunner::Worker {
     linear(layer.linears[kQkv], input, p_.rows_, copy_columns(p_.qkv_, p_.qkv_stride_),
            queries_from(layer, narrows ? first_of_finished() : p_.context_));
     barrier();
-    if (m_.keeps_state(layer)) {
-      p_.states_->run(layer, index, {p_.qkv_, p_.qkv_stride_, places(narrows), p_.attended_, m_.middle_kind()}, thread_,
-                      [this] { barrier(); });
+    const bool has_two = layer.is(Mixer::attention_mamba2), keeps_state = m_.keeps_state(layer);
+    if (has_two) project_beside(layer, input);
+    if (layer.is(Mixer::delta)) run_rates(layer, input);
+    if (keeps_state)
+      p_.states_->run(layer, index,
+                      {p_.qkv_ + layer.beside, p_.qkv_stride_, p_.rates_, p_.rates_stride_, places(narrows),
+                       has_two ? p_.middle_ : p_.attended_, m_.middle_kind()},
+                      thread_, ahead_, p_.deal_, [this] { barrier(); });
+    if (keeps_state && !has_two) {
       if (narrows && !narrow()) return;
     } else {
       if (m_.shape.attention_gate) run_gate(layer, input, narrows);
@@ -279,28 +290,41 @@ class PassRunner::Worker {
       attend(p_.text_, layer, p_.latent_ ? latent_attention(index, layer, narrows) : attention(layer, index, narrows),
              narrows);
     }
-    clear_padding(layer.linears[kOutput]);
+    clear_padding(layer.linears[kOutput], p_.attended_);
+    if (has_two) clear_padding(layer.linears[kStateOutput], p_.middle_);
     barrier();
     if (p_.latent_) take_values(layer);
     if (narrows) {
       pack_beside();
       if (m_.shape.parallel_residual && packs_alone(rows_)) barrier();  // others still read x, which is added to next
     }
-    const PackedLinear &output = layer.linears[kOutput], &down = layer.linears[kDown];
+    const PackedLinear &output = layer.linears[kOutput];
     add_branch(output, pack_quantised(output, p_.attended_), layer.norms[kAttentionPostNorm],
                layer.norms[kAttentionSumNorm]);
+    if (has_two)
+      add_branch(layer.linears[kStateOutput], pack_quantised(layer.linears[kStateOutput], p_.middle_), kNoNorm,
+                 kNoNorm);
     if (m_.shape.cross) run_cross_attention(layer, index, narrows);
-    const float scale = layer.input ? 1.f : layer.scale();
-    if (layer.experts) {
-      run_experts(layer, index, scale);
-    } else {
-      if (!m_.shape.parallel_residual)
-        mlp_input = pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]);
-      run_up(layer.linears[kUp], mlp_input);
-      barrier();
-      add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm], scale);
-    }
+    if (m_.shape.parallel_residual)
+      run_mlp(layer, mlp_input);
+    else if (!layer.is(Channel::none))
+      run_channel(layer, index);
     if (layer.input) run_input(layer);
+  }
+
+  void run_channel(const DecoderLayer &layer, int index) {
+    if (layer.experts)
+      run_experts(layer, index);
+    else
+      run_mlp(layer, pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]));
+  }
+
+  void run_mlp(const DecoderLayer &layer, const Activations &input) {
+    const PackedLinear &down = layer.linears[kDown];
+    run_up(layer.linears[kUp], input);
+    barrier();
+    add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm],
+               layer.channel_scale());
   }
 
   // x = scale * (x + what the layer makes of its input, opened by the stream).
@@ -324,10 +348,10 @@ class PassRunner::Worker {
   }
 
   // Behind what a mixer leaves for its output projection: other layers' mixers may leave more.
-  void clear_padding(const PackedLinear &output) const {
+  void clear_padding(const PackedLinear &output, const Activations &left) const {
     my_rows(rows_, [&](int row) {
       for (int k = round_up(output.inputs, 16); k < output.padded_inputs; k += 16)
-        store_activation(m_.middle_kind(), p_.attended_, row, k, splat(0.f));
+        store_activation(m_.middle_kind(), left, row, k, splat(0.f));
     });
   }
 
@@ -343,7 +367,8 @@ class PassRunner::Worker {
   }
 
   // x = scale * (x + what the experts give), normed first where the model has a post norm.
-  void run_experts(const DecoderLayer &layer, int index, float scale) {
+  void run_experts(const DecoderLayer &layer, int index) {
+    const float scale = layer.channel_scale();
     const PackedLinear &up = layer.linears[kUp], &down = layer.linears[kDown];
     const bool shares = up.pairs > 0;
     if (shares) {
@@ -409,6 +434,13 @@ class PassRunner::Worker {
         std::memmove(x(i), x(p_.finished_.row(i) - p_.context_), m_.hidden * sizeof(float));
     return rows_ > 0;
   }
+  // The same where nobody waited for others since the stream was read.
+  bool narrow_between_layers() {
+    barrier();
+    const bool any = narrow();
+    barrier();
+    return any;
+  }
 
   // x = scale * (x + linear(input)), normed first where the model has a post norm, and then where it has a sum norm.
   void add_branch(const PackedLinear &layer, const Activations &input, const Norm &post_norm, const Norm &sum_norm,
@@ -460,15 +492,33 @@ class PassRunner::Worker {
     });
   }
 
+  // The projection of the mixer beside attention.
+  void project_beside(const DecoderLayer &layer, const Activations &input) {
+    const PackedLinear &projection = layer.linears[kStateInput];
+    linear(projection, input_beside(layer, projection, input), p_.rows_,
+           copy_columns(p_.qkv_ + layer.beside, p_.qkv_stride_));
+    barrier();
+  }
+
   // The gate of what heads will see; it reads what queries are made of.
   void run_gate(const DecoderLayer &layer, const Activations &input, bool narrows) {
     const PackedLinear &gate = layer.linears[kGate];
-    const bool alike = m_.form_of(gate) == m_.form_of(layer.linears[kQkv]);
-    const Activations &rows =
-        alike ? input : pack_norm(gate, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
-    linear(gate, rows, rows_, copy_columns(p_.gates_, p_.gate_stride_),
+    linear(gate, input_beside(layer, gate, input), rows_, copy_columns(p_.gates_, p_.gate_stride_),
            narrows ? WantedFrom{gate.pairs, first_of_finished() / kRowBlock * kRowBlock} : WantedFrom{});
     barrier();
+  }
+
+  // The rates of the delta rule; they read what its first product reads.
+  void run_rates(const DecoderLayer &layer, const Activations &input) {
+    const PackedLinear &rates = layer.linears[kRates];
+    linear(rates, input_beside(layer, rates, input), rows_, copy_columns(p_.rates_, p_.rates_stride_));
+    barrier();
+  }
+
+  // The rows that a layer's first product reads, as another matrix of it reads them.
+  const Activations &input_beside(const DecoderLayer &layer, const PackedLinear &other, const Activations &input) {
+    if (m_.form_of(other) == m_.form_of(layer.linears[kQkv])) return input;
+    return pack_norm(other, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
   }
 
   QueryGrowth growth(const DecoderLayer &layer) const {

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "draft.h"
+#include "round_states.h"
 #include "sampling.h"
 #include "suffix_text.h"
 #include "tree_cut.h"
@@ -72,6 +73,7 @@ class Stretch {
     std::vector<int> kept;  // of its own rows those that stay
     HeadstartSpan *span;
     int32_t *path;
+    RoundStates states;
 
     void begin_round() {
       before = static_cast<int>(said.size());
@@ -93,6 +95,7 @@ class Stretch {
       SequenceState &sequence = sequences_[i];
       sequence.of = &s_->stretched[i], sequence.block_table = s_->block_tables + static_cast<size_t>(i) * s_->blocks;
       sequence.said.clear(), sequence.waiting.clear();
+      sequence.states.begin(*sequence.of, s_->most_rounds, s_->pages_per_block * kPageKeys);
       for (HeadstartGuesser &guesser : sequence.of->guessers) {
         guesser.judged = 0;
         if (guesser.suffix) guesser.suffix->learnt = 0;
@@ -216,8 +219,10 @@ class Stretch {
 
   const char *pass(const Cache &cache) {
     tokens_.clear(), parents_.clear(), cached_.clear(), starts_.assign(1, 0);
-    best_rows_.clear(), logit_rows_.clear();
+    best_rows_.clear(), logit_rows_.clear(), states_before_.clear(), states_after_.clear();
     for (SequenceState &sequence : sequences_) {
+      if (m_.keeps_states() && !sequence.states.begin_round(sequence.tree.size() + 1, states_before_, states_after_))
+        return "there are too few slots of states";
       sequence.first_row = static_cast<int>(tokens_.size());
       std::vector<int32_t> &asked = sequence.of->sampling ? logit_rows_ : best_rows_;
       sequence.first_answer = static_cast<int>(asked.size());
@@ -245,6 +250,7 @@ class Stretch {
     pass.wanted = static_cast<int>(logit_rows_.size()), pass.logit_rows = logit_rows_.data();
     pass.logits = logits_.data(), pass.tap_layers = s_->tap_layers, pass.tap_rows = taps_.data();
     pass.experts = &s_->round[s_->rounds].experts;
+    if (m_.keeps_states()) pass.states_before = states_before_.data(), pass.states_after = states_after_.data();
     return runner_.run(cache, pass);
   }
 
@@ -274,7 +280,8 @@ class Stretch {
   }
 
   // Moves the accepted rows behind the tokens that were cached.
-  void keep(const Cache &cache, const SequenceState &sequence) const {
+  void keep(const Cache &cache, SequenceState &sequence) const {
+    if (m_.keeps_states()) sequence.states.end_round(sequence.before, sequence.kept);
     const int first = sequence.position(), size = s_->pages_per_block * kPageKeys;
     const auto place = [&](int row) {
       const int slot = first + row;
@@ -351,6 +358,7 @@ class Stretch {
   std::vector<int32_t> node_tokens_, node_parents_;  // of the drafts
   std::vector<float> node_scores_;
   std::vector<int32_t> tokens_, parents_, starts_, cached_, best_rows_, logit_rows_, best_;  // of the pass
+  std::vector<int32_t> states_before_, states_after_;                                        // likewise
   std::vector<float> states_, logits_;
   std::vector<float *> taps_;  // [tap] into states_
 };
