@@ -16,7 +16,7 @@ from headstart.backends.native.kit import NativeKit
 from headstart.backends.native.library import Pass
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_model import PackedModel
-from headstart.backends.native.packing import ACTIVATIONS, RopeTables, RowTable, address, as_float32, as_int32
+from headstart.backends.native.packing import RopeTables, RowTable, address, as_float32, as_int32
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.storage import PAGE_KEYS, NativeStorage
 from headstart.backends.native.stretch import NativeStretches
@@ -70,8 +70,6 @@ def _lacking(config: ModelConfig) -> str | None:
         "gates that are cut off": any(layer.sparsity for layer in config.layers),
         "experts beside attention": config.has_experts and config.parallel_residual,
         "attention of several kinds": len({layer.mixer for layer in config.layers if layer.attends}) > 1,
-        f"activation {config.activation}": config.activation not in ACTIVATIONS,
-        "computed position embeddings": config.sinusoid_positions,
         "a limit of heads that are normed one by one": config.qkv_clip is not None
         and norms is not None
         and norms.reach == "head"

@@ -50,6 +50,7 @@ from headstart.backends.native.packing import (
 )
 from headstart.backends.native.precision import Precision, library_number
 from headstart.backends.native.shapes import layers_of, shape_of
+from headstart.layers.positions import counted_sinusoids
 from headstart.memory import readable, require_room
 from headstart.models.config import ModelConfig
 from headstart.models.files import WeightsIdentity
@@ -136,6 +137,8 @@ class PackedModel:
         table = 0 if self._shares_head(weights) else _table_bytes(weights.table, in_full)
         if weights.positions is not None:
             table += 4 * weights.positions.numel()
+        elif self._config.sinusoid_positions:
+            table += 4 * self._config.max_positions * self._config.hidden_size
         loading = _WHILE_PACKING + max(_copied_bytes(each.matrix) for each in weights.linears)
         self._require({"layers": matrices, "output head": head + screen, "embedding": table, "packing": loading})
 
@@ -216,7 +219,7 @@ class PackedModel:
         if shares and self._losses(handle)[head_row(weights.layers), 0] != 0:
             shares = False  # its copy was not counted
             self._require({"embedding beside the output head": _table_bytes(weights.table, in_full=False)})
-        packer.embedding(weights.table, weights.positions, THE_HEAD if shares else COPIED)
+        packer.embedding(weights.table, _positions(config, weights), THE_HEAD if shares else COPIED)
         return True
 
     def _losses(self, handle: int) -> NDArray[np.float64]:
@@ -239,6 +242,13 @@ class PackedModel:
             key.update(part.encode() + b"\0")
         key.update(b"".join(map(bytes, (self._shape, *self._layers))) + self._forms.tobytes())
         return key.hexdigest()
+
+
+def _positions(config: ModelConfig, weights: DecoderParts) -> Tensor | None:
+    """float32 [position, hidden] what is added to embeddings."""
+    if config.sinusoid_positions:
+        return counted_sinusoids(torch.arange(config.max_positions), config.hidden_size)
+    return weights.positions
 
 
 def _placed(packer: Packer, weights: DecoderParts) -> Iterator[tuple[LinearWeights, Callable[[LinearWeights], None]]]:

@@ -17,7 +17,7 @@ from headstart.backends.native.library import Layer, Library, Rows, Shape
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
-from headstart.models.config import Activation, RopeConfig
+from headstart.models.config import RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
@@ -28,6 +28,7 @@ from headstart.models.weights import (
     LatentWeights,
     LayerWeights,
     MlpAndExpertsWeights,
+    MlpWeights,
     TwoMixersWeights,
 )
 from headstart.passes import IntArray
@@ -38,10 +39,8 @@ NORMS = (
     *("dense_post_norm", "experts_norm", "experts_post_norm", "router_norm"),
 )
 """Of a layer, by their numbers in the interface."""
-CONSTANTS = ("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm", "scale", "expert_scales")
+CONSTANTS = ("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm", "scale", "expert_scales", "curve")
 """Small parts of a layer, likewise."""
-ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
-"""Those of the library, by their numbers in the interface."""
 _BAND = 16
 """Channels of Mamba whose states stand together."""
 BORROWED, COPIED, THE_HEAD = range(3)
@@ -188,6 +187,9 @@ def constants_of(layer: LayerWeights) -> list[Tensor | None]:
     experts = experts_part(layer)
     constants: dict[str, Tensor | None] = {"scale": layer.scale}
     constants["expert_scales"] = None if experts is None else experts.own_scales
+    if isinstance(layer.channel, MlpWeights) and layer.channel.curve is not None:
+        above, below, slope, least = layer.channel.curve
+        constants["curve"] = torch.stack((functional.softplus(above), slope + functional.softplus(below), slope, least))
     if isinstance(mixer, ConvolutionWeights):
         constants |= {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
     elif isinstance(mixer, DeltaWeights):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import get_args
 
 from headstart.backends.native.library import Convolution, Delta, Experts, Inputs, Latent, Layer, Mamba, Mamba2, Shape
-from headstart.backends.native.packing import ACTIVATIONS
 from headstart.backends.native.precision import Precision, library_number
 from headstart.models.config import (
+    Activation,
     Channel,
     ExpertsConfig,
     ExpertScore,
@@ -38,7 +38,7 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         precision=library_number(precision),
         threads=threads,
         norm=get_args(NormKind).index(config.norm),
-        activation=ACTIVATIONS.index(config.activation),
+        activation=get_args(Activation).index(config.activation),
         gated=config.gated_mlp,
         parallel_residual=config.parallel_residual,
         joint_head_norms=norms.reach == "all",

@@ -33,7 +33,18 @@ enum InputLinearIndex { kInputGate = kOwnLinears, kInputOutput };
 enum ModelLinearIndex { kOutputHead, kFuse, kInputsProjection };  // of no layer
 constexpr int kLinears = 7;                                       // places of a layer's matrices
 // Small parts of a layer.
-enum ConstantIndex { kKernel, kKernelBias, kStepBias, kDecay, kSkip, kStateNorm, kScale, kExpertScales, kConstants };
+enum ConstantIndex {
+  kKernel,
+  kKernelBias,
+  kStepBias,
+  kDecay,
+  kSkip,
+  kStateNorm,
+  kScale,
+  kExpertScales,
+  kCurve,
+  kConstants
+};
 enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kInputsNorm, kPartNorms };  // of no layer
 // Post norms are of what a part gives, sum norms of the stream that it was added to.
 enum NormIndex {

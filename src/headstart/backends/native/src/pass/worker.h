@@ -321,7 +321,7 @@ class PassRunner::Worker {
 
   void run_mlp(const DecoderLayer &layer, const Activations &input) {
     const PackedLinear &down = layer.linears[kDown];
-    run_up(layer.linears[kUp], input);
+    run_up(layer, input);
     barrier();
     add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm],
                layer.channel_scale());
@@ -372,7 +372,7 @@ class PassRunner::Worker {
     const PackedLinear &up = layer.linears[kUp], &down = layer.linears[kDown];
     const bool shares = up.pairs > 0;
     if (shares) {
-      run_up(up, pack_norm(up, layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]));
+      run_up(layer, pack_norm(up, layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]));
       barrier();
       linear(down, pack_quantised(down, p_.middle_), rows_, copy_columns(p_.branch_, p_.branch_stride_));
     }
@@ -477,16 +477,20 @@ class PassRunner::Worker {
     for (int k = 0; k < m_.hidden; k += 16) store(row + k, load(row + k) * splat(scale));
   }
 
-  void run_up(const PackedLinear &layer, const Activations &input) {
+  void run_up(const DecoderLayer &layer, const Activations &input) {
     const ElementKind kind = m_.middle_kind();
-    linear(layer, input, rows_, [&](int pair, int row, int rows, const float *out) {
+    const float *const curve = layer.constants[kCurve].data();
+    const auto activated = [&](Lanes x) {
+      return m_.activation == Activation::xielu ? xielu(curve, x) : activate(m_.activation, x);
+    };
+    linear(layer.linears[kUp], input, rows_, [&](int pair, int row, int rows, const float *out) {
       for (int r = 0; r < rows; ++r) {
-        const Lanes left = activate(m_.activation, load(out + r * kColumns)), right = load(out + r * kColumns + 16);
+        const Lanes left = activated(load(out + r * kColumns)), right = load(out + r * kColumns + 16);
         if (m_.shape.gated) {
           store_activation(kind, p_.middle_, row + r, pair * 16, left * right);
         } else {
           store_activation(kind, p_.middle_, row + r, pair * kColumns, left);
-          store_activation(kind, p_.middle_, row + r, pair * kColumns + 16, activate(m_.activation, right));
+          store_activation(kind, p_.middle_, row + r, pair * kColumns + 16, activated(right));
         }
       }
     });
