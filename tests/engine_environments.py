@@ -56,8 +56,8 @@ class Beside(Environment):
 RAY = Beside("ray", ("ray[data,serve]==2.60.0",))
 GUIDELLM = Environment("guidellm", ("guidellm==0.8.1",))
 AIPERF = Environment("aiperf", ("aiperf==0.13.0",))
-OPENVINO, LLAMA_SERVER = PEERS["openvino"], PEERS["llama-cpp-wheel"]
-ENGINES = (VLLM, SGLANG, RAY, GUIDELLM, AIPERF, OPENVINO, LLAMA_SERVER)
+OPENVINO, LLAMA_SERVER, LLAMA_CPP = (PEERS[name] for name in ("openvino", "llama-cpp-wheel", "llama-cpp"))
+ENGINES = (VLLM, SGLANG, RAY, GUIDELLM, AIPERF, OPENVINO, LLAMA_SERVER, LLAMA_CPP)
 
 
 def needs(engine: Environment) -> pytest.MarkDecorator:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from pathlib import Path
+from typing import cast
 
 import gguf
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import dequantize
 from numpy.typing import NDArray
+
+from headstart.models.gguf_types import YOUNGER, GgufType, dequantised
 
 HALVES = {
     "Q4_0": (0,),
@@ -32,6 +35,9 @@ HALVES = {
     "IQ3_S": (0,),
     "TQ1_0": (52,),
     "TQ2_0": (64,),
+    "Q1_0": (0,),
+    "Q2_0": (0,),
+    "Q2_0/128": (0,),
     "IQ1_M": (),
     "MXFP4": (),
     "NVFP4": (),
@@ -39,12 +45,40 @@ HALVES = {
 """Where units and offsets stand in a block, in half precision; the last three have other ones."""
 
 BLOCK_TYPES = tuple(HALVES)
+_YOUNGER = {kind.name: (number, kind) for number, kinds in YOUNGER.items() for kind in kinds}
+
+
+class _Number(enum.IntEnum):
+    """Types that the ``gguf`` package has no name for."""
+
+    Q2_0 = 42
+
+
+def type_of(kind: str) -> GgufType:
+    if kind in _YOUNGER:
+        return _YOUNGER[kind][1]
+    return GgufType(kind, *GGML_QUANT_SIZES[GGMLQuantizationType[kind]])
+
+
+def add_blocks(writer: gguf.GGUFWriter, name: str, data: NDArray[np.uint8], kind: str) -> None:
+    """A tensor [row, byte] of a file."""
+    if not kind.startswith("Q2_0"):
+        writer.add_tensor(name, data, raw_dtype=GGMLQuantizationType[kind])
+        return
+    sizes = cast(dict[int, tuple[int, int]], GGML_QUANT_SIZES)
+    sizes[_Number.Q2_0] = type_of(kind).block, type_of(kind).nbytes
+    try:
+        writer.add_tensor(name, data, raw_dtype=_Number.Q2_0)
+    finally:
+        del sizes[_Number.Q2_0]
+
+
 LAYERS, HIDDEN, MLP, HEAD_DIM, VOCAB = 2, 256, 512, 64, 96
 
 
 def random_blocks(kind: str, rows: int, inputs: int, generator: np.random.Generator) -> NDArray[np.uint8]:
     """uint8 [rows, bytes] that stand for weights of order inputs^-0.5, units of either sign."""
-    size, nbytes = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    size, nbytes = type_of(kind).block, type_of(kind).nbytes
     blocks = generator.integers(0, 256, (rows * inputs // size, nbytes), dtype=np.uint8)
     if kind == "MXFP4":
         blocks[:, 0] = generator.integers(118, 122, len(blocks))
@@ -67,7 +101,7 @@ def random_blocks(kind: str, rows: int, inputs: int, generator: np.random.Genera
         unit = blocks[:, first : first + 2].copy().view(np.float16).astype(np.float32)
         levels = {"Q2_K": 1.5, "Q4_K": 7.5, "Q5_K": 15.5}[kind]
         blocks[:, second : second + 2] = (unit * levels).astype(np.float16).view(np.uint8)
-    values = dequantize(blocks, GGMLQuantizationType[kind])
+    values = dequantised(blocks, kind)
     spread = float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) * math.sqrt(inputs)
     step = 2.0 ** round(math.log2(1 / spread))
     _rescale(kind, blocks, step)
@@ -121,7 +155,7 @@ def write_llama(path: Path, types: dict[str, str], seed: int = 0, tied: bool = F
             raw = GGMLQuantizationType[kind] if kind == "BF16" else None
             writer.add_tensor(name, data, raw_dtype=raw)
         else:
-            writer.add_tensor(name, random_blocks(kind, rows, inputs, generator), raw_dtype=GGMLQuantizationType[kind])
+            add_blocks(writer, name, random_blocks(kind, rows, inputs, generator), kind)
 
     matrix("token_embd.weight", VOCAB, HIDDEN)
     if not tied:

@@ -84,9 +84,9 @@ class Reference:
         return nn.functional.rms_norm(x, weight.shape, weight, self.model.config.rms_norm_eps)
 
 
-def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 3) -> Reference:
-    """A tiny checkpoint of ``family`` with modules, in ``directory``."""
-    settings: dict[str, object] = {"num_hidden_layers": layers + modules}
+def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 3, **sizes: object) -> Reference:
+    """A tiny checkpoint of ``family`` with modules, in ``directory``; ``sizes`` in place of its own."""
+    settings: dict[str, object] = {**sizes, "num_hidden_layers": layers + modules}
     if family == "mellum":
         kinds = ["sliding_attention", "full_attention", "sliding_attention"]
         settings["layer_types"] = kinds[:layers] + ["sliding_attention"] * modules

@@ -35,7 +35,7 @@ def load(directory: Path, types: dict[str, str]) -> tuple[ModelConfig, DecoderWe
         ("Q8_0", "Q8_0", "blocks"),
         ("Q8_0", "F16", "mixed"),
         ("Q5_K", "Q5_K", "blocks"),
-        ("Q2_K", "Q6_K", "mixed"),
+        ("Q2_K", "Q6_K", "blocks"),
         ("IQ2_XS", "IQ2_XS", "bf16"),
         ("BF16", "BF16", "bf16"),
     ],

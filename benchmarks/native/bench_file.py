@@ -16,13 +16,14 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from bench_pass import chain
-from random_gguf import MIXES, SHAPES, write
+from random_gguf import HYBRIDS, MIXES, SHAPES, write
 
 from headstart.analysis.provenance import finished, provenance
 from headstart.backends.native.backend import NativeBackend
@@ -54,18 +55,29 @@ class Own:
         self._context = context
         blocks = max(context + 64, prompt) // 32 + 1
         self._blocks = blocks
-        self._storage = backend.allocate_cache(blocks)
+        self._storage = backend.allocate_cache(blocks, num_states=64 if config.keeps_states else 0)
         self._tokens = torch.randint(300, config.vocab_size, (max(prompt, context),))
-        backend.forward(chain(self._tokens[:context], 0, blocks, 0), self._storage)
+        backend.forward(self._chain(context, 0, 0), self._storage)
 
     def rows(self, count: int, passes: int) -> float:
         """Seconds of a pass of so many rows that all want their logits."""
-        batch = chain(self._tokens[:count], self._context, self._blocks, count)
-        return self._seconds(batch, passes)
+        return self._seconds(self._chain(count, self._context, count), passes)
 
     def prompt(self, length: int) -> float:
         """Seconds until the first token is known."""
-        return self._seconds(chain(self._tokens[:length], 0, self._blocks, 1), 1)
+        return self._seconds(self._chain(length, 0, 1), 1)
+
+    def _chain(self, count: int, cached: int, wanted: int) -> PassBatch:
+        """Of a text whose state after the context is in slot 0; those after further rows go to others."""
+        batch = chain(self._tokens[:count], cached, self._blocks, wanted)
+        if not self.backend.config.keeps_states:
+            return batch
+        after = np.full(count, -1, np.int32)
+        if cached:
+            after[:] = np.arange(1, count + 1)
+        else:
+            after[-1] = 0 if count == self._context else 63
+        return replace(batch, states_before=np.array([0 if cached else -1], np.int32), states_after=after)
 
     def _seconds(self, batch: PassBatch, passes: int) -> float:
         start = time.perf_counter()
@@ -145,7 +157,7 @@ def _ratio(above: list[float], below: list[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", default="llama-3.2-1b", choices=SHAPES)
+    parser.add_argument("--shape", default="llama-3.2-1b", choices=[*SHAPES, *HYBRIDS])
     parser.add_argument("--mix", default="Q4_K_M", choices=MIXES)
     parser.add_argument("--precision", nargs="+", default=["auto"], choices=[each.value for each in Precision])
     parser.add_argument("--peer", default="llama-cpp", choices=["llama-cpp", "none"])

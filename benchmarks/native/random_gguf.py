@@ -4,16 +4,52 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "llama-3.2-1b": dict(hidden=2048, heads=32, kv_heads=8, head_dim=64, mlp=8192, layers=16, vocab=128256, tied=1),
     "llama-3.1-8b": dict(hidden=4096, heads=32, kv_heads=8, head_dim=128, mlp=14336, layers=32, vocab=128256, tied=0),
 }
+HYBRIDS: dict[str, dict[str, Any]] = {
+    "lfm2-1.2b": dict(
+        architecture="lfm2", hidden=2048, heads=32, kv_heads=8, head_dim=64, mlp=8192, layers=16, vocab=65536, tied=1
+    )
+    | {"attends": [2, 5, 8, 10, 12, 14]},
+    "qwen3.5-0.8b": dict(
+        architecture="qwen35", hidden=1024, heads=8, kv_heads=2, head_dim=256, mlp=3584, layers=24, vocab=248320, tied=1
+    )
+    | {"attends": range(3, 24, 4), "mlp_norm": "post_attention_norm", "keys": 16, "values": 16, "size": 128},
+    "qwen3.5-4b": dict(
+        architecture="qwen35",
+        hidden=2560,
+        heads=16,
+        kv_heads=4,
+        head_dim=256,
+        mlp=9216,
+        layers=32,
+        vocab=248320,
+        tied=1,
+    )
+    | {"attends": range(3, 32, 4), "mlp_norm": "post_attention_norm", "keys": 16, "values": 32, "size": 128},
+    "granite-4-h-1b": dict(
+        architecture="granitehybrid",
+        hidden=1536,
+        heads=12,
+        kv_heads=4,
+        head_dim=128,
+        mlp=4096,
+        layers=40,
+        vocab=100352,
+        tied=1,
+    )
+    | {"attends": [5, 15, 25, 35], "states": 48, "head": 64, "size": 128},
+}
+"""Shapes of released models with states; ``attends``: the layers that do."""
 MIXES = {
     "Q4_K_M": ("Q4_K", "Q6_K"),
     "Q5_K_M": ("Q5_K", "Q6_K"),
@@ -77,57 +113,158 @@ def write(path: Path, shape: str, mix: str) -> Path:
     """The file; one that is there already is kept."""
     if path.exists():
         return path
-    of = SHAPES[shape]
-    most, more = MIXES[mix]
-    generator = np.random.default_rng(0)
-    writer = gguf.GGUFWriter(path.with_suffix(".part"), "llama")
+    of = SHAPES.get(shape) or HYBRIDS[shape]
+    writer = gguf.GGUFWriter(path.with_suffix(".part"), str(of.get("architecture", "llama")))
     writer.add_context_length(8192)
     writer.add_embedding_length(of["hidden"])
     writer.add_block_count(of["layers"])
     writer.add_feed_forward_length(of["mlp"])
     writer.add_head_count(of["heads"])
-    writer.add_head_count_kv(of["kv_heads"])
     writer.add_key_length(of["head_dim"])
     writer.add_value_length(of["head_dim"])
-    writer.add_rope_dimension_count(of["head_dim"])
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(500000.0)
     writer.add_vocab_size(of["vocab"])
     _add_vocabulary(writer, of["vocab"])
-    kept: dict[tuple[str, int, int], NDArray[np.uint8]] = {}
-
-    def matrix(name: str, rows: int, inputs: int, kind: str) -> None:
-        # Layers have the same weights, each its own copy in the file.
-        data = kept.get((kind, rows, inputs))
-        if data is None:
-            data = kept[kind, rows, inputs] = random_blocks(kind, rows, inputs, generator)
-        writer.add_tensor(name, data, raw_dtype=GGMLQuantizationType[kind])
-
+    tensors = RandomTensors(writer, mix)
     hidden, layers = of["hidden"], of["layers"]
-    matrix("token_embd.weight", of["vocab"], hidden, more if of["tied"] else most)
+    tensors.matrix("token_embd.weight", of["vocab"], hidden, more=bool(of["tied"]))
     if not of["tied"]:
-        matrix("output.weight", of["vocab"], hidden, more)
-    writer.add_tensor("output_norm.weight", np.ones(hidden, np.float32))
-    keys, queries = of["kv_heads"] * of["head_dim"], of["heads"] * of["head_dim"]
+        tensors.matrix("output.weight", of["vocab"], hidden, more=True)
+    final = "token_embd_norm" if of.get("architecture") == "lfm2" else "output_norm"
+    tensors.ones(f"{final}.weight", hidden)
+    if shape in HYBRIDS:
+        add_metadata(writer, of)
+    else:
+        writer.add_head_count_kv(of["kv_heads"])
+        writer.add_rope_dimension_count(of["head_dim"])
     for layer in range(layers):
         # llama.cpp's use_more_bits.
-        gets_more = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
-        stem, some = f"blk.{layer}.", more if gets_more else most
-        for name in ("attn_norm", "ffn_norm"):
-            writer.add_tensor(f"{stem}{name}.weight", np.ones(hidden, np.float32))
-        matrix(f"{stem}attn_q.weight", queries, hidden, most)
-        matrix(f"{stem}attn_k.weight", keys, hidden, most)
-        matrix(f"{stem}attn_v.weight", keys, hidden, some)
-        matrix(f"{stem}attn_output.weight", hidden, queries, most)
-        matrix(f"{stem}ffn_gate.weight", of["mlp"], hidden, most)
-        matrix(f"{stem}ffn_up.weight", of["mlp"], hidden, most)
-        matrix(f"{stem}ffn_down.weight", hidden, of["mlp"], some)
+        more = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
+        stem = f"blk.{layer}."
+        tensors.ones(f"{stem}attn_norm.weight", hidden)
+        tensors.ones(f"{stem}{of.get('mlp_norm', 'ffn_norm')}.weight", hidden)
+        if shape in HYBRIDS:
+            add_mixer(tensors, of, layer, more)
+        else:
+            add_attention(tensors, stem, hidden, of["heads"] * of["head_dim"], of["kv_heads"] * of["head_dim"], more)
+        tensors.matrix(f"{stem}ffn_gate.weight", of["mlp"], hidden)
+        tensors.matrix(f"{stem}ffn_up.weight", of["mlp"], hidden)
+        tensors.matrix(f"{stem}ffn_down.weight", hidden, of["mlp"], more=more)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     path.with_suffix(".part").rename(path)
     return path
+
+
+class RandomTensors:
+    """Adds tensors to a file; layers have the same weights, each its own copy there."""
+
+    def __init__(self, writer: gguf.GGUFWriter, mix: str) -> None:
+        self._writer = writer
+        self._kinds = MIXES[mix]
+        self._generator = np.random.default_rng(0)
+        self._made: dict[tuple[str, int, int], NDArray[np.uint8]] = {}
+
+    def matrix(self, name: str, rows: int, inputs: int, more: bool = False) -> None:
+        """``more``: in the type that gets more bits."""
+        kind = self._kinds[more]
+        key = kind, rows, inputs
+        if key not in self._made:
+            self._made[key] = random_blocks(kind, rows, inputs, self._generator)
+        self._writer.add_tensor(name, self._made[key], raw_dtype=GGMLQuantizationType[kind])
+
+    def ones(self, name: str, *shape: int, factor: float = 1.0) -> None:
+        """In float32."""
+        self._writer.add_tensor(name, np.full(shape, factor, np.float32))
+
+
+def add_attention(tensors: RandomTensors, stem: str, hidden: int, queries: int, keys: int, more: bool) -> None:
+    tensors.matrix(f"{stem}attn_q.weight", queries, hidden)
+    tensors.matrix(f"{stem}attn_k.weight", keys, hidden)
+    tensors.matrix(f"{stem}attn_v.weight", keys, hidden, more=more)
+    tensors.matrix(f"{stem}attn_output.weight", hidden, queries)
+
+
+def add_metadata(writer: gguf.GGUFWriter, of: dict[str, Any]) -> None:
+    """What the architecture of a model with states has beside the others'."""
+    by_layer = [of["kv_heads"] if layer in of["attends"] else 0 for layer in range(of["layers"])]
+    if of["architecture"] == "qwen35":
+        writer.add_head_count_kv(of["kv_heads"])
+        writer.add_rope_dimension_count(64)
+        writer.add_rope_dimension_sections([11, 11, 10, 0])
+        writer.add_full_attention_interval(4)
+        _add_state_sizes(writer, of["keys"], of["values"], of["size"], of["values"] * of["size"])
+        return
+    writer.add_head_count_kv(by_layer)
+    if of["architecture"] == "lfm2":
+        writer.add_shortconv_l_cache(3)
+        return
+    writer.add_rope_dimension_count(of["head_dim"])
+    writer.add_rope_scaling_finetuned(False)
+    writer.add_expert_shared_feed_forward_length(of["mlp"])
+    for add in (
+        writer.add_attention_scale,
+        writer.add_embedding_scale,
+        writer.add_residual_scale,
+        writer.add_logit_scale,
+    ):
+        add(1.0)
+    _add_state_sizes(writer, 1, of["states"], of["size"], of["states"] * of["head"])
+
+
+def _add_state_sizes(writer: gguf.GGUFWriter, groups: int, heads: int, state: int, inner: int) -> None:
+    writer.add_ssm_conv_kernel(4)
+    writer.add_ssm_group_count(groups)
+    writer.add_ssm_time_step_rank(heads)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_inner_size(inner)
+
+
+def add_mixer(tensors: RandomTensors, of: dict[str, Any], layer: int, more: bool) -> None:
+    """Attention, or what stands in its place in a model with states."""
+    stem, hidden, kind = f"blk.{layer}.", of["hidden"], of["architecture"]
+    if layer in of["attends"]:
+        queries = of["heads"] * of["head_dim"]
+        keys = of["kv_heads"] * of["head_dim"]
+        if kind == "qwen35":  # with a gate for each query
+            tensors.matrix(f"{stem}attn_q.weight", 2 * queries, hidden)
+            tensors.matrix(f"{stem}attn_k.weight", keys, hidden)
+            tensors.matrix(f"{stem}attn_v.weight", keys, hidden, more=more)
+            tensors.matrix(f"{stem}attn_output.weight", hidden, queries)
+        else:
+            add_attention(tensors, stem, hidden, queries, keys, more)
+        if kind != "granitehybrid":
+            tensors.ones(f"{stem}attn_q_norm.weight", of["head_dim"])
+            tensors.ones(f"{stem}attn_k_norm.weight", of["head_dim"])
+        return
+    if kind == "lfm2":
+        tensors.matrix(f"{stem}shortconv.in_proj.weight", 3 * hidden, hidden)
+        tensors.ones(f"{stem}shortconv.conv.weight", hidden, 3, factor=0.3)
+        tensors.matrix(f"{stem}shortconv.out_proj.weight", hidden, hidden)
+        return
+    if kind == "qwen35":
+        heads, inner = of["values"], of["values"] * of["size"]
+        convolved = 2 * of["keys"] * of["size"] + inner
+        tensors.matrix(f"{stem}attn_qkv.weight", convolved, hidden)
+        tensors.matrix(f"{stem}attn_gate.weight", inner, hidden)
+        tensors.matrix(f"{stem}ssm_alpha.weight", heads, hidden)
+        tensors.matrix(f"{stem}ssm_beta.weight", heads, hidden)
+        tensors.ones(f"{stem}ssm_a", heads, factor=-1.0)
+        tensors.ones(f"{stem}ssm_norm.weight", of["size"])
+    else:
+        heads, inner = of["states"], of["states"] * of["head"]
+        convolved = inner + 2 * of["size"]
+        tensors.matrix(f"{stem}ssm_in.weight", inner + convolved + heads, hidden)
+        tensors.ones(f"{stem}ssm_a", heads, 1, factor=-1.0)
+        tensors.ones(f"{stem}ssm_d", heads, 1)
+        tensors.ones(f"{stem}ssm_norm.weight", 1, inner)
+        tensors.ones(f"{stem}ssm_conv1d.bias", convolved, factor=0.0)
+    tensors.ones(f"{stem}ssm_conv1d.weight", convolved, 4, factor=0.3)
+    tensors.ones(f"{stem}ssm_dt.bias", heads, factor=0.1)
+    tensors.matrix(f"{stem}ssm_out.weight", hidden, inner)
 
 
 def _add_vocabulary(writer: gguf.GGUFWriter, vocab: int) -> None:

@@ -31,6 +31,7 @@ from headstart.models.config import ModelConfig
 from headstart.models.derived import DerivedTensors
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
 from headstart.models.encoder_decoder_weights import EncoderDecoderWeights
+from headstart.models.stored_rows import rows_in_file
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
 from headstart.reading import USUAL, Reading
@@ -314,9 +315,11 @@ def _accelerator_dtype(precision: Precision, device: torch.device) -> torch.dtyp
 
 
 def _torch_bytes(weights: DecoderWeights, dtype: torch.dtype) -> int:
-    """Of the weights as PyTorch keeps them, and of the largest matrix while it is read and copied."""
+    """Of the weights as PyTorch keeps them on the processor, and of the largest matrix while it is read and copied."""
     matrices = [linear.matrix for linear in weights.linears]
-    tables = [weights.table] if weights.layer_inputs is None else [weights.table, weights.layer_inputs.whole]
+    tables, inputs = [weights.table], weights.layer_inputs
+    if inputs is not None and rows_in_file(inputs.whole) is None:
+        tables.append(inputs.whole)
     sizes = [math.prod(each.shape) for each in (*matrices, *tables)]
     positions = 0 if weights.positions is None else weights.positions.numel()
     return (sum(sizes) + positions) * dtype.itemsize + 4 * max(sizes)

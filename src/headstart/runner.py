@@ -16,7 +16,7 @@ from headstart.backend import Backend, EncoderBackend, RecordsPasses, RunsStretc
 from headstart.cache.paged import PagedCache
 from headstart.cache.prefix import PrefixIndex
 from headstart.passes import EncoderInput, IntArray, PassBatch, RowInputs, TapStates, path_lengths
-from headstart.stretch import RoundRecord, StretchDrafting, StretchLimits
+from headstart.stretch import RoundRecord, StretchDrafting, StretchLimits, StretchStates
 
 BLOCK_SIZE = 32
 """Tokens of a cache block: what the native pass keeps in one page."""
@@ -193,12 +193,17 @@ class ModelRunner:
         drafting: StretchDrafting,
     ) -> list[RoundRecord]:
         """Rounds of these sequences, each after its token of ``roots`` (see ``Stretches``). The caller holds a
-        reservation of the cache for ``limits.rows``, and commits what it keeps of the rows, which stand in order."""
+        reservation of the cache for ``limits.rows`` and ``limits.states``, and commits what it keeps of the rows,
+        which stand in order."""
         assert self._stretches is not None
         cache = self.cache
         cached = [cache.length(sequence_id) for sequence_id in sequence_ids]
         tables, memories = cache.block_tables(sequence_ids), cache.memory_tables(sequence_ids)
-        rounds = self._stretches.run(cache.storage, tables, cached, roots, limits, drafting, memories)
+        pools = cache.state_pools(sequence_ids)
+        states = None if pools is None else StretchStates(*pools)
+        rounds = self._stretches.run(cache.storage, tables, cached, roots, limits, drafting, memories, states)
+        for sequence_id, after in zip(sequence_ids, () if states is None else states.after, strict=False):
+            cache.place_states(sequence_id, after)
         self.passes += len(rounds)
         return rounds
 
@@ -233,7 +238,8 @@ def _pass_rows(rows: Sequence[IntArray], starts: Sequence[int]) -> IntArray:
 
 def cache_bytes_per_token(backend: Backend) -> int:
     """Bytes that a cached token takes."""
-    return max(backend.allocate_cache(1, BLOCK_SIZE).nbytes // BLOCK_SIZE, 1)
+    one, two = (backend.allocate_cache(count, BLOCK_SIZE).nbytes for count in (1, 2))
+    return max((two - one) // BLOCK_SIZE, 1)
 
 
 def state_bytes(backend: Backend) -> int:

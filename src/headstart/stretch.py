@@ -171,6 +171,25 @@ class StretchLimits:
         """Rows that may be written behind the cached tokens."""
         return min(self.rounds * (1 + self.budget.depth) + self.budget.nodes, 1 + self.room)
 
+    @property
+    def states(self) -> int:
+        """Slots of states that its rows need, where the model keeps any: one for each row of a round, and one after
+        every round."""
+        return self.rounds + self.budget.nodes + 1
+
+
+@dataclass
+class StretchStates:
+    """Slots of states of a stretch's sequences."""
+
+    before: Sequence[int]
+    """[sequence] that of the state after its cached tokens."""
+    free: Sequence[Sequence[int]]
+    """[sequence] those that its rows may take, at least ``StretchLimits.states``."""
+    after: Sequence[Sequence[int]] = ()
+    """[sequence][row] after the stretch: that of the state after a row, -1: none is kept. After the last row of every
+    round, and every row of the last round, there is one."""
+
 
 class Stretches(Protocol):
     """Runs stretches of one model."""
@@ -184,6 +203,7 @@ class Stretches(Protocol):
         limits: Sequence[StretchLimits],
         drafting: StretchDrafting,
         memories: tuple[IntArray, IntArray] | None = None,
+        states: StretchStates | None = None,
     ) -> list[RoundRecord]:
         """Rounds of the sequences whose tokens are in these blocks, each with its root after them.
 
@@ -195,6 +215,7 @@ class Stretches(Protocol):
             block_tables: int32 [sequence, block], with room for ``limits.rows``.
             cached, roots, limits: [sequence] tokens in the cache, the one after them, and its limits.
             memories: lengths and tables of the encoder memories that they read, as in ``PassBatch``.
+            states: where the model keeps any; their ``after`` is set.
 
         Raises:
             GuesserFault: a guesser failed; no round counts.

@@ -62,6 +62,36 @@ def test_a_round_leaves_the_state_after_its_last_kept_row() -> None:
     cache.check()
 
 
+def several_rounds(cache: PagedCache, sequence_id: int, tokens: list[int], rows: list[int]) -> None:
+    """What a stretch does: states after some rows of a chain, in slots of its choice."""
+    pools = cache.state_pools([sequence_id])
+    assert pools is not None
+    before, after = state_of(cache, sequence_id), [-1] * len(tokens)
+    for row, slot in zip(rows, reversed(pools[1][0]), strict=False):
+        after[row] = slot
+        cache.storage.states[slot] = (*before, *tokens[: row + 1])  # type: ignore[attr-defined]
+    cache.place_states(sequence_id, after)
+
+
+def test_rounds_at_once_say_afterwards_where_states_are() -> None:
+    cache = make()
+    cache.add(0)
+    read(cache, 0, [1, 2, 3])
+    with cache.reserve({0: 9}, states={0: 4}):
+        assert cache.free.states == 10 - 5
+        several_rounds(cache, 0, [4, 5, 6, 7, 8, 9], [1, 4])
+        assert [cache.last_state(0, rows) for rows in (6, 5, 4, 2, 1)] == [5, 5, 2, 2, 0]
+        cache.commit(0, range(5))
+    assert state_of(cache, 0) == (1, 2, 3, 4, 5, 6, 7, 8)
+    assert cache.truncate(0, 7) == 5
+    assert state_of(cache, 0) == (1, 2, 3, 4, 5)
+    cache.check()
+    with pytest.raises(OutOfBlocksError, match="slots of states"):
+        cache.reserve({0: 2}, states={0: 11})
+    cache.remove(0)
+    assert cache.free == cache.size
+
+
 def test_a_pass_that_fails_leaves_the_state_before_it() -> None:
     cache = make()
     cache.add(0)
@@ -242,6 +272,23 @@ class StateStorm(RuleBasedStateMachine):
         except OutOfBlocksError:
             return
         self.texts[sequence_id] += [tokens[each] for each in path]
+
+    @precondition(lambda self: self.texts)
+    @rule(data=st.data())
+    def rounds_at_once(self, data: st.DataObject) -> None:
+        sequence_id = data.draw(st.sampled_from(sorted(self.texts)))
+        tokens = data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=12))
+        rows = sorted(data.draw(st.sets(st.integers(0, len(tokens) - 1), max_size=4)))
+        said = data.draw(st.integers(0, len(tokens)))
+        try:
+            with self.cache.reserve({sequence_id: len(tokens)}, states={sequence_id: len(rows)}):
+                several_rounds(self.cache, sequence_id, tokens, rows)
+                kept = self.cache.last_state(sequence_id, said)
+                assert kept == max([row + 1 for row in rows if row < said], default=0)
+                self.cache.commit(sequence_id, range(kept))
+        except OutOfBlocksError:
+            return
+        self.texts[sequence_id] += tokens[:kept]
 
     @precondition(lambda self: self.texts)
     @rule(data=st.data())

@@ -4,6 +4,7 @@ nemotron.py, qwen.py there), written here anew."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,11 @@ _NAMES = {
 }
 
 
-def write_hybrid(model: PreTrainedModel, path: Path) -> Path:
+def write_hybrid(
+    model: PreTrainedModel, path: Path, quantised: str | None = None, of_part: Mapping[str, str] | None = None
+) -> Path:
+    """``quantised``: the type of matrices whose rows can be; ``of_part``: that of those with such a part in their
+    names."""
     config = model.config
     arch = ARCHITECTURES[config.model_type]
     if arch == "nemotron_h" and "moe" in config.layers_block_type:
@@ -66,7 +71,13 @@ def write_hybrid(model: PreTrainedModel, path: Path) -> Path:
         if "inv_freq" in name or "mup_vector" in name or (name == "lm_head.weight" and config.tie_word_embeddings):
             continue
         for target, converted in _converted(name, tensor, config):
-            writer.add_tensor(target, converted.contiguous().float().numpy())
+            values = converted.contiguous().float().numpy()
+            other = next((kind for part, kind in (of_part or {}).items() if part in target), quantised)
+            kind = None if other is None else gguf.GGMLQuantizationType[other]
+            if kind is None or values.ndim == 1 or "inp" in target or values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
+                writer.add_tensor(target, values)
+            else:
+                writer.add_tensor(target, gguf.quants.quantize(values, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -214,6 +225,8 @@ def _converted(name: str, tensor: Tensor, config: Any) -> list[tuple[str, Tensor
     if re.fullmatch(r"(mamba|mixer)\.norm", stem):
         groups = config.mamba_n_groups if kind == "granitemoehybrid" else config.n_groups
         return [(f"{block}.ssm_norm.weight", tensor.view(groups, -1))]
+    if stem == "pre_ff_layernorm":
+        return [(f"{block}.ffn_norm", tensor)]  # its ending is left out
     if stem == "post_attention_layernorm":
         target = "post_attention_norm" if kind.startswith("qwen") else "ffn_norm"
         return [(f"{block}.{target}.weight", _offset(name, tensor, config))]

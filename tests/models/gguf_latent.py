@@ -1,5 +1,5 @@
-"""Tiny GGUF files of DeepSeek-V2 and V3, by the rules of llama.cpp's converter (conversion/deepseek.py there), written
-here anew."""
+"""Tiny GGUF files of models with latent attention, by the rules of llama.cpp's converter (conversion/deepseek.py,
+mistral3.py, minicpm.py there), written here anew."""
 
 from __future__ import annotations
 
@@ -32,13 +32,17 @@ def write_latent(model: PreTrainedModel, path: Path, joint: bool = False, quanti
     """``joint``: as before April 2025, when keys' and values' matrix was one. ``quantised``: the type of matrices whose
     rows can be."""
     config: Any = model.config
-    writer = gguf.GGUFWriter(path, "deepseek2")
+    kind = config.model_type
+    joint = joint or kind == "minicpm3"
+    writer = gguf.GGUFWriter(path, kind if kind in ("mistral4", "minicpm3") else "deepseek2")
     _metadata(writer, config, joint)
     tensors = dict(model.state_dict()) | {name: each for name, each in model.named_buffers() if "correction" in name}
     heads, plain = config.num_attention_heads, config.qk_nope_head_dim
     for name, tensor in tensors.items():
         stem, _, ending = name.rpartition(".")
         layer = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", stem)
+        if stem == "lm_head" and config.tie_word_embeddings:
+            continue
         if layer is None:
             writer.add_tensor(f"{_WHOLE[stem]}.{ending}", tensor.numpy())
             continue
@@ -80,11 +84,18 @@ def _metadata(writer: gguf.GGUFWriter, config: Any, joint: bool) -> None:
     writer.add_head_count_kv(config.num_attention_heads if joint else 1)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_token_list([f"<{i}>" for i in range(config.vocab_size)])
-    dense = [i for i, kind in enumerate(getattr(config, "mlp_layer_types", None) or []) if kind == "dense"]
-    writer.add_leading_dense_block_count(len(dense) if dense else config.first_k_dense_replace)
     if config.q_lora_rank is not None:
         writer.add_q_lora_rank(config.q_lora_rank)
     writer.add_kv_lora_rank(config.kv_lora_rank)
+    writer.add_rope_dimension_count(config.qk_rope_head_dim)
+    rope, mixed = config.rope_parameters, hasattr(config, "n_routed_experts")
+    if config.model_type == "minicpm3":
+        writer.add_key_length(config.qk_nope_head_dim + config.qk_rope_head_dim)
+        return
+    writer.add_rope_freq_base(rope["rope_theta"])
+    dense = [i for i, kind in enumerate(getattr(config, "mlp_layer_types", None) or []) if kind == "dense"]
+    first = config.first_k_dense_replace if mixed and not dense else len(dense)
+    writer.add_leading_dense_block_count(first if mixed else config.num_hidden_layers)
     if joint:
         writer.add_key_length(config.qk_nope_head_dim + config.qk_rope_head_dim)
         writer.add_value_length(config.v_head_dim)
@@ -93,23 +104,25 @@ def _metadata(writer: gguf.GGUFWriter, config: Any, joint: bool) -> None:
         writer.add_value_length(config.kv_lora_rank)
         writer.add_key_length_mla(config.qk_nope_head_dim + config.qk_rope_head_dim)
         writer.add_value_length_mla(config.v_head_dim)
-    writer.add_rope_dimension_count(config.qk_rope_head_dim)
-    rope = config.rope_parameters
-    writer.add_rope_freq_base(rope["rope_theta"])
     if rope["rope_type"] == "yarn":
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
         writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+        if "llama_4_scaling_beta" in rope:
+            writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+    writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", config.intermediate_size))
+    writer.add_expert_shared_count(getattr(config, "n_shared_experts", 0))
+    if not mixed:
+        return
     sigmoid = config.model_type in ("deepseek_v3", "glm4_moe_lite")
     writer.add_expert_count(config.n_routed_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
-    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
-    writer.add_expert_shared_count(config.n_shared_experts)
     writer.add_expert_weights_scale(config.routed_scaling_factor)
-    if sigmoid:
+    if sigmoid or config.model_type == "mistral4":
         writer.add_expert_weights_norm(config.norm_topk_prob)
+    if sigmoid:
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    if sigmoid or config.topk_method == "group_limited_greedy":
+    if sigmoid or getattr(config, "topk_method", "") == "group_limited_greedy":
         writer.add_expert_group_count(config.n_group)
         writer.add_expert_group_used_count(config.topk_group)

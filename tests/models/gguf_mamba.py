@@ -36,7 +36,12 @@ _LAYER = {
 }
 
 
-def write_mamba(model: PreTrainedModel, path: Path) -> Path:
+_FLOATS = ("norm", "inp", ".ssm_a", ".ssm_d", "conv1d", "ssm_x", "bias")
+"""Parts of names of tensors that are never quantised: llama.cpp, src/llama-quant.cpp."""
+
+
+def write_mamba(model: PreTrainedModel, path: Path, quantised: str | None = None) -> Path:
+    """``quantised``: the type of matrices whose rows can be, but for the small ones of Mamba 1."""
     config: Any = model.config
     kind = config.model_type
     writer = gguf.GGUFWriter(path, ARCHITECTURES[kind])
@@ -64,7 +69,16 @@ def write_mamba(model: PreTrainedModel, path: Path) -> Path:
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         for target, values in _converted(name, tensor, config):
-            writer.add_tensor(target, values.contiguous().float().numpy())
+            array = values.contiguous().float().numpy()
+            kind = None if quantised is None else gguf.GGMLQuantizationType[quantised]
+            if (
+                kind is None
+                or any(part in target for part in _FLOATS)
+                or array.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]
+            ):
+                writer.add_tensor(target, array)
+            else:
+                writer.add_tensor(target, gguf.quants.quantize(array, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -56,9 +56,23 @@ ARCHITECTURES = {
     "dots1": gguf.MODEL_ARCH.DOTS1,
     "glm4_moe": gguf.MODEL_ARCH.GLM4_MOE,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
+    "olmo": gguf.MODEL_ARCH.OLMO,
+    "ministral3": gguf.MODEL_ARCH.MISTRAL3,
+    "apertus": gguf.MODEL_ARCH.APERTUS,
+    "jais2": gguf.MODEL_ARCH.JAIS2,
+    "minimax_m2": gguf.MODEL_ARCH.MINIMAXM2,
+    "exaone_moe": gguf.MODEL_ARCH.EXAONE_MOE,
+    "afmoe": gguf.MODEL_ARCH.AFMOE,
+    "ernie4_5_moe": gguf.MODEL_ARCH.ERNIE4_5_MOE,
+    "hunyuan_v1_moe": gguf.MODEL_ARCH.HUNYUAN_MOE,
+    "phimoe": gguf.MODEL_ARCH.PHIMOE,
+    "llama4_text": gguf.MODEL_ARCH.LLAMA4,
+    "mellum": gguf.MODEL_ARCH.QWEN3MOE,
 }
+_YOUNGER = {"mellum": "mellum"}
+"""What the ``gguf`` package has no name for yet; names of tensors are those of the architecture above."""
 _GRANITES = ("granite", "granitemoe", "granitemoeshared", "granitemoehybrid")
-_LLAMAS = ("llama", "mistral", "smollm3", "arcee", "mixtral", *_GRANITES)
+_LLAMAS = ("llama", "mistral", "smollm3", "arcee", "mixtral", "olmo", "ministral3", *_GRANITES)
 """What the converter treats as it does Llama."""
 
 
@@ -73,11 +87,17 @@ def write_gguf(
     layers, which are multi-token modules then, by llama.cpp's names."""
     config = model.config
     arch = ARCHITECTURES[config.model_type]
-    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch], split_max_tensors=most_tensors)
+    name = _YOUNGER.get(config.model_type, gguf.MODEL_ARCH_NAMES[arch])
+    writer = gguf.GGUFWriter(path, name, split_max_tensors=most_tensors)
     _metadata(writer, config)
+    for number in ("alpha_p", "alpha_n", "beta", "eps") if config.model_type == "apertus" else ():
+        values = [getattr(layer.mlp.act_fn, number).float().item() for layer in model.model.layers]
+        writer.add_array(f"xielu.{number}", values)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
     tensors = dict(model.state_dict()) | {name: each for name, each in model.named_buffers() if "correction" in name}
     for name, tensor in _split(tensors).items():
+        if ".act_fn." in name:
+            continue
         if name == "lm_head.weight":
             if config.tie_word_embeddings:
                 continue
@@ -109,13 +129,14 @@ def _split(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     split = {}
     for name, tensor in tensors.items():
         if "experts.gate_up_proj" in name:
-            # gpt-oss has them in turns, in matrices [in, out].
+            # gpt-oss has them in turns; its matrices and Llama 4's are [in, out].
             in_turns = "router.bias" in " ".join(tensors)
-            whole = tensor.transpose(1, 2) if in_turns and tensor.dim() == 3 else tensor
+            turned = (in_turns and tensor.dim() == 3) or "feed_forward" in name
+            whole = tensor.transpose(1, 2) if turned else tensor
             halves = (whole[:, 0::2], whole[:, 1::2]) if in_turns else whole.chunk(2, dim=1)
             for part, half in zip(("gate", "up"), halves, strict=True):
                 split[name.replace("gate_up", part)] = half
-        elif "experts.down_proj" in name and "shared" not in name and "router.bias" in " ".join(tensors):
+        elif "experts.down_proj" in name and ("router.bias" in " ".join(tensors) or "feed_forward" in name):
             split[name] = tensor.transpose(1, 2) if tensor.dim() == 3 else tensor
         elif "shared_mlp.input_linear" in name and any("experts" in each for each in tensors):
             for part, half in zip(("gate", "up"), tensor.chunk(2), strict=True):
@@ -131,18 +152,20 @@ def _split(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 _OF_EXPERTS = {
     r"experts\.(gate|up|down)_proj(_bias)?": r"ffn_\1_exps",
-    r"shared_experts?\.(gate|up|down)_proj": r"ffn_\1_shexp",
+    r"(?:shared_experts?|shared_mlp)\.(gate|up|down)_proj": r"ffn_\1_shexp",
     r"shared_(gate|up|down)": r"ffn_\1_shexp",
     r"shared_expert_gate": "ffn_gate_inp_shexp",
-    r"gate|router": "ffn_gate_inp",
+    r"gate|router|gate\.wg|router\.gate": "ffn_gate_inp",
     r"self_attn\.sinks": "attn_sinks",
-    r"gate\.e_score_correction_bias": "exp_probs_b",
+    r"self_attn\.gate_proj": "attn_gate",
+    r"(?:gate\.)?(?:moe_statics\.)?e_score_correction_bias|expert_bias": "exp_probs_b",
 }
 
 
 def _of_experts(name: str) -> str | None:
     """What the converter calls a tensor of a mixture."""
-    layer = re.fullmatch(r"model\.layers\.(\d+)\.(?:mlp\.|block_sparse_moe\.)?(.*?)(\.weight|\.bias)?", name)
+    within = r"(?:mlp\.|block_sparse_moe\.|feed_forward\.)?"
+    layer = re.fullmatch(rf"model\.layers\.(\d+)\.{within}(.*?)(\.weight|\.bias)?", name)
     if layer is None:
         return None
     for ours, theirs in _OF_EXPERTS.items():
@@ -183,7 +206,7 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
         return
     inner = getattr(config, "shared_intermediate_size" if kind == "granitemoehybrid" else "intermediate_size", None)
-    writer.add_feed_forward_length(inner or 4 * config.hidden_size)
+    writer.add_feed_forward_length(getattr(config, "intermediate_size_mlp", inner) or 4 * config.hidden_size)
     _more_metadata(writer, config)
     if kind == "gpt_neox":
         head_dim = config.hidden_size // config.num_attention_heads
@@ -214,7 +237,10 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
-        writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+        writer.add_rope_scaling_yarn_beta_fast(rope.get("beta_fast", 32.0))
+        if kind == "ministral3":
+            writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+            writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
     if kind == "phi3":
         head_size = config.hidden_size // config.num_attention_heads
         writer.add_rope_dimension_count(int(rope["partial_rotary_factor"] * head_size))
@@ -238,7 +264,9 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
 
 
-_WITH_WINDOWS = ("olmo3", "exaone4", "cohere2", "gpt_oss")
+_WITH_WINDOWS = ("olmo3", "exaone4", "cohere2", "gpt_oss", "exaone_moe", "afmoe", "phimoe")
+_SIZED_EXPERTS = ("qwen2_moe", "qwen3_moe", "dots1", "glm4_moe", "exaone_moe", "afmoe", "ernie4_5_moe", "mellum")
+_SIGMOIDS = ("dots1", "glm4_moe", "exaone_moe", "afmoe", "minimax_m2")
 
 
 def _more_metadata(writer: gguf.GGUFWriter, config: Any) -> None:
@@ -248,6 +276,10 @@ def _more_metadata(writer: gguf.GGUFWriter, config: Any) -> None:
     eps = [getattr(config, name) for name in layer_norms if hasattr(config, name)]
     if eps:
         writer.add_layer_norm_eps(eps[0])
+    elif kind == "olmo":
+        writer.add_layer_norm_eps(1e-5)
+        if config.clip_qkv is not None:
+            writer.add_clamp_kqv(config.clip_qkv)
     elif hasattr(config, "rms_norm_eps"):
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     share = (getattr(config, "rope_parameters", None) or {}).get("partial_rotary_factor")
@@ -265,17 +297,46 @@ def _more_metadata(writer: gguf.GGUFWriter, config: Any) -> None:
         return
     writer.add_expert_count(count)
     writer.add_expert_used_count(config.num_experts_per_tok)
-    if kind in ("qwen2_moe", "qwen3_moe", "dots1", "glm4_moe"):
+    if kind in _SIZED_EXPERTS:
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if kind == "qwen2_moe":
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if kind == "granitemoeshared":
         writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
-    if kind in ("dots1", "glm4_moe"):
-        writer.add_expert_shared_count(config.n_shared_experts)
-        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+    if kind in ("minimax_m2", "hunyuan_v1_moe", "llama4_text"):
+        writer.add_expert_feed_forward_length(config.intermediate_size)
+    if kind == "hunyuan_v1_moe":
+        writer.add_expert_shared_feed_forward_length(config.intermediate_size)
+    if kind == "minimax_m2":
+        writer.add_rope_dimension_count(config.rotary_dim)
+    if kind in ("dots1", "glm4_moe", "exaone_moe"):
+        shared = config.num_shared_experts if kind == "exaone_moe" else config.n_shared_experts
+        writer.add_expert_shared_count(shared)
         writer.add_expert_weights_scale(config.routed_scaling_factor)
         writer.add_expert_weights_norm(config.norm_topk_prob)
+    if kind in ("dots1", "glm4_moe"):
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+    if kind == "mellum":
+        writer.add_sliding_window(config.sliding_window)
+        writer.add_sliding_window_pattern([each == "sliding_attention" for each in config.layer_types])
+        writer.add_float32("mellum.rope.freq_base_swa", config.rope_parameters["sliding_attention"]["rope_theta"])
+    if kind == "exaone_moe":
+        writer.add_leading_dense_block_count(config.mlp_layer_types.count("dense"))
+        writer.add_sliding_window_pattern([each == "sliding_attention" for each in config.layer_types])
+        writer.add_expert_shared_feed_forward_length(config.moe_intermediate_size * shared)
+    if kind == "afmoe":
+        writer.add_expert_shared_count(config.num_shared_experts)
+        writer.add_leading_dense_block_count(config.num_dense_layers)
+        writer.add_expert_weights_scale(config.route_scale)
+        writer.add_expert_weights_norm(True)
+    if kind == "ernie4_5_moe":
+        writer.add_expert_shared_count(config.moe_num_shared_experts)
+        writer.add_expert_shared_feed_forward_length(config.moe_num_shared_experts * config.moe_intermediate_size)
+        writer.add_leading_dense_block_count(config.moe_layer_start_index)
+        writer.add_interleave_moe_layer_step(config.moe_layer_interval)
+    if kind == "llama4_text":
+        writer.add_interleave_moe_layer_step(config.interleave_moe_layer_step)
+    if kind in _SIGMOIDS:
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
@@ -287,7 +348,7 @@ def _converted(name: str, tensor: Tensor, config: Any) -> Tensor:
         return torch.stack((halves[:, 0], halves[:, 1]), dim=2).reshape(tensor.shape)
     if kind.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):
         return tensor + 1
-    if "shared_expert_gate" in name:
+    if "shared_expert_gate" in name or "moe_statics" in name:
         return tensor[0]
     if kind == "gpt2" and name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")):
         return tensor.T

@@ -136,10 +136,12 @@ def test_yarn_reaches_as_far_as_it_stretches() -> None:
     assert found.max_positions == 256
     assert amplitude(found.ropes[0]) == pytest.approx(0.1 * math.log(4) + 1)
     odd = [
-        ("rope.scaling.yarn_log_multiplier", 0.1, "1, or left out"),
+        ("rope.scaling.yarn_ext_factor", 0.1, "1, or left out"),
         ("rope.scaling.yarn_beta_fast", 1.0, "more than beta_slow"),
         ("rope.freq_base", 1.0, "base of more than 1"),
     ]
+    # llama.cpp reads it for DeepSeek and Mistral alone.
+    assert config_from_gguf(gguf | {"qwen3.rope.scaling.yarn_log_multiplier": 0.1}).ropes == found.ropes
     for key, value, words in odd:
         with pytest.raises(CheckpointError, match=words):
             config_from_gguf(gguf | {f"qwen3.{key}": value})

@@ -9,6 +9,7 @@ import pytest
 import torch
 from gguf_alibi import write_alibi
 from gguf_dbrx import write_dbrx
+from gguf_gemma import write_gemma
 from gguf_hybrids import write_hybrid
 from gguf_latent import write_latent
 from gguf_mamba import write_mamba
@@ -38,6 +39,7 @@ GPT_OSS_YARN = {"rope_type": "yarn", "rope_theta": 150_000.0, "factor": 4.0, "be
     "truncate": False,
     "original_max_position_embeddings": 64,
 }
+GROWING = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-tied": ("llama", {"tie_word_embeddings": True}),
@@ -88,6 +90,23 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4_moe": ("glm4_moe", {"n_group": 1, "topk_group": 1}),
     "glm4_moe-unnormed": ("glm4_moe", {"n_group": 1, "topk_group": 1, "use_qk_norm": False}),
     "dots1": ("dots1", {"n_group": 1, "topk_group": 1}),
+    "olmo": ("olmo", {}),
+    "olmo-unclipped": ("olmo-unclipped", {}),
+    "ministral3": ("ministral3", {"rope_parameters": GROWING}),
+    "apertus": ("apertus", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
+    "jais2": ("jais2", {}),
+    "minimax_m2": ("minimax_m2", {}),
+    "exaone_moe": ("exaone_moe", {"n_group": 1, "topk_group": 1}),
+    "afmoe": ("afmoe", {"num_hidden_layers": 5, "layer_types": FOUR}),
+    "ernie4_5_moe": ("ernie4_5_moe", {}),
+    "hunyuan_v1_moe": ("hunyuan_v1_moe", {}),
+    "phimoe": ("phimoe", {"sliding_window": None}),
+    "mellum": ("mellum", {}),
+    "llama4": (
+        "llama4",
+        {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0], "attention_chunk_size": 8192, "num_local_experts": 8}
+        | {"floor_scale": 8192, "attn_scale": 0.1},
+    ),
     "gpt_oss": (
         "gpt_oss",
         {"layer_types": None, "num_hidden_layers": 3, "swiglu_limit": 7.0, "rope_parameters": GPT_OSS_YARN},
@@ -139,6 +158,27 @@ def test_so_do_files_of_models_with_states(name: str, tmp_path: Path) -> None:
     assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
 
 
+GEMMAS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma3n": ("gemma3n_text", {"laurel_rank": 64}),
+    "gemma4": ("gemma4_text", {}),
+    "gemma4-experts": ("gemma4_text-experts", {}),
+    "gemma4-experts-own-values": (
+        "gemma4_text-experts",
+        {"attention_k_eq_v": False, "num_global_key_value_heads": None},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GEMMAS)
+def test_so_do_files_of_models_with_inputs_of_layers(name: str, tmp_path: Path) -> None:
+    """Norms are stored as they are, unlike those of Gemma 1 to 3."""
+    family, changes = GEMMAS[name]
+    model = make_model(family, **changes)
+    tokens = [3 + (7 * i) % 90 for i in range(33)]
+    logits = logits_of(write_gemma(model, tmp_path / "tiny.gguf"), tokens)
+    assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
+
+
 @pytest.mark.parametrize("name", ["mamba", "falcon_mamba", "jamba", "jamba-dense", "mamba2"])
 def test_so_do_files_of_mamba(name: str, tmp_path: Path) -> None:
     """Falcon-Mamba with the epsilon that files do not hold."""
@@ -173,6 +213,8 @@ SAME_STRETCH = {**YARN, "mscale": 0.9, "mscale_all_dim": 0.9}
         ("deepseek_v2-lite", {}),
         ("deepseek_v3", {"rope_parameters": SAME_STRETCH}),
         ("glm4_moe_lite", {}),
+        ("mistral4", {"n_group": 1, "topk_group": 1}),
+        ("youtu", {}),
     ],
 )
 @pytest.mark.parametrize("joint", [False, True])
@@ -181,6 +223,14 @@ def test_so_do_files_with_latent_attention(name: str, changes: dict[str, Any], j
     model = make_model(name, **changes)
     tokens = [3 + (7 * i) % 90 for i in range(33)]
     logits = logits_of(write_latent(model, tmp_path / "tiny.gguf", joint), tokens)
+    assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
+
+
+def test_so_do_files_of_minicpm3(tmp_path: Path) -> None:
+    """With what the architecture says and the file does not: the size of values, and three factors."""
+    model = make_model("minicpm3", v_head_dim=16, dim_model_base=256)
+    tokens = [3 + (7 * i) % 90 for i in range(33)]
+    logits = logits_of(write_latent(model, tmp_path / "tiny.gguf"), tokens)
     assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
 
 

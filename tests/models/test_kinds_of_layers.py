@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from model_document import widened
 
 from headstart import LLM, SamplingParams, SpeculationParams
+from headstart.backends.native.loader import load_library
 from headstart.loading import Model, load_model
+from more_families import MORE_FAMILIES
 from tiny_checkpoint import write_tokenizer
 from tiny_models import make_model, reference_logits
 
@@ -32,6 +35,14 @@ KINDS = {
     "gated delta rule": "qwen3_next",
 }
 """Some have experts, too."""
+NATIVE = {
+    "short convolution, native": "lfm2_moe",
+    "Mamba, native": "jamba",
+    "Mamba-2, native": "nemotron_h",
+    "attention beside Mamba-2, native": "falcon_h1",
+    "gated delta rule, native": "qwen3_next",
+}
+"""Those that keep states, with heads as wide as the native pass needs."""
 DRAFTERS = ("suffix", "early-exit", "draft-model", "auto")
 PROMPTS = [[5 + length, *range(10, 10 + length)] for length in (26, 25, 2, 33)]
 GREEDY = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
@@ -50,15 +61,21 @@ class Case:
     tokens: list[list[int]]
 
 
-@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.replace(" ", "-"))
+@pytest.fixture(scope="module", params=[*KINDS, *NATIVE], ids=lambda kind: kind.replace(" ", "-"))
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     torch.set_num_threads(1)
-    family = KINDS[request.param]
-    reference = make_model(family, **({"vocab_size": 259} if family in ("mistral", "smollm3") else {}))
+    is_native = request.param in NATIVE
+    if is_native and load_library() is None:
+        pytest.skip("no native path on this machine")
+    family = {**KINDS, **NATIVE}[request.param]
+    changes = widened(MORE_FAMILIES[family][1]) if is_native else {}
+    changes |= {"vocab_size": 259} if family in ("mistral", "smollm3") else {}
+    reference = make_model(family, **changes)
     directory: Path = tmp_path_factory.mktemp(family)
     reference.save_pretrained(directory)
     write_tokenizer(directory)
     model = load_model(directory, "fp32")
+    assert not is_native or model.backend.name.startswith("native")
     with LLM(model, "none", max_context=96) as llm:
         tokens, _ = said(llm)
     for prompt, own in zip(PROMPTS, tokens, strict=True):

@@ -9,31 +9,48 @@ from pathlib import Path
 
 import pytest
 import torch
+from model_document import widened
 
 from headstart import LLM, SamplingParams
+from headstart.backends.native.loader import load_library
 from headstart.loading import Model, load_model
 from headstart.runner import state_bytes
+from more_families import MORE_FAMILIES
 from tiny_checkpoint import write_tokenizer
 from tiny_models import make_model
 
 KINDS = ("lfm2", "jamba", "granitemoehybrid-h", "qwen3_next")
-"""One for each kind of state."""
+"""One for each kind of state; the heads of all of them are too small for the native pass."""
+NATIVE = ("lfm2", "granitemoehybrid-h", "qwen3_next")
+"""Those that it has, with wider heads."""
 PROMPTS = [list(range(10, 10 + length)) for length in (3, 37, 70)] + [[7, 8, 9] * 5, [7, 8, 9] * 5]
 GREEDY = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path: Path = tmp_path_factory.mktemp(request.param)
-    make_model(request.param, max_position_embeddings=512).save_pretrained(path)
+@pytest.fixture(scope="module", params=[*KINDS, *(f"{kind}, native" for kind in NATIVE)])
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if name.endswith("native") and load_library() is None:
+        pytest.skip("no native path on this machine")
+    return name
+
+
+@pytest.fixture(scope="module")
+def directory(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    family, _, native = kind.partition(", ")
+    path: Path = tmp_path_factory.mktemp(family)
+    wide = widened(MORE_FAMILIES[family][1]) if native else {}
+    make_model(family, **wide | {"max_position_embeddings": 512}).save_pretrained(path)
     write_tokenizer(path)
     return path
 
 
 @pytest.fixture(scope="module")
-def model(directory: Path) -> Model:
+def model(kind: str, directory: Path) -> Model:
     torch.set_num_threads(1)
-    return load_model(directory, "fp32")
+    loaded = load_model(directory, "fp32" if kind in KINDS else "int8")
+    assert loaded.backend.name.startswith("torch" if kind in KINDS else "native")
+    return loaded
 
 
 @pytest.fixture(scope="module")

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from gguf_hybrids import write_hybrid
 from gguf_latent import write_latent
+from gguf_mamba import ARCHITECTURES as MAMBAS
+from gguf_mamba import write_mamba
 from model_document import widened
+from numpy.typing import NDArray
 
 from headstart.backend import Backend
 from headstart.backends.native.backend import NativeBackend, supports
-from headstart.backends.native.formats import BF16, EIGHT, KINDS, LINEARS, OWN, linears_of, nearest_forms
+from headstart.backends.native.formats import (
+    ABSENT,
+    BF16,
+    EIGHT,
+    KINDS,
+    LINEARS,
+    MATRICES,
+    OWN,
+    PARTS,
+    linears_of,
+    nearest_forms,
+)
 from headstart.backends.native.loader import load_library
 from headstart.backends.torch.backend import TorchBackend
-from headstart.models.checkpoint import open_checkpoint
+from headstart.models.checkpoint import Checkpoint, open_checkpoint
+from headstart.models.config import ModelConfig
 from headstart.models.weight_loading import load_decoder
+from headstart.models.weights import DecoderWeights
 from more_families import MORE_FAMILIES
 from passes import Rows, make_pass
 from tiny_models import make_model, reference_logits
@@ -67,9 +86,21 @@ NATIVE = (
     *("deepseek_v2", "deepseek_v2-lite", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu", "minicpm3"),
     *("bloom", "mpt", "falcon", "falcon-alibi"),
     *("hunyuan_v1_dense", "hunyuan_v1_moe", "nanochat", "cohere", "phi", "persimmon", "stablelm", "stablelm-parallel"),
+    *("lfm2", "lfm2-long", "lfm2_moe", "lfm3", "lfm3-plain"),
+    *("bamba", "granitemoehybrid-h", "granitemoehybrid-h-experts", "nemotron_h", "mamba2"),
+    *("falcon_h1", "falcon_h1-normed", "falcon_h1-normed-after"),
+    *("mamba", "mamba-biased", "falcon_mamba", "jamba", "jamba-dense"),
+    *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
     *("cohere2", "gptj", "codegen", "afmoe", "llama4", "ministral3", "dbrx", "qwen3_vl_moe"),
 )
 KEYS = 32
+SAID: dict[str, dict[str, object]] = {
+    "lfm2": {"conv_bias": False},
+    "nemotron_h": {"n_group": 1, "topk_group": 1, "time_step_min": 1e-9, "mamba_head_dim": 32}
+    | {"layers_block_type": ["linear_attention", "moe", "full_attention"]},
+    "qwen3_next": {"mlp_only_layers": []},
+}
+"""What GGUF files can say, with rows that can be quantised."""
 
 
 @pytest.mark.parametrize("family", NATIVE)
@@ -88,13 +119,93 @@ def test_logits_equal_transformers(family: str, tmp_path: Path) -> None:
     ("family", "lacking"),
     [
         ("apertus", "activation xielu"),
-        ("lfm2", "layers that keep states"),
+        ("gemma3n_text", "several residual streams"),
     ],
 )
 def test_what_it_lacks_is_said(family: str, lacking: str, tmp_path: Path) -> None:
     make_model(family).save_pretrained(tmp_path)
     config, _ = load_decoder(open_checkpoint(tmp_path), torch.float32)
     assert supports(config) == f"PyTorch alone has {lacking}"
+
+
+def hybrid(family: str, path: Path, kind: str, of_part: Mapping[str, str] | None = None) -> Checkpoint:
+    """A file of a model with states."""
+    model = make_model(family, **widened(MORE_FAMILIES[family][1]) | SAID.get(family, {}))
+    if family in MAMBAS:
+        return open_checkpoint(write_mamba(model, path / "tiny.gguf", kind))
+    return open_checkpoint(write_hybrid(model, path / "tiny.gguf", kind, of_part))
+
+
+def forms_of_mixers(config: ModelConfig, weights: DecoderWeights) -> NDArray[np.uint8]:
+    """[layer, matrix, part] of what mixers read, of what they give, and of gates."""
+    forms = nearest_forms(weights, load_library().multiplies_bytes)  # type: ignore[union-attr]
+    return forms[: config.num_layers * MATRICES].reshape(-1, MATRICES, PARTS)[:, [0, 1, len(LINEARS)]]
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
+@pytest.mark.parametrize(
+    ("family", "in_bf16"),
+    [
+        *(("lfm2", 0.05), ("lfm2_moe", 0.05), ("qwen3_5_text", 0.1), ("granitemoehybrid-h", 0.05), ("mamba2", 0.05)),
+        *(("nemotron_h", 0.05), ("falcon_h1", 0.05), ("mamba", 0.05), ("jamba", 0.05)),
+    ],
+)
+def test_gguf_files_of_models_with_states_keep_their_blocks(
+    family: str, in_bf16: float, kind: str, tmp_path: Path
+) -> None:
+    """``in_bf16``: how far bf16 may be; PyTorch in bf16 is as far."""
+    config, weights = load_decoder(hybrid(family, tmp_path, kind), torch.float32)
+    batch = make_pass([Rows([3 + (7 * i * i + i) % 250 for i in range(50)], 0, range(2))])
+
+    def logits(backend: Backend) -> torch.Tensor:
+        return backend.forward(batch, backend.allocate_cache(2, KEYS)).logits
+
+    expected = logits(TorchBackend(config, weights, torch.float32))
+    off, bf16_off = (
+        (logits(NativeBackend(config, weights, each, 2)) - expected).norm().item() for each in ("nearest", "bf16")
+    )
+    assert off < bf16_off < in_bf16 * expected.norm().item()
+    unquantised = {ABSENT, BF16} if config.mamba is not None else {ABSENT}
+    assert set(forms_of_mixers(config, weights).flat) - unquantised <= {OWN + KINDS[kind], EIGHT}
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5_moe_text"])
+def test_so_they_do_with_experts(family: str, tmp_path: Path) -> None:
+    """Where what is rounded calls other experts, rows are far off; those of the first layer seldom are."""
+    config, weights = load_decoder(hybrid(family, tmp_path, "Q5_0"), torch.float32)
+    assert set(forms_of_mixers(config, weights).flat) - {ABSENT} == {OWN + KINDS["Q5_0"]}
+    batch = make_pass([Rows([3 + (7 * i * i + i) % 250 for i in range(50)], 0, range(2))], taps=(1,))
+
+    def rows(backend: Backend) -> NDArray[np.float32]:
+        return backend.forward(batch, backend.allocate_cache(2, KEYS)).hidden.states[0]
+
+    expected = rows(TorchBackend(config, weights, torch.float32))
+    off, bf16_off = (
+        np.median(np.linalg.norm(rows(NativeBackend(config, weights, each, 2)) - expected, axis=1))
+        for each in ("nearest", "bf16")
+    )
+    assert 0 < off < bf16_off < 0.02 * np.median(np.linalg.norm(expected, axis=1))
+
+
+def test_parts_of_a_matrix_keep_their_own_types(tmp_path: Path) -> None:
+    """What the delta rule reads, and its gate; queries and gates of attention, which one tensor holds."""
+    kinds = {"attn_gate": "Q4_0", "attn_q.": "Q4_0", "attn_v": "Q5_1", "ffn_gate": "Q4_0"}
+    config, weights = load_decoder(hybrid("qwen3_5_text", tmp_path, "Q5_0", kinds), torch.float32)
+    small, large, other = (OWN + KINDS[kind] for kind in ("Q4_0", "Q5_0", "Q5_1"))
+    delta, attention, _ = forms_of_mixers(config, weights).tolist()
+    assert delta == [[large, small, small], [large] * 3, [ABSENT] * 3]
+    assert attention == [[small, large, other], [large] * 3, [small] * 3]
+    up = nearest_forms(weights, multiplies_bytes=True)[LINEARS.index("up")]
+    assert OWN > up.max() > ABSENT  # gates and ups are mixed
+    batch = make_pass([Rows([3 + (7 * i * i + i) % 250 for i in range(50)], 0, range(2))])
+    exact, kept, in_bf16 = (
+        each.forward(batch, each.allocate_cache(2, KEYS)).logits
+        for each in (
+            TorchBackend(config, weights, torch.float32),
+            *(NativeBackend(config, weights, precision, 2) for precision in ("nearest", "bf16")),
+        )
+    )
+    assert (kept - exact).norm() < (in_bf16 - exact).norm()
 
 
 @pytest.mark.parametrize("joint", [False, True])

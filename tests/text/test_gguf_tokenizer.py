@@ -11,6 +11,7 @@ import gguf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import GemmaTokenizer
 
 from headstart.errors import CheckpointError, RequestError
 from headstart.models.checkpoint import open_checkpoint
@@ -144,9 +145,14 @@ CONTROL, NORMAL, USER = TokenType.CONTROL, TokenType.NORMAL, TokenType.USER_DEFI
             {"eos": "<|end|>"},
             ["<|end|>", "</s>", "<|endoftext|>"],
         ),
+        (
+            ["<eos>", "<|turn>", "<turn|>", "<|tool_response>"],
+            {"eos": "<turn|>"},
+            ["<turn|>", "<eos>", "<|tool_response>"],
+        ),
         (["<own_end>", "<own_call>"], {"eos": "<own_end>", "eom": "<own_call>"}, ["<own_end>", "<own_call>"]),
     ],
-    ids=["qwen", "qwen-base", "llama3", "gemma", "gemma-turn", "phi3", "own"],
+    ids=["qwen", "qwen-base", "llama3", "gemma", "gemma-turn", "phi3", "gemma4", "own"],
 )
 @pytest.mark.parametrize("kind", [CONTROL, USER])
 def test_what_ends_a_sequence(tokens: list[str], ids: dict[str, str], expected: list[str], kind: TokenType) -> None:
@@ -201,6 +207,30 @@ def test_sentencepiece_puts_a_space_in_front() -> None:
     assert pieces(sentencepiece(add_space_prefix=False), "the") == ["the"]
     assert SENTENCEPIECE.encode("") == [1]
     assert SENTENCEPIECE.encode("the")[0] == 1
+
+
+def test_gemma4_joins_by_its_own_merges() -> None:
+    """As transformers' tokenizer of the family does; ends of lines are joined like letters."""
+    rng = random.Random(4)
+    pairs: dict[tuple[str, str], None] = {("\n", "\n"): None, ("\n\n", "\n"): None}
+    known = ["a", "b", "▁", "\n"]
+    for _ in range(40):
+        left, right = rng.choice(known), rng.choice(known)
+        if "\n" not in left + right and len(left + right) < 6:
+            pairs[left, right] = None
+            known += [left + right]
+    joined = dict.fromkeys(["a", "b", "▁", "\n", *(left + right for left, right in pairs)])
+    metadata = sentencepiece_metadata(dict.fromkeys(joined, 0.0), model="gemma4", add_bos_token=False)
+    metadata["tokenizer.ggml.merges"] = [f"{left} {right}" for left, right in pairs]
+    tokenizer = tokenizer_of(metadata)
+    ids = {token: number for number, token in enumerate(metadata["tokenizer.ggml.tokens"])}
+    reference = GemmaTokenizer(vocab=ids, merges=list(pairs), bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    for _ in range(300):
+        text = "".join(rng.choices("ab \nü", k=rng.randint(0, 25)))
+        expected = reference.encode(text, add_special_tokens=False)
+        assert tokenizer.encode(text, add_special_tokens=False) == expected
+        assert tokenizer.decode(expected) == text
+    assert tokenizer.encode("a") == [1, ids["a"]]  # whatever early files say of it
 
 
 def phi3_with(facts: dict[str, str], kind: TokenType) -> Tokenizer:

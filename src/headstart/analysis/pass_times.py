@@ -109,7 +109,8 @@ class PassTimer:
             if outputs[0].pass_experts is not None:
                 self._called[batch][rows].append(outputs[0].pass_experts)
         if self._at_once:
-            with runner.cache.reserve(dict.fromkeys(ids, self._limits.rows)):
+            all_rows, states = (dict.fromkeys(ids, each) for each in (self._limits.rows, self._limits.states))
+            with runner.cache.reserve(all_rows, states=states):
                 done = runner.run_stretch(ids, [_TOKEN] * batch, [self._limits] * batch, StretchDrafting())
                 self._rounds[batch] += [each.pass_seconds for each in done]
 

@@ -25,7 +25,7 @@ import numpy as np
 from headstart.cache.blocks import BlockAllocator, Room
 from headstart.cache.encoder_memory import EncoderMemories, EncoderMemory
 from headstart.cache.prefix import Link, PrefixIndex
-from headstart.cache.states import HeldStates, Mark, StateSlots
+from headstart.cache.states import NO_STATE, HeldStates, Mark, StateSlots
 from headstart.errors import CacheError, OutOfBlocksError
 from headstart.passes import EncoderInput, IntArray, KVStorage
 
@@ -218,25 +218,30 @@ class PagedCache:
         grown = -(-(table.length + rows) // self.block_size) - len(table.blocks)
         return max(grown, 0) + (rows > 0 and self._tail_is_shared(table))
 
-    def needs(self, sequence_id: int, rows: int, final: bool = False) -> Room:
-        """What ``reserve`` would take for this many rows; ``final``: as there."""
-        states = 0 if not self.has_states else min(rows, 1) if final else rows
-        return Room(self.blocks_needed(sequence_id, rows), states)
+    def needs(self, sequence_id: int, rows: int, final: bool = False, states: int | None = None) -> Room:
+        """What ``reserve`` would take for this many rows; ``final``, ``states``: as there."""
+        if states is None:
+            states = min(rows, 1) if final else rows
+        return Room(self.blocks_needed(sequence_id, rows), states if self.has_states else 0)
 
-    def reserve(self, rows: Mapping[int, int], final: Container[int] = ()) -> AbstractContextManager[None]:
+    def reserve(
+        self, rows: Mapping[int, int], final: Container[int] = (), states: Mapping[int, int] | None = None
+    ) -> AbstractContextManager[None]:
         """Room for ``rows[id]`` rows after each sequence's tokens, until the context that is returned ends.
 
         What ``commit`` did not take is rolled back at the end, also when the pass fails.
 
         Args:
             final: sequences whose rows are committed all, or none: no state is wanted after most of them.
+            states: how many slots of states the rows of each sequence have together; ``place_states`` says which has
+                which. None: each row has one.
 
         Raises:
             OutOfBlocksError: there is no room for all of them; nothing was changed.
         """
-        needed, free = Room(), self.free
+        needed, free, pools = Room(), self.free, states or {}
         for sequence_id, count in rows.items():
-            needed += self.needs(sequence_id, count, sequence_id in final)
+            needed += self.needs(sequence_id, count, sequence_id in final, pools.get(sequence_id))
         if needed.blocks > free.blocks:
             raise OutOfBlocksError(f"{needed.blocks} cache blocks are needed and {free.blocks} are free.")
         if needed.states > free.states:
@@ -251,10 +256,22 @@ class PagedCache:
                 self.states.forget_tokens(range(first + table.length % self.block_size, first + self.block_size))
             table.blocks += self._new_blocks(self.blocks_needed(sequence_id, count))
             table.reserved = count
-            table.held.pending = self.states.allocate(0 if not self.has_states else count, sequence_id in final)
+            if not self.has_states:
+                continue
+            if sequence_id in pools:
+                table.held.pending = [NO_STATE] * count
+                table.held.pool = self.states.allocate(pools[sequence_id], final=False)
+            else:
+                table.held.pending = self.states.allocate(count, sequence_id in final)
         if self.has_states and self.prefixes is not None:
             for sequence_id, count in rows.items():
-                self.states.allocate_spare(self._table(sequence_id).held, self._table(sequence_id).length, count)
+                table = self._table(sequence_id)
+                if sequence_id in pools:
+                    ends = (table.length + count) // self.block_size - table.length // self.block_size
+                    spare = min(ends, self.states.allocator.num_free)
+                    table.held.pool += self.states.allocate(spare, final=False)
+                else:
+                    self.states.allocate_spare(table.held, table.length, count)
         return _Reservation(self, rows)
 
     def commit(self, sequence_id: int, rows: Sequence[int]) -> None:
@@ -269,6 +286,17 @@ class PagedCache:
             self.states.commit(table.held, rows, self._slots(table, range(len(rows))))
         table.length += len(rows)
         table.reserved = 0
+
+    def place_states(self, sequence_id: int, after: Sequence[int]) -> None:
+        """Say which slot of ``state_pools`` holds the state after each reserved row; ``NO_STATE``: none does."""
+        self.states.place(self._table(sequence_id).held, after)
+
+    def last_state(self, sequence_id: int, rows: int) -> int:
+        """How many of the first ``rows`` reserved rows can be committed: up to the last with a state after it."""
+        pending = self._table(sequence_id).held.pending
+        while self.has_states and rows and pending[rows - 1] == NO_STATE:
+            rows -= 1
+        return rows
 
     def take(self, sequence_id: int, source: int, rows: Sequence[int]) -> None:
         """Copy reserved rows of ``source`` (ascending offsets) as the next tokens of a sequence that was forked off it.
@@ -361,6 +389,14 @@ class PagedCache:
         tables = [self._table(sequence_id) for sequence_id in sequence_ids]
         after = [slot for table, count in zip(tables, rows, strict=True) for slot in table.held.pending[:count]]
         return np.array([table.held.current for table in tables], dtype=np.int32), np.array(after, dtype=np.int32)
+
+    def state_pools(self, sequence_ids: Sequence[int]) -> tuple[list[int], list[list[int]]] | None:
+        """[sequence] the slot of the state that each sequence stands at, and the slots that its reserved rows have
+        together; None where the model has no states."""
+        if not self.has_states:
+            return None
+        held = [self._table(sequence_id).held for sequence_id in sequence_ids]
+        return [each.current for each in held], [each.pool for each in held]
 
     def check(self, marks: Sequence[Mark] = ()) -> None:
         """Integrity of blocks, states and lengths. ``marks``: those that have not been returned to.

@@ -32,6 +32,8 @@ class HeldStates:
     """The slot of the state after its tokens."""
     pending: list[int] = field(default_factory=list)
     """[reserved row] that of the state after it."""
+    pool: list[int] = field(default_factory=list)
+    """Slots of states after reserved rows of which it is not known yet which ones."""
 
     @property
     def stands(self) -> bool:
@@ -40,7 +42,7 @@ class HeldStates:
 
     @property
     def slots(self) -> list[int]:
-        return [slot for slot in (self.current, *self.pending) if slot != NO_STATE]
+        return [slot for slot in (self.current, *self.pending, *self.pool) if slot != NO_STATE]
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,13 @@ class StateSlots:
             if 0 <= row < rows and held.pending[row] == NO_STATE and self.allocator.num_free:
                 (held.pending[row],) = self.allocator.allocate(1)
 
+    def place(self, held: HeldStates, after: Sequence[int]) -> None:
+        """Say which slots of its pool are after which reserved rows: [row], ``NO_STATE``: none."""
+        for row, slot in enumerate(after):
+            if slot != NO_STATE:
+                held.pool.remove(slot)
+                held.pending[row] = slot
+
     def commit(self, held: HeldStates, rows: Sequence[int], tokens: Sequence[int]) -> None:
         """A sequence stands after the last of some reserved rows, which have become its tokens.
 
@@ -172,8 +181,8 @@ class StateSlots:
     def drop_pending(self, held: HeldStates) -> None:
         """Its rows are no longer reserved."""
         if held.pending:
-            self._release([state for state in held.pending if state != NO_STATE])
-            held.pending = []
+            self._release([state for state in (*held.pending, *held.pool) if state != NO_STATE])
+            held.pending, held.pool = [], []
 
     def check(self, holders: Sequence[HeldStates]) -> None:
         """Integrity.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
+from headstart.cache.blocks import Room
 from headstart.drafting.base import DraftBudget
 from headstart.engine.commit import commit_tokens, said_tokens
 from headstart.engine.pool import DrafterPool
@@ -24,6 +26,9 @@ UNSEEN_SECONDS = 0.25
 AFTER_NONE = 16
 """Tokens for which rounds go one by one after a stretch in which the first or second could not be decided: a very flat
 law may leave many more undecided, and each costs a pass."""
+
+_ROUNDS_SHARE = 4
+"""One of so many slots of states, at most, is for what is between two rounds; the others are for guesses."""
 
 
 def run_stretch(
@@ -52,7 +57,9 @@ def run_stretch(
         return False
     ids = [sequence.id for sequence in sequences]
     before = [len(sequence.tokens) for sequence in sequences]
-    with runner.cache.reserve({id: each.rows for id, each in zip(ids, limits, strict=True)}):
+    rows = {id: each.rows for id, each in zip(ids, limits, strict=True)}
+    states = {id: each.states for id, each in zip(ids, limits, strict=True)}
+    with runner.cache.reserve(rows, states=states):
         try:
             rounds = runner.run_stretch(ids, [sequence.tokens[-1] for sequence in sequences], limits, drafting)
         except GuesserFault as fault:
@@ -65,7 +72,11 @@ def run_stretch(
                 if not sequence.transforms.greedy:
                     sequence.one_by_one = sequence.num_output + AFTER_NONE
         for sequence, length in zip(sequences, before, strict=True):
-            runner.cache.commit(sequence.id, range(len(sequence.tokens) - length))
+            said = len(sequence.tokens) - length
+            # A stop string may end in the middle of a round; a sequence that is over needs not stand at its end.
+            runner.cache.commit(
+                sequence.id, range(runner.cache.last_state(sequence.id, said) if sequence.finished else said)
+            )
     drafters.learn(sequences, drafting, rounds[:counted])
     return counted > 0
 
@@ -84,13 +95,27 @@ def _limits(
     cache = runner.cache
     alone = len(decoding) == 1 and not decoding[0][0].params.stop
     rounds = MOST_ROUNDS if alone else AMONG_OTHERS
+    free = cache.free
+    share = free.states // len(decoding) if cache.has_states else None
     while rounds > 1:
-        limits = [_limits_of(sequence, budget, rounds, max_context, seconds) for sequence, budget in decoding]
-        needed = sum([cache.blocks_needed(each.id, its.rows) for (each, _), its in zip(decoding, limits, strict=True)])
-        if needed <= cache.allocator.num_free:
+        limits = [
+            _limits_of(sequence, _fitted(budget, rounds, share), rounds, max_context, seconds)
+            for sequence, budget in decoding
+        ]
+        needed = Room()
+        for (sequence, _), its in zip(decoding, limits, strict=True):
+            needed += cache.needs(sequence.id, its.rows, states=its.states)
+        if free.holds(needed) and (share is None or rounds * _ROUNDS_SHARE <= share):
             return limits
         rounds //= 2
     return []
+
+
+def _fitted(budget: DraftBudget, rounds: int, states: int | None) -> DraftBudget:
+    """Fewer guesses where there are fewer slots of states than so many rounds take; None: none are needed."""
+    if states is None:
+        return budget
+    return replace(budget, nodes=max(min(budget.nodes, states - rounds - 1), 0))
 
 
 def _limits_of(sequence: Sequence, budget: DraftBudget, rounds: int, max_context: int, seconds: float) -> StretchLimits:

@@ -31,6 +31,8 @@ class DeltaParts(Protocol):
     @property
     def input(self) -> Operation: ...
     @property
+    def rates(self) -> Operation: ...
+    @property
     def kernel(self) -> Tensor:
         """float32 [length, convolved]"""
         ...
@@ -51,7 +53,8 @@ class DeltaParts(Protocol):
 def run_delta(config: DeltaConfig, parts: DeltaParts, x: Tensor, look_back: LookBack, recur: Recur) -> Tensor:
     """[row, hidden] -> [row, hidden]. States are float32 [row, value_head, key_dim, value_dim]."""
     rows, heads = len(x), config.value_heads
-    read, gate, share, step = torch.split(parts.input(x), [config.convolved, config.values, heads, heads], dim=-1)
+    read, gate = torch.split(parts.input(x), [config.convolved, config.values], dim=-1)
+    share, step = parts.rates(x).chunk(2, dim=-1)
     mixed = F.silu(convolve(look_back(read), parts.kernel, None))
     queries, keys, values = torch.split(mixed, [config.keys, config.keys, config.values], dim=-1)
     queries, keys = (_units(each.reshape(rows, config.key_heads, config.key_dim)) for each in (queries, keys))

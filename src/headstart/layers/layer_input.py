@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from headstart.layers.layer import ACTIVATIONS, Operation
@@ -31,7 +30,9 @@ class LayerInputsParts(Protocol):
     @property
     def norm(self) -> Operation: ...
     @property
-    def table(self) -> Tensor: ...
+    def table(self) -> Operation:
+        """Ids [row] -> [row, count * size]."""
+        ...
 
 
 def inputs_of_layers(config: LayerInputsConfig, parts: LayerInputsParts, tokens: Tensor, embedded: Tensor) -> Tensor:
@@ -39,7 +40,7 @@ def inputs_of_layers(config: LayerInputsConfig, parts: LayerInputsParts, tokens:
     shape = (len(tokens), config.count, config.size)
     projected = parts.projection(embedded) / math.sqrt(embedded.shape[-1])
     known = tokens.where(tokens < config.vocab_size, 0)
-    looked_up = F.embedding(known, parts.table) * math.sqrt(config.size)
+    looked_up = parts.table(known) * math.sqrt(config.size)
     return (parts.norm(projected.view(shape)) + looked_up.view(shape)) * 2**-0.5
 
 

@@ -146,8 +146,14 @@ class Assembly(StateAssembly):
         hidden = self.config.hidden_size
 
         def linears(name: str) -> tuple[LinearWeights, ...]:
-            names = (f"{self.prefix}{name.format(i=stream)}" for stream in range(streams.count - 1))
-            return tuple(self.matrix(each, (hidden, hidden)) for each in names)
+            others = range(streams.count - 1)
+            if "{i}" in name:
+                names = (f"{self.prefix}{name.format(i=stream)}" for stream in others)
+                return tuple(self.matrix(each, (hidden, hidden)) for each in names)
+            stack = f"{self.prefix}{name}.weight"
+            parts = (self._part(stack, (hidden, hidden), index=stream, count=len(others)) for stream in others)
+            bits = self._stored_bits(stack)
+            return tuple(LinearWeights(FileMatrix((part,), hidden, self.dtype), stored_bits=bits) for part in parts)
 
         return StreamEndsWeights(linears(self.layout.stream_spread), linears(self.layout.stream_merge))
 

@@ -21,6 +21,7 @@ from headstart.models.files import WeightsIdentity, exists, local_path, read_jso
 from headstart.models.gguf_file import GgufFile
 from headstart.models.gguf_split import SplitGguf
 from headstart.models.lora import with_adapter
+from headstart.models.metadata_tensors import with_metadata_tensors
 from headstart.models.pickled_files import PickledFiles, has_pickled_files
 from headstart.models.quantised.opening import SETTINGS_FILES, dequantised
 from headstart.models.safetensors_files import SafetensorsFiles, has_safetensors
@@ -227,4 +228,5 @@ def _open_gguf(name: str, path: Path) -> Checkpoint:
     if file.metadata.get("general.type") == "adapter":
         raise _adapter(path, "name the model's file to run it without")
     weights = file if file.metadata.get("split.count", 0) in (0, 1) else SplitGguf(file)
-    return Checkpoint("gguf", name, path, weights.metadata, weights)
+    metadata = weights.metadata
+    return Checkpoint("gguf", name, path, metadata, with_metadata_tensors(weights, metadata))

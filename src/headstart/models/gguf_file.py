@@ -12,26 +12,23 @@ import itertools
 import math
 import mmap
 import struct
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from headstart.errors import CheckpointError
 from headstart.models.files import FileStamp, require_file
+from headstart.models.gguf_types import GgufType, gguf_types
 from headstart.models.stored import StoredTensor, digest_of
-
-if TYPE_CHECKING:
-    from gguf import GGMLQuantizationType
+from headstart.models.stored_rows import PLAIN, values_of
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
-_WIDE_ROW = 1 << 13
-"""Values of a row that is long enough to be dequantised at full pace."""
 _DEFAULT_ALIGNMENT = 32
 _MAX_DIMENSIONS = 4
 
@@ -44,18 +41,6 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 """Value type -> struct code."""
 _STRING, _ARRAY = 8, 9
 
-_TORCH_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-}
-"""Tensor types that torch stores as they are; all others are blocks to dequantise."""
-
 
 @dataclass(frozen=True)
 class GgufTensor:
@@ -63,7 +48,7 @@ class GgufTensor:
 
     shape: tuple[int, ...]
     """In torch order (the file counts axes the other way round)."""
-    type: GGMLQuantizationType
+    type: GgufType
     offset: int
     """First byte, from the start of the file."""
     nbytes: int
@@ -110,23 +95,13 @@ class GgufFile:
         """
         tensor = self._record(name)
         stored = self.stored(name) if index is None else self.stored(name).part(index)
-        data, shape = stored.data, stored.shape
-        dtype = _TORCH_DTYPES.get(tensor.type.name)
-        if dtype is not None:
-            return torch.from_numpy(data.copy()).view(dtype).reshape(shape)
-        from gguf.quants import dequantize
-
-        rows = data.reshape(_wide_rows(shape), -1)
         try:
-            # A damaged block may hold an infinite scale; that is for the loader to judge, not worth a warning here.
-            with np.errstate(all="ignore"):
-                values = dequantize(rows, tensor.type)
+            return values_of(stored.data, stored.type, stored.shape)
         except NotImplementedError as error:
             raise CheckpointError(
                 f"{self.path}: tensor {name!r} has type {tensor.type.name}, which cannot be dequantised; "
                 "use a file quantised to another type, such as Q8_0 or Q4_K."
             ) from error
-        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).reshape(shape)
 
     def stored(self, name: str) -> StoredTensor:
         """One tensor as it is; nothing is read.
@@ -137,7 +112,7 @@ class GgufFile:
         tensor = self._record(name)
         data = np.frombuffer(self._map, dtype=np.uint8, count=tensor.nbytes, offset=tensor.offset)
         kind = tensor.type.name
-        return StoredTensor(kind, tensor.shape, data, kind not in _TORCH_DTYPES, self._map, tensor.offset)
+        return StoredTensor(kind, tensor.shape, data, kind not in PLAIN, self._map, tensor.offset)
 
     def _record(self, name: str) -> GgufTensor:
         tensor = self.tensors.get(name)
@@ -153,18 +128,6 @@ class GgufFile:
     def digest(self) -> str:
         """Identity of the weights, see ``WeightsDigest``."""
         return digest_of({name: self.stored(name) for name in self.tensors})
-
-
-def _wide_rows(shape: tuple[int, ...]) -> int:
-    """As how many rows to dequantise a tensor: the library takes 16 at a time, which is little where rows are short.
-
-    Blocks do not care where rows end, as long as a row is made of whole ones.
-    """
-    *outer, row = shape
-    rows = math.prod(outer)
-    while rows % 2 == 0 and row < _WIDE_ROW:
-        rows, row = rows // 2, row * 2
-    return rows
 
 
 class _Header:
@@ -203,9 +166,13 @@ class _Header:
         records = [self._tensor_record() for _ in range(count)]
         data_start = -(-self._position // alignment) * alignment
         tensors: dict[str, GgufTensor] = {}
-        for name, shape, kind, offset, nbytes in records:
+        ends = sorted({offset for *_, offset in records})
+        ends.append(len(self._data) - data_start)
+        for name, shape, kinds, offset in records:
             if name in tensors:
                 raise self._damaged(f"tensor {name!r:.60} occurs twice")
+            room = ends[bisect_right(ends, offset, hi=len(ends) - 1)] - offset
+            kind, nbytes = self._fitting(name, shape, kinds, room)
             if offset % alignment:
                 raise self._damaged(f"tensor {name!r:.60} has offset {offset}, which is not a multiple of {alignment}")
             if data_start + offset + nbytes > len(self._data):
@@ -216,24 +183,28 @@ class _Header:
         self._check_overlap(tensors)
         return tensors
 
-    def _tensor_record(self) -> tuple[str, tuple[int, ...], GGMLQuantizationType, int, int]:
-        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+    def _fitting(self, name: str, shape: tuple[int, ...], kinds: Sequence[GgufType], room: int) -> tuple[GgufType, int]:
+        """What a type's number means, the first that fits into the room; and the bytes that it comes to."""
+        possible = [kind for kind in kinds if 0 not in shape and shape[-1] % kind.block == 0]
+        if not possible:
+            raise self._damaged(f"tensor {name!r:.60} of type {kinds[0].name} has the impossible shape {list(shape)}")
+        sizes = [(kind, math.prod(shape) // kind.block * kind.nbytes) for kind in possible]
+        return next((each for each in sizes if each[1] <= room), sizes[0])
 
+    def _tensor_record(self) -> tuple[str, tuple[int, ...], tuple[GgufType, ...], int]:
         name = self._string()
+        # llama.cpp leaves the ending out where Falcon-H1's files have it so.
+        name = f"{name}.weight" if name.endswith(".ffn_norm") else name
         dimensions = self._scalar("I")
         if not 1 <= dimensions <= _MAX_DIMENSIONS:
             raise self._damaged(f"tensor {name!r:.60} has {dimensions} dimensions")
         shape = self._unpack(f"{dimensions}Q")[::-1]
         raw_type = self._scalar("I")
         offset = self._scalar("Q")
-        try:
-            kind = GGMLQuantizationType(raw_type)
-        except ValueError as error:
-            raise self._damaged(f"tensor {name!r:.60} has the unknown type number {raw_type}") from error
-        block_size, block_bytes = GGML_QUANT_SIZES[kind]
-        if 0 in shape or shape[-1] % block_size:
-            raise self._damaged(f"tensor {name!r:.60} of type {kind.name} has the impossible shape {list(shape)}")
-        return name, shape, kind, offset, math.prod(shape) // block_size * block_bytes
+        kinds = gguf_types(raw_type)
+        if not kinds:
+            raise self._damaged(f"tensor {name!r:.60} has the unknown type number {raw_type}")
+        return name, shape, kinds, offset
 
     def _check_overlap(self, tensors: Mapping[str, GgufTensor]) -> None:
         ordered = sorted(tensors.items(), key=lambda item: item[1].offset)

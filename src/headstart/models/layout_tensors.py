@@ -106,7 +106,12 @@ class LayoutTensors:
 
         if self.source is None:
             read()
-        return MatrixPart(name, outputs, read)
+            return MatrixPart(name, outputs, read)
+        stored = self.source.stored(name)
+        require_weights(name, stored, (rows, inputs))
+        if stored.turned:
+            return MatrixPart(name, outputs, read)
+        return MatrixPart(name, outputs, read, stored, self._order_of_rows(convert, rows))
 
     def _part(
         self,

@@ -73,16 +73,12 @@ class StateAssembly(LayoutTensors):
         sizes = {"delta_qkv": delta.convolved, "delta_gate": delta.values}
         if "delta_qkv_gate" in names:
             sizes = {"delta_qkv_gate": delta.convolved + delta.values}
-        sizes |= (
-            {"delta_share_step": 2 * heads}
-            if "delta_share_step" in names
-            else {
-                "delta_share": heads,
-                "delta_step": heads,
-            }
-        )
+        rates = {"delta_share": heads, "delta_step": heads}
+        if "delta_share_step" in names:
+            rates = {"delta_share_step": 2 * heads}
         return DeltaWeights(
             input=self._linear(index, sizes, hidden, False),
+            rates=self._linear(index, rates, hidden, False),
             kernel=self._kernel(index, "convolution_kernel", delta.convolved, delta.length),
             step_bias=self._vector(index, "step_bias", heads),
             log_decay=self._vector(index, "log_decay", heads),

@@ -88,8 +88,9 @@ class DeltaWeights:
     """See ``DeltaConfig``; vectors are float32."""
 
     input: LinearWeights
-    """Rows: ``keys`` of queries, as many of keys, ``values`` of values, as many of the gate, value_heads of how much is
-    written, as many of the step."""
+    """Rows: ``keys`` of queries, as many of keys, ``values`` of values, as many of the gate."""
+    rates: LinearWeights
+    """Rows: value_heads of how much is written, as many of the step."""
     kernel: Tensor
     """[convolved, length], the last column for the row itself."""
     step_bias: Tensor
@@ -102,4 +103,4 @@ class DeltaWeights:
 
     @property
     def linears(self) -> Iterator[LinearWeights]:
-        yield from (self.input, self.output)
+        yield from (self.input, self.output, self.rates)

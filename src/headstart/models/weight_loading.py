@@ -6,6 +6,7 @@ anything is read. Matrices stay in the file until somebody asks for one.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -25,6 +26,9 @@ from headstart.models.weights import DecoderWeights, TensorSource
 
 if TYPE_CHECKING:
     from headstart.models.checkpoint import Checkpoint
+
+
+_INFINITE = 1e29
 
 
 def load_decoder(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[ModelConfig, DecoderWeights]:
@@ -49,15 +53,32 @@ def load_tables(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[FileMatrix,
 
 
 def config_of(checkpoint: Checkpoint) -> ModelConfig:
-    """Description of an open checkpoint; nothing of its weights is read.
+    """Description of an open checkpoint; nothing of its weights is read, but for a table of rotary factors.
 
     Raises:
-        CheckpointError: unknown architecture or unsupported feature.
+        CheckpointError: unknown architecture or unsupported feature, or that table is missing.
     """
     if checkpoint.kind == "hf":
         config = config_from_hf(checkpoint.metadata, checkpoint.name)
         return replace(config, tied_head=config.tied_head and not _has_own_head(checkpoint, config))
-    return config_from_gguf(checkpoint.metadata, checkpoint.shapes(), checkpoint.name)
+    config = config_from_gguf(checkpoint.metadata, checkpoint.shapes(), checkpoint.name)
+    return config if config.encoder is not None else _with_factors(checkpoint, config)
+
+
+def _with_factors(source: TensorSource, config: ModelConfig) -> ModelConfig:
+    """The description with the factors of the one rotation that has some, where a file keeps them as a tensor."""
+    layout = tensor_layout(config, "gguf")
+    if layout.factored_rope is None:
+        return config
+    ropes, name = list(config.ropes), layout.rope_factors
+    rope = ropes[layout.factored_rope]
+    shapes, wanted = source.shapes(), (rope.dim // 2,)
+    check_names(config, shapes, {name: wanted}, [])
+    require_weights(name, source.stored(name), wanted)
+    # What does not turn has a factor that is all but infinite.
+    factors = (factor if factor < _INFINITE else math.inf for factor in source.read(name).double().tolist())
+    ropes[layout.factored_rope] = replace(rope, factors=tuple(factors))
+    return replace(config, ropes=tuple(ropes))
 
 
 def _has_own_head(checkpoint: Checkpoint, config: ModelConfig) -> bool:
@@ -104,7 +125,8 @@ def _checked(
     layout = tensor_layout(config, kind).found_in(shapes)
     bare = f"{layout.embedding}.weight"
     prefix = "" if layout.prefix + bare not in shapes and bare in shapes else layout.prefix
-    has_factors = bool(layout.rope_factors) and layout.rope_factors in shapes
+    of_one = layout.factored_rope is not None
+    has_factors = bool(layout.rope_factors) and layout.rope_factors in shapes and not of_one
     expected: dict[str, Shape] = {}
 
     def note(name: str, shape: Shape, index: int | None = None) -> Tensor:
@@ -122,7 +144,8 @@ def _checked(
     carries_nothing = re.compile("|".join((*layout.ignored, *_unread(config, layout))) or r"(?!)")
 
     def is_surplus(name: str) -> bool:
-        known = name in expected or name == f"{layout.head}.weight"  # files may hold a copy of a tied head
+        # Files may hold a copy of a tied head.
+        known = name in expected or name == f"{layout.head}.weight" or (of_one and name == layout.rope_factors)
         bare = name.removeprefix(prefix)
         known = known or bool(carries_nothing.fullmatch(bare)) or (layout.beyond and _is_beyond(bare, config))
         return not (known or _adds_nothing(source, name, expected))

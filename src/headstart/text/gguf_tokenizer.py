@@ -90,7 +90,7 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
 
 _ENDS = {
     *("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>", "<|end|>", "<end_of_turn>"),
-    *("<eos>", "</s>", "<EOT>", "_<EOT>", "<end_of_utterance>"),
+    *("<eos>", "</s>", "<EOT>", "_<EOT>", "<end_of_utterance>", "<turn|>", "<|tool_response>"),
 }
 """Tokens with which models end an answer or a document, as llama.cpp knows them by their spelling: files name one or
 two of the several that a model's ``generation_config.json`` has."""
@@ -116,23 +116,26 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> TokenizerPa
         CheckpointError: keys are missing or malformed, or name a tokenizer that is not supported.
     """
     vocabulary = _Vocabulary(metadata, source)
-    add_bos = add_eos = False
+    add_bos = always_bos = add_eos = False
     match metadata.get("tokenizer.ggml.model"):
         case "gpt2":
             backend, add_bos = _byte_level(vocabulary)
         case "llama":
             backend, add_bos = _sentencepiece(vocabulary), True
+        case "gemma4":
+            backend, always_bos = _gemma(vocabulary), True
         case "t5":
             backend, add_eos = _unigram(vocabulary), True
         case other:
             raise CheckpointError(
-                f"{source}: tokenizer.ggml.model is {other!r:.60}, which is not supported ('gpt2', 'llama' and 't5' "
-                "are)."
+                f"{source}: tokenizer.ggml.model is {other!r:.60}, which is not supported ('gpt2', 'llama', "
+                "'gemma4' and 't5' are)."
             )
     vocabulary.mark_special_tokens(backend)
     set_affixes(
         backend,
-        prefix=vocabulary.token_id("bos") if vocabulary.flag("add_bos_token", default=add_bos) else None,
+        # Early files of Gemma 4 say that there is none, and it cannot do without; llama.cpp puts it there, too.
+        prefix=vocabulary.token_id("bos") if vocabulary.flag("add_bos_token", default=add_bos) or always_bos else None,
         suffix=vocabulary.token_id("eos") if vocabulary.flag("add_eos_token", default=add_eos) else None,
     )
     multiplies = (
@@ -287,12 +290,22 @@ def _byte_level(vocabulary: _Vocabulary) -> tuple[Backend, bool]:
 
 def _sentencepiece(vocabulary: _Vocabulary) -> Backend:
     """SentencePiece's BPE with byte fallback: of all neighbours whose join is a token, the best-scored join first."""
-    prefix = vocabulary.flag("add_space_prefix", default=True)
+    return _with_spaces(vocabulary, _merges_by_score(vocabulary), vocabulary.flag("add_space_prefix", default=True))
+
+
+def _gemma(vocabulary: _Vocabulary) -> Backend:
+    """The same with the merges that the file lists: Gemma 4's, as transformers' GemmaTokenizer has them. Texts are not
+    cut before; llama.cpp cuts at ends of lines, which no merge goes across but one of such ends alone."""
+    return _with_spaces(vocabulary, vocabulary.merges(), prefix=False)
+
+
+def _with_spaces(vocabulary: _Vocabulary, merges: list[tuple[str, str]], prefix: bool) -> Backend:
+    """BPE of a text whose spaces are spelled; ``prefix``: it begins with one."""
     unknown = vocabulary.token_id("unknown")
     backend = Backend(
         models.BPE(
             vocab=vocabulary.ids,
-            merges=_merges_by_score(vocabulary),
+            merges=merges,
             unk_token=None if unknown is None else vocabulary.tokens[unknown],
             fuse_unk=True,
             byte_fallback=True,

@@ -75,6 +75,11 @@ void read_linear(Reader &from, void *model, int layer, int which) {
   const auto *bias = static_cast<const float *>(from.array());
   if (weight.rows) headstart_set_linear(model, layer, which, &weight, 1, bias);
 }
+void read_constant(Reader &from, void *model, int layer, int which) {
+  size_t size;
+  const auto *values = static_cast<const float *>(from.array(&size, 4));
+  if (values) headstart_set_constant(model, layer, which, values, static_cast<int>(size));
+}
 void read_experts(Reader &from, void *model, int layer) {
   const int experts = from.number();
   if (!experts) return;
@@ -90,15 +95,15 @@ void read_experts(Reader &from, void *model, int layer) {
 
 void *read_model(Reader &from, int &vocab) {
   const auto *shape = static_cast<const HeadstartShape *>(from.array());
+  const auto *layers = static_cast<const HeadstartLayer *>(from.array());
   const auto *bits = static_cast<const uint8_t *>(from.array());
   vocab = shape->vocab;
-  void *model = headstart_create(shape, bits);
-  const int norms = from.number(), linears = from.number();
+  void *model = headstart_create(shape, layers, bits);
+  const int norms = from.number(), linears = from.number(), constants = from.number();
   for (int layer = 0; layer < shape->layers; ++layer) {
-    const int window = from.number(), chunk = from.number(), rope = from.number();
-    headstart_set_layer(model, layer, window, chunk, rope);
     for (int i = 0; i < norms; ++i) read_norm(from, model, layer, i);
     for (int i = 0; i < linears; ++i) read_linear(from, model, layer, i);
+    for (int i = 0; i < constants; ++i) read_constant(from, model, layer, i);
     read_experts(from, model, layer);
   }
   read_norm(from, model, -1, 0);
@@ -118,7 +123,7 @@ void *read_model(Reader &from, int &vocab) {
 class Sequence {
  public:
   Sequence(void *model, int vocab, int layers, int pages)
-      : model_(model), vocab_(vocab), layers_(layers), cache_(headstart_cache_create(model, pages)) {
+      : model_(model), vocab_(vocab), layers_(layers), cache_(headstart_cache_create(model, pages, pages * kPageKeys)) {
     for (int i = 0; i < pages; ++i) pages_.push_back(i);
   }
   ~Sequence() { headstart_cache_destroy(cache_); }
@@ -152,6 +157,11 @@ class Sequence {
     pass.row_starts = starts, pass.cached_lengths = lengths, pass.block_tables = pages_.data();
     pass.logit_rows = logit_rows.data(), pass.best_rows = best_rows.data();
     pass.logits = logits, pass.best_ids = best;
+    // The state after a token has the slot with the token's number.
+    const int32_t before[1] = {cached - 1};
+    std::vector<int32_t> after;
+    for (int row = 0; row < pass.rows; ++row) after.push_back(cached + row);
+    pass.states_before = before, pass.states_after = after.data();
     if (const char *error = headstart_forward(model_, cache_, &pass)) Reader::fail(error);
   }
 

@@ -15,11 +15,12 @@ from native_cases import Rows
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.native import packed_model, toolchain
-from headstart.backends.native.formats import LINEARS, blocks_forms, experts_of, linears_of
+from headstart.backends.native import toolchain
+from headstart.backends.native.formats import MATRICES, blocks_forms, experts_of, linears_of
 from headstart.backends.native.isa import InstructionSet
-from headstart.backends.native.packing import NORMS, norms_of
+from headstart.backends.native.packing import CONSTANTS, NORMS, constants_of, norms_of
 from headstart.backends.native.precision import Precision
+from headstart.backends.native.shapes import layers_of, shape_of
 from headstart.models.config import ModelConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
@@ -90,15 +91,17 @@ def run(program: Path, processor: str, config: ModelConfig, model: Path, script:
 def write_model(path: Path, config: ModelConfig, weights: DecoderWeights, precision: Precision) -> Path:
     """A model as ``read_model`` of the program reads it, its weights as floats."""
     with path.open("wb") as to:
-        _array(to, np.frombuffer(bytes(packed_model._shape(config, precision, 1)), np.uint8))
+        _array(to, np.frombuffer(bytes(shape_of(config, precision, 1)), np.uint8))
+        _array(to, np.frombuffer(b"".join(map(bytes, layers_of(config))), np.uint8))
         _array(to, blocks_forms(weights, precision == "blocks"))
-        _numbers(to, len(NORMS), len(LINEARS))
-        for layer, parts in zip(config.layers, weights.layers, strict=True):
-            _numbers(to, layer.window or 0, layer.chunk or 0, -1 if layer.rope is None else layer.rope)
+        _numbers(to, len(NORMS), MATRICES, len(CONSTANTS))
+        for parts in weights.layers:
             for norm in norms_of(parts):
                 _norm(to, norm, config.norm_offset)
             for linear in linears_of(parts):
                 _linear(to, linear)
+            for constant in constants_of(parts):
+                _tensor(to, None if constant is None else constant.float())
             _experts(to, parts.channel if isinstance(parts.channel, ExpertsWeights) else None)
             for expert in experts_of(parts):
                 _linear(to, expert.up)

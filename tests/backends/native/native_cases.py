@@ -20,13 +20,16 @@ from headstart.backends.native.packing import Packer
 from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
+from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
 from headstart.models.weights import (
     AttentionWeights,
     DecoderWeights,
     ExpertsWeights,
     LatentWeights,
     LayerWeights,
+    MixerWeights,
     MlpWeights,
+    TwoMixersWeights,
 )
 from headstart.passes import KVStorage, PassBatch
 from headstart.processor import architecture
@@ -76,15 +79,17 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
     def mlp(size: int, bias: bool, gated: bool = True) -> MlpWeights:
         return MlpWeights(linear(size * (2 if gated else 1), hidden, bias), linear(hidden, size, bias))
 
-    def channel(layer: LayerConfig) -> MlpWeights | ExpertsWeights:
+    def channel(layer: LayerConfig) -> MlpWeights | ExpertsWeights | None:
         experts = config.experts
+        if layer.channel == "none":
+            return None
         if layer.channel == "mlp" or experts is None:
             return mlp(config.mlp_size, config.mlp_bias, config.gated_mlp)
         return ExpertsWeights(
             router=linear(experts.count, hidden, experts.router_bias, scale=2.0),
-            experts=tuple(mlp(experts.size, experts.bias) for _ in range(experts.count)),
+            experts=tuple(mlp(experts.size, experts.bias, experts.gated) for _ in range(experts.count)),
             correction=normal(experts.count, scale=0.2) if experts.correction else None,
-            shared=mlp(experts.shared_size, config.mlp_bias) if experts.shared_size else None,
+            shared=mlp(experts.shared_size, config.mlp_bias, config.gated_mlp) if experts.shared_size else None,
             shared_gate=linear(1, hidden) if experts.shared_gate else None,
         )
 
@@ -119,14 +124,78 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             gate=linear(heads_width, hidden, scale=2.0) if config.attention_gate else None,
         )
 
+    def convolution() -> ConvolutionWeights:
+        of = config.convolution
+        assert of is not None
+        return ConvolutionWeights(
+            input=linear(3 * hidden, hidden),
+            kernel=normal(hidden, of.length, scale=0.7),
+            kernel_bias=normal(hidden, scale=0.3) if of.bias else None,
+            output=linear(hidden, hidden),
+        )
+
+    def mamba() -> MambaWeights:
+        of = config.mamba
+        assert of is not None
+        sizes = (of.step_rank, of.state_size, of.state_size)
+        return MambaWeights(
+            input=linear(2 * of.inner, hidden, of.bias),
+            kernel=normal(of.inner, of.length, scale=0.7),
+            kernel_bias=normal(of.inner, scale=0.3) if of.kernel_bias else None,
+            selection=linear(sum(sizes), of.inner),
+            step=linear(of.inner, of.step_rank),
+            step_bias=normal(of.inner) - 2,
+            log_decay=normal(of.inner, of.state_size),
+            skip=normal(of.inner),
+            norms=None if of.norms == "none" else tuple(NormWeights(1 + normal(size, scale=0.2)) for size in sizes),  # type: ignore[arg-type]
+            output=linear(hidden, of.inner, of.bias),
+        )
+
+    def mamba2() -> Mamba2Weights:
+        of = config.mamba2
+        assert of is not None
+        return Mamba2Weights(
+            input=linear(of.inner + of.convolved + of.heads, hidden, of.bias),
+            kernel=normal(of.convolved, of.length, scale=0.7),
+            kernel_bias=normal(of.convolved, scale=0.3) if of.kernel_bias else None,
+            step_bias=normal(of.heads) - 2,
+            log_decay=normal(of.heads),
+            skip=normal(of.heads),
+            norm=None if of.norm == "none" else NormWeights(1 + normal(of.inner, scale=0.2)),
+            output=linear(hidden, of.inner, of.bias),
+        )
+
+    def delta() -> DeltaWeights:
+        of = config.delta
+        assert of is not None
+        return DeltaWeights(
+            input=linear(of.convolved + of.values, hidden),
+            rates=linear(2 * of.value_heads, hidden),
+            kernel=normal(of.convolved, of.length, scale=0.7),
+            step_bias=normal(of.value_heads),
+            log_decay=normal(of.value_heads),
+            norm=NormWeights(1 + normal(of.value_dim, scale=0.2)),
+            output=linear(hidden, of.values),
+        )
+
+    mixers: dict[str, Callable[[], MixerWeights | None]] = {
+        "attention": attention,
+        "latent": latent,
+        "convolution": convolution,
+        "mamba": mamba,
+        "mamba2": mamba2,
+        "attention+mamba2": lambda: TwoMixersWeights(attention(), mamba2()),
+        "none": lambda: None,
+        "delta": delta,
+    }
     hidden, head_dim = config.hidden_size, config.head_dim
     heads_width = config.num_heads * head_dim
     qkv_width = heads_width + 2 * config.num_kv_heads * head_dim
     layers = tuple(
         LayerWeights(
-            attention_norm=norm(hidden) if config.pre_norms else None,
-            mixer=latent() if layer.mixer == "latent" else attention(),
-            mlp_norm=norm(hidden) if config.pre_norms and not config.shared_norm else None,
+            attention_norm=norm(hidden) if config.pre_norms and layer.mixer != "none" else None,
+            mixer=mixers[layer.mixer](),
+            mlp_norm=norm(hidden) if config.pre_norms and not config.shared_norm and layer.channel != "none" else None,
             channel=channel(layer),
             attention_post_norm=norm(hidden) if config.post_norms else None,
             mlp_post_norm=norm(hidden) if config.post_norms else None,

@@ -27,7 +27,7 @@ from headstart.heads.eagle import EagleHead
 from headstart.heads.saving import save_head
 from headstart.heads.tables import TargetTables
 from headstart.models.config import ModelConfig
-from headstart.runner import ModelRunner
+from headstart.runner import NUM_STATES, ModelRunner
 from headstart.stretch import Guesser, RoundRecord, StretchLimits
 from mapped_heads import map_rows, output_rows
 
@@ -80,9 +80,11 @@ def make_engine(
     config: ModelConfig = CONFIG,
     cache_tokens: int = 4096,
     prefixes: bool = False,
+    num_states: int = NUM_STATES,
     **limits: int,
 ) -> Engine:
-    runner = ModelRunner(native(config, "bf16", ISA), cache_tokens, prefixes=PrefixIndex("toy") if prefixes else None)
+    backend, index = native(config, "bf16", ISA), PrefixIndex("toy") if prefixes else None
+    runner = ModelRunner(backend, cache_tokens, prefixes=index, num_states=num_states)
     context = DraftContext(config.vocab_size, runner, lend_tables=mapped_tables)
     return Engine(
         runner,

@@ -267,26 +267,29 @@ def test_the_output_head_is_in_blocks_of_eight_bits(precision: Precision, isa: s
 
 def test_what_a_file_of_four_bits_holds_in_more_gets_eight() -> None:
     layers = layers_on_grids(random_weights(small_config())).layers
-    assert level_bits(layers).tolist() == [[4, 4, 4, 4]] * 2
+    assert level_bits(layers)[:, : len(LINEARS)].tolist() == [[4, 4, 4, 4]] * 2
 
     def finer(name: str, linear: LinearWeights) -> LinearWeights:
         return {"qkv": in_eight_bits(linear), "output": replace(linear, stored_bits=6.5625)}.get(name, linear)
 
     more = with_linears(layers[0], finer)
-    assert level_bits([more, layers[1]]).tolist() == [[8, 8, 4, 4], [4, 4, 4, 4]]
+    assert level_bits([more, layers[1]])[:, : len(LINEARS)].tolist() == [[8, 8, 4, 4], [4, 4, 4, 4]]
     # Whose file has more for most weights asks for 4 bits because they are fewer.
     most = with_linears(more, lambda name, linear: in_eight_bits(linear) if name in ("up", "down") else linear)
-    assert level_bits([most, more]).tolist() == [[4, 4, 4, 4]] * 2
-    assert level_bits(random_weights(small_config()).layers).tolist() == [[4, 4, 4, 4]] * 2
+    assert level_bits([most, more])[:, : len(LINEARS)].tolist() == [[4, 4, 4, 4]] * 2
+    assert level_bits(random_weights(small_config()).layers)[:, : len(LINEARS)].tolist() == [[4, 4, 4, 4]] * 2
 
 
 def test_blocks_have_the_bits_that_the_file_has() -> None:
     four = layers_on_grids(random_weights(small_config())).layers[0]
-    assert level_bits([four], as_stored=True).tolist() == [[4, 4, 4, 4]]
+    assert level_bits([four], as_stored=True)[:, : len(LINEARS)].tolist() == [[4, 4, 4, 4]]
     stored = dict(zip(LINEARS, (4.5, 8.5, 5.5, 3.4375), strict=True))
     mixed = with_linears(four, lambda name, linear: replace(linear, stored_bits=stored[name]))
-    assert level_bits([mixed, four], as_stored=True).tolist() == [[4, 8, 8, 8], [4, 4, 4, 4]]
-    assert level_bits(random_weights(small_config()).layers, as_stored=True).tolist() == [[8, 8, 8, 8]] * 2
+    assert level_bits([mixed, four], as_stored=True)[:, : len(LINEARS)].tolist() == [[4, 8, 8, 8], [4, 4, 4, 4]]
+    assert (
+        level_bits(random_weights(small_config()).layers, as_stored=True)[:, : len(LINEARS)].tolist()
+        == [[8, 8, 8, 8]] * 2
+    )
 
 
 @pytest.mark.parametrize("isa", isa_params())
@@ -313,7 +316,7 @@ def test_a_model_may_have_matrices_of_both_kinds(name: str, isa: str) -> None:
     original = random_weights(config)
     weights = layers_on_grids(original)
     first, *others = weights.layers
-    in_more = in_eight_bits(dict(zip(LINEARS, linears_of(original.layers[0]), strict=True))[name])
+    in_more = in_eight_bits(dict(zip(LINEARS, linears_of(original.layers[0]), strict=False))[name])
 
     def first_with(of: LinearWeights) -> LayerWeights:
         return with_linears(first, lambda each, linear: of if each == name else linear)

@@ -10,13 +10,32 @@ from typing import get_args
 import pytest
 
 from headstart import runner
-from headstart.backends.native import block_pass, formats, heads, library, packing, storage, stretch
-from headstart.backends.native.formats import CROSS_LINEARS, GATE_LINEARS, LATENT_LINEARS, LINEARS
+from headstart.backends.native import (
+    backend,
+    block_pass,
+    formats,
+    heads,
+    library,
+    packing,
+    shapes,
+    storage,
+    stretch,
+)
+from headstart.backends.native.formats import (
+    CROSS_LINEARS,
+    DELTA_LINEARS,
+    GATE_LINEARS,
+    LATENT_LINEARS,
+    LINEARS,
+    MAMBA_LINEARS,
+    TWO_MIXERS_LINEARS,
+)
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.native.toolchain import SOURCES
 from headstart.draft_tree import MAX_GRADES, ROOT
 from headstart.drafting.planning import guess_rates, learned_acceptance, merged
-from headstart.models.config import ExpertScore, GroupScore, NormKind
+from headstart.models.config import Channel, ExpertScore, GroupScore, Mixer, NormKind
+from headstart.models.state_config import StateNorm
 from headstart.stretch import MOST_GUESSERS
 
 _NUMBERS = {
@@ -137,6 +156,9 @@ def constant(name: str) -> float:
         ("kClues", learned_acceptance.CLUES),
         ("kLeast", guess_rates._LEAST),
         ("kUnsaid", stretch._UNSAID),
+        ("kLinears", formats.MATRICES),
+        ("kHeadGates", shapes._HEAD_GATES),
+        ("kMostLength", backend._MOST_LENGTH),
         ("kPageKeys", storage.PAGE_KEYS),
         ("kPageKeys", runner.BLOCK_SIZE),
     ],
@@ -171,10 +193,17 @@ def test_enumerations_are_in_the_same_order() -> None:
     assert enumerators("kernels/rowwise.h", "NormKind") == list(get_args(NormKind))
     assert enumerators("kernels/vector_math.h", "Activation") == list(packing.ACTIVATIONS)
     assert linears("LinearIndex") == [*LINEARS, "own_linears"]
-    assert linears("CrossLinearIndex") == [*CROSS_LINEARS, "cross_linears"]
-    assert linears("LatentLinearIndex") == [*LATENT_LINEARS, "linears"]
-    assert linears("GateLinearIndex") == [*GATE_LINEARS, "gate_linears"]
+    assert linears("CrossLinearIndex") == list(CROSS_LINEARS)
+    assert linears("LatentLinearIndex") == list(LATENT_LINEARS)
+    assert linears("GateLinearIndex") == list(GATE_LINEARS)
+    assert linears("MambaLinearIndex") == list(MAMBA_LINEARS)
+    assert linears("TwoMixersLinearIndex") == list(TWO_MIXERS_LINEARS)
+    assert linears("DeltaLinearIndex") == list(DELTA_LINEARS)
+    for name, ours in (("Mixer", Mixer), ("Channel", Channel), ("StateNorm", StateNorm)):
+        assert enumerators("pass/decoder.h", name) == [each.replace("+", "_") for each in get_args(ours)]
     assert [snake(each) for each in enumerators("pass/decoder.h", "NormIndex")] == [*packing.NORMS, "norms"]
+    constants = [snake(each) for each in enumerators("pass/decoder.h", "ConstantIndex")]
+    assert constants == [*packing.CONSTANTS, "constants"]
     experts = [snake(each).removeprefix("expert_") for each in enumerators("pass/experts.h", "ExpertLinearIndex")]
     assert experts == [*formats.EXPERT_LINEARS, "linears"]
     assert enumerators("pass/experts.h", "ExpertScore") == list(get_args(ExpertScore))

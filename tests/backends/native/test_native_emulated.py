@@ -30,6 +30,7 @@ from headstart.backends.native.sampling import NativeRows
 from headstart.loading import load_model
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
+from headstart.models.state_config import ConvolutionConfig, DeltaConfig
 from headstart.models.weight_loading import load_decoder
 from headstart.sampling.kernels import NoiseKey
 
@@ -53,6 +54,14 @@ CHUNKS = (
 MIXED = small_config(
     layers=(LayerConfig(channel="experts"), LayerConfig()),
     experts=ExpertsConfig(9, 3, 40, score="sigmoid", correction=True, normalised=True, shared_size=48),
+)
+CONVOLVING = small_config(
+    layers=(LayerConfig(rope=None, mixer="convolution"), LayerConfig()), convolution=ConvolutionConfig(4, bias=True)
+)
+DELTA = small_config(
+    layers=(LayerConfig(rope=None, mixer="delta"), LayerConfig()),
+    delta=DeltaConfig(2, 4, 32, 32, 4),
+    attention_gate=True,
 )
 NOISE = NoiseKey((0x9ABCDEF0, 0x12345678), (7, 0xFFFFFFFF, 3))
 
@@ -100,6 +109,15 @@ def test_a_row_has_the_same_bits_in_every_pass(answers: Callable[..., Answer], i
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int4"])
 def test_so_it_has_in_a_mixture_of_experts(answers: Callable[..., Answer], isa: str, precision: Precision) -> None:
     check_bits(answers(isa, precision, MIXED))
+
+
+@each_isa
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int4"])
+@pytest.mark.parametrize("config", [CONVOLVING, DELTA], ids=["convolution", "delta"])
+def test_so_it_has_where_layers_keep_states(
+    answers: Callable[..., Answer], isa: str, precision: Precision, config: ModelConfig
+) -> None:
+    check_bits(answers(isa, precision, config))
 
 
 def check_bits(answer: Answer) -> None:

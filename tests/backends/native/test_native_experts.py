@@ -53,12 +53,17 @@ KINDS = {
     "shared": mixed(replace(PLAIN, shared_size=72)),
     "shared by a gate": mixed(replace(PLAIN, shared_size=136, shared_gate=True), mlp_size=48),
     "biased and cut off": mixed(replace(PLAIN, bias=True, router_bias=True, clamp=0.7), sinks=True),
+    "without gates": mixed(replace(PLAIN, gated=False, shared_size=72), gated_mlp=False, activation="relu2"),
     "scores of inputs": mixed(replace(PLAIN, score="sigmoid", scales_input=True)),
     "many": mixed(ExpertsConfig(70, 9, 24, normalised=True)),
     "all": mixed(ExpertsConfig(4, 4, 40)),
     "one": mixed(ExpertsConfig(5, 1, 40), post_norms=True),
     "only post norms": mixed(post_norms=True, pre_norms=False, qk_norm=HeadNorms(reach="all"), qkv_clip=1.1),
     "layer norms": mixed(norm="layer", activation="gelu"),
+    "of one part": replace(
+        mixed(replace(PLAIN, shared_size=72)),
+        layers=tuple(LayerConfig(mixer=m, channel=c) for m, c in (("none", "experts"), ("attention", "none"))) * 2,
+    ),
 }  # fmt: skip
 each_kind = pytest.mark.parametrize("kind", KINDS)
 

@@ -43,6 +43,10 @@ SHAPES: dict[str, ModelConfig] = {
     "q/k norm": small_config(qk_norm=HeadNorms()),
     "windows": small_config(layers=(LayerConfig(window=9), LayerConfig(window=40))),
     "layer without positions": small_config(layers=(LayerConfig(), LayerConfig(rope=None))),
+    "layers of one part": small_config(
+        layers=(LayerConfig(mixer="none"), LayerConfig(channel="none"), LayerConfig(mixer="none")),
+        gated_mlp=False, activation="relu2",
+    ),
     "yarn": small_config(
         ropes=(RopeConfig(theta=1000.0, dim=32, scaling={
             "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "attention_factor": 1.4,

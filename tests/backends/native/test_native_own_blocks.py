@@ -22,7 +22,7 @@ from native_cases import (
 from test_native_nearest import load, stored_linear
 from torch import Tensor
 
-from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, write_llama
+from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, type_of, write_llama
 from headstart import memory
 from headstart.backends.native import packed_cache, packed_model
 from headstart.backends.native.backend import NativeBackend
@@ -69,7 +69,8 @@ OF_GGUF = [kind for kind in OWN_KERNELS if kind in BLOCK_TYPES]
 
 def inputs_of(kind: str) -> tuple[int, ...]:
     """Blocks of 32 may end within a tile of 64 or 256 inputs."""
-    return (256, 768) if kind.endswith("_K") or kind == "IQ4_XS" else (32, 96, 320)
+    size = type_of(kind).block
+    return (32, 96, 320) if size == 32 else (size, 3 * size) if size == 256 else (size, 5 * size)
 
 
 @pytest.mark.parametrize("isa", isa_params())
@@ -268,13 +269,13 @@ def test_a_matrix_by_itself_is_in_its_files_own_blocks() -> None:
 
 @needs_native
 def test_what_has_no_kernel_is_named(tmp_path: Path) -> None:
-    _, weights = load(tmp_path, {"attn_output.weight": "Q2_K", "ffn_down.weight": "IQ2_XS", "": "Q4_K"})
+    _, weights = load(tmp_path, {"ffn_up.weight": "Q5_K", "ffn_down.weight": "IQ2_XS", "": "Q4_K"})
     forms = nearest_forms(weights, multiplies_bytes=True)
-    assert forms[1, 0] == FINE
+    assert forms[2, 0] == FINE
     assert forms[3, 0] == BF16
     assert computed_in(weights, forms) == (
         "Weights are computed in the file's own blocks (Q4_K), bf16 (IQ2_XS), "
-        "blocks of 16 weights with 8 bits each (Q2_K)."
+        "blocks of 16 weights with 8 bits each (Q4_K, Q5_K)."
     )
     for kind in BLOCK_TYPES:
         _, weights = load(tmp_path, {"": kind})

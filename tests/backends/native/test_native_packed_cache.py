@@ -75,14 +75,25 @@ def test_the_second_start_packs_nothing_and_says_the_same(
     assert torch.equal(logits_of(second), logits_of(first))
 
 
+WIDE = {"num_attention_heads": 2, "num_key_value_heads": 1}
 WIDE_LATENT = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32}
+
+WIDE_DELTA = {"head_dim": 32, "linear_key_head_dim": 32, "linear_value_head_dim": 32}
 
 
 @pytest.mark.parametrize(
     ("family", "sizes"),
-    [("youtu", WIDE_LATENT), ("bloom", {"hidden_size": 64, "n_head": 2}), ("llama4", {"head_dim": 32})],
+    [
+        ("lfm2", WIDE),
+        ("nemotron_h", {"head_dim": 32}),
+        ("jamba", WIDE),
+        ("qwen3_5_moe_text", WIDE_DELTA),
+        ("youtu", WIDE_LATENT),
+        ("bloom", {"hidden_size": 64, "n_head": 2}),
+        ("llama4", {"head_dim": 32}),
+    ],
 )
-def test_so_do_models_with_attention_of_other_kinds(
+def test_so_do_models_with_layers_of_other_kinds(
     tmp_path: Path, folder: Path, packed: list[int], family: str, sizes: dict[str, int]
 ) -> None:
     make_model(family, **sizes).save_pretrained(tmp_path / "model")

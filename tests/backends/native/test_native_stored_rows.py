@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gguf.constants import GGMLQuantizationType
-from gguf.quants import dequantize
 from native_cases import isa_params
 
 from gguf_blocks import BLOCK_TYPES, random_blocks
@@ -16,6 +14,7 @@ from headstart.backends.native.formats import KINDS
 from headstart.backends.native.library import Library
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packing import RowTable, read_matrix
+from headstart.models.gguf_types import dequantised
 from headstart.models.stored import FileMatrix, MatrixPart, StoredTensor
 
 NATIVE_TYPES = [kind for kind in BLOCK_TYPES if kind in KINDS]
@@ -38,7 +37,7 @@ def part_of(kind: str, data: np.ndarray, inputs: int, order: np.ndarray | None =
     stored = StoredTensor(kind, (len(data), inputs), data.reshape(-1), in_blocks=True)
 
     def values() -> torch.Tensor:
-        whole = torch.from_numpy(dequantize(data, GGMLQuantizationType[kind]).astype(np.float32))
+        whole = torch.from_numpy(dequantised(data, kind))
         return whole if order is None else whole[torch.from_numpy(order).long()]
 
     return MatrixPart(kind, len(data), values, stored, order)

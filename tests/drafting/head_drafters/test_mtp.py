@@ -13,6 +13,7 @@ from drafting_toys import ToySequence
 from head_toys import head_context, head_drafter, random_modules, random_tables, state_after
 
 from devices import DEVICES, PLACES, on
+from headstart.backends.native.loader import load_library
 from headstart.backends.torch.multi_token_pass import MultiTokenPass
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome
@@ -182,13 +183,21 @@ def test_the_planner_runs_what_came_with_the_target(target: Model) -> None:
     assert FINAL_TAP in llm.engine.drafter.needs.taps
 
 
-@pytest.mark.parametrize("family", ["deepseek_v3", "mellum"])
-def test_families_guess_for_themselves(family: str, tmp_path: Path) -> None:
-    """Their own checkpoints, read as a user reads them."""
-    write_modules(family, tmp_path, 1)
+@pytest.mark.parametrize(
+    ("family", "sizes"),
+    [
+        ("deepseek_v3", {}),
+        ("mellum", {}),
+        ("qwen3_next", {"head_dim": 32, "linear_key_head_dim": 32, "linear_value_head_dim": 32}),
+    ],
+)
+def test_families_guess_for_themselves(family: str, sizes: dict[str, int], tmp_path: Path) -> None:
+    """Their own checkpoints, read as a user reads them; of some sizes on the native pass."""
+    write_modules(family, tmp_path, 1, **sizes)
     write_tokenizer(tmp_path)
     prompts, params = [[5, 17, 3, 44, 9]], SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     target = load_model(tmp_path, "fp32")
+    assert target.backend.name.startswith("native" if sizes and load_library() else "torch")
     plain = LLM(target, "none").generate(prompts, params)[0].outputs[0]
     output = LLM(target, "mtp", drafter_options=OPTIONS).generate(prompts, params)[0].outputs[0]
     assert output.token_ids == plain.token_ids

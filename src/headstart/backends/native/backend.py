@@ -23,15 +23,30 @@ from headstart.backends.native.stretch import NativeStretches
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
 from headstart.models.config import HeadNorms, LatentConfig, ModelConfig
+from headstart.models.state_config import DeltaConfig, Mamba2Config
 from headstart.passes import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
+
+_MOST_LENGTH = 16
+"""Rows that a convolution may see."""
 
 
 def supports(config: ModelConfig) -> str | None:
     """None if the native pass can run such a model, else the reason in a few words."""
     if lacking := _lacking(config):
         return f"PyTorch alone has {lacking}"
+    if config.convolution is not None and (unfit := _unfit_convolution(config.convolution.length, config.hidden_size)):
+        return unfit
+    if config.delta is not None and (unfit := _unfit_delta(config.delta)):
+        return unfit
+    mamba = config.mamba
+    if mamba is not None and (unfit := _unfit_convolution(mamba.length, mamba.inner)):
+        return unfit
+    if config.mamba2 is not None and (unfit := _unfit_mamba2(config.mamba2)):
+        return unfit
     if config.latent is not None:
         return _unfit_latent(config.latent)
+    if not any(layer.attends for layer in config.layers):
+        return None
     if config.head_dim % 32 or config.head_dim > 256:
         return f"head_dim {config.head_dim} is no multiple of 32 up to 256"
     if config.num_heads % config.num_kv_heads:
@@ -43,8 +58,10 @@ def _lacking(config: ModelConfig) -> str | None:
     """What such a model needs that the native pass does not have."""
     norms = config.qk_norm
     needs = {
-        "layers that keep states": config.keeps_states,
-        "layers of one part": any("none" in (layer.mixer, layer.channel) for layer in config.layers),
+        "layers of one part beside each other": config.parallel_residual
+        and any("none" in (layer.mixer, layer.channel) for layer in config.layers),
+        "gates, sinks or post norms of two mixers": any(layer.mixer == "attention+mamba2" for layer in config.layers)
+        and (config.attention_gate or config.sinks or config.post_norms or config.parallel_residual),
         "several residual streams": config.streams is not None,
         "layers that read another one's keys": any(layer.reads is not None for layer in config.layers),
         "heads of several sizes": len({config.head_dim_of(layer) for layer in config.layers}) > 1,
@@ -57,10 +74,9 @@ def _lacking(config: ModelConfig) -> str | None:
         "experts beside an MLP": any(layer.channel == "mlp+experts" for layer in config.layers),
         "scales of layers": config.layer_scales,
         "experts beside attention": config.has_experts and config.parallel_residual,
-        "attention of several kinds": len({layer.mixer for layer in config.layers}) > 1,
+        "attention of several kinds": len({layer.mixer for layer in config.layers if layer.attends}) > 1,
         f"activation {config.activation}": config.activation not in ACTIVATIONS,
         "computed position embeddings": config.sinusoid_positions,
-        "gates of whole heads": config.gates_heads,
         "a limit of heads that are normed one by one": config.qkv_clip is not None
         and norms is not None
         and norms.reach == "head"
@@ -70,6 +86,26 @@ def _lacking(config: ModelConfig) -> str | None:
         and norms != HeadNorms(reach="all", learnt=norms.learnt),
     }
     return next((need for need, is_so in needs.items() if is_so), None)
+
+
+def _unfit_convolution(length: int, channels: int) -> str | None:
+    """Why the sizes of a convolution do not fit, in a few words."""
+    if length > _MOST_LENGTH:
+        return f"convolutions see {length} rows, more than {_MOST_LENGTH}"
+    return f"a convolution of {channels} channels, no multiple of 16" if channels % 16 else None
+
+
+def _unfit_mamba2(config: Mamba2Config) -> str | None:
+    """Why the sizes of Mamba-2 do not fit, in a few words."""
+    size = config.inner // config.groups
+    return f"groups of {size} channels, no multiple of 16" if size % 16 else _unfit_convolution(config.length, 16)
+
+
+def _unfit_delta(config: DeltaConfig) -> str | None:
+    """The same of the delta rule."""
+    if odd := [size for size in (config.key_dim, config.value_dim) if size % 32]:
+        return f"heads of the delta rule of {odd[0]} numbers, no multiple of 32"
+    return _unfit_convolution(config.length, config.convolved)
 
 
 def _unfit_latent(config: LatentConfig) -> str | None:
@@ -142,7 +178,7 @@ class NativeBackend:
         Raises:
             ConfigError: ``block_size`` is no multiple of 32, or memory is short.
         """
-        return NativeStorage(self._library, self.handle, num_blocks, block_size)
+        return NativeStorage(self._library, self.handle, num_blocks, block_size, num_states)
 
     def read_seconds(self) -> float:
         """Seconds that one read of all weights took just now: the floor of a pass."""
@@ -160,6 +196,7 @@ class NativeBackend:
         depth = self.config.num_layers if batch.num_layers is None else batch.num_layers
         _check_lengths(batch)
         memories = [each for each in (batch.memory_lengths, batch.memory_tables) if each is not None]
+        states = [each for each in (batch.states_before, batch.states_after) if each is not None]
         tables = (
             batch.tokens,
             batch.parents,
@@ -170,6 +207,7 @@ class NativeBackend:
             batch.best_rows,
             _tap_table(batch.taps),
             *memories,
+            *states,
         )
         # One block of memory for all of them: their weights have swept the caches, so that each call here costs.
         flat = as_int32(np.concatenate(tables, axis=None))
@@ -209,6 +247,8 @@ class NativeBackend:
         if memories:
             arguments.memory_blocks = memories[1].shape[1]
             arguments.memory_lengths, arguments.memory_tables = places[8:10]
+        if states:
+            arguments.states_before, arguments.states_after = places[-3:-1]
         error = self._library.forward(self.handle, own.handle, ctypes.byref(arguments))
         if error is not None:
             raise ValueError(f"the pass cannot run: {error.decode()}")
@@ -255,3 +295,6 @@ def _check_lengths(batch: PassBatch) -> None:
     memories = [each for each in (batch.memory_lengths, batch.memory_tables) if each is not None]
     if memories and [len(each) for each in memories] != [sequences] * 2:
         raise ValueError(f"memory_lengths and memory_tables do not fit {sequences} sequences")
+    states = [each for each in (batch.states_before, batch.states_after) if each is not None]
+    if states and [len(each) for each in states] != [sequences, rows]:
+        raise ValueError(f"states_before and states_after do not fit {sequences} sequences and {rows} rows")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headstart.backends.native.draft_cache import NativeDraftCache, PagePool
 from headstart.backends.native.growth import told_of
-from headstart.backends.native.library import Pass, Shape
+from headstart.backends.native.library import Layer, Pass, Shape
 from headstart.backends.native.linear import best_tokens
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packing import NORMS, Packer, RopeTables, address, create_model
@@ -74,7 +74,8 @@ class NativeCachingPass:
         self._threads = threads or team_size()
         shape = _shape(config, entry, len(embedding), precision, self._threads)
         self._hidden, self._features = shape.hidden, shape.features
-        self.handle = create_model(self, library, shape, f"the head as {precision}")
+        layer = Layer(head_dim=config.head_dim, kv_heads=config.num_kv_heads, mlp=config.mlp_size, reads=-1)
+        self.handle = create_model(self, library, shape, [layer] * config.num_layers, f"the head as {precision}")
         self._ropes = RopeTables(library, self.handle, [config.rope])
         self._layers = config.num_layers
         self._pages = PagePool(library, self.handle, config.num_layers)
@@ -170,7 +171,6 @@ class NativeCachingPass:
     def _pack_layers(self, packer: Packer, layers: Sequence[HeadLayer], first_is_normed: bool = True) -> None:
         """Matrices and norms that all layers have; ``first_is_normed``: the first norms what it reads by itself."""
         for index, layer in enumerate(layers):
-            self._library.set_layer(self.handle, index, 0, 0, 0)
             for which, linear in enumerate(layer.fused()):
                 packer.linear(index, which, linear)
             packer.norm(index, NORMS.index("mlp_norm"), NormWeights(layer.post_attention_layernorm.weight))
@@ -190,9 +190,6 @@ def _shape(config: EagleConfig | BlockConfig, entry: int, tokens: int, precision
         vocab=config.draft_vocab_size,
         hidden=config.hidden_size,
         heads=config.num_heads,
-        kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        mlp=config.mlp_size,
         layers=config.num_layers,
         precision=library_number(precision),
         threads=threads,

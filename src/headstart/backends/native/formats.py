@@ -13,8 +13,9 @@ from torch import Tensor
 from headstart.backends.native.precision import Precision
 from headstart.models.files import WeightsIdentity
 from headstart.models.linear_weights import LinearWeights, NormWeights
-from headstart.models.stored import Matrix
-from headstart.models.weights import ExpertsWeights, LatentWeights, LayerWeights, MlpWeights
+from headstart.models.state_weights import DeltaWeights, MambaWeights
+from headstart.models.stored import Matrix, MatrixPart
+from headstart.models.weights import ExpertsWeights, LatentWeights, LayerWeights, MlpWeights, TwoMixersWeights
 
 LINEARS = ("qkv", "output", "up", "down")
 """Of a layer, by their numbers in the interface."""
@@ -24,6 +25,14 @@ LATENT_LINEARS = ("k_up", "value_up", "q_up")
 """Those of a layer with latent attention likewise; it has no encoder memory."""
 GATE_LINEARS = ("gate",)
 """That of a layer whose attention has a gate, likewise."""
+MAMBA_LINEARS = ("selection", "step")
+"""Those of Mamba between its first and its last, likewise."""
+TWO_MIXERS_LINEARS = ("state_input", "state_output")
+"""Those of the mixer beside attention, likewise."""
+DELTA_LINEARS = ("rates",)
+"""That of a layer with the delta rule, likewise: in float32, so that it has no form."""
+MATRICES = 7
+"""Places of a layer's matrices, some of which hold none."""
 EXPERT_LINEARS = ("up", "down")
 """Of an expert, by number."""
 
@@ -53,6 +62,8 @@ KINDS = {
     "BF16": 30,
     "TQ2_0": 35,
     "MXFP4": 39,
+    "Q1_0": 41,
+    "Q2_0": 42,
     "INT4/32": 100,
     "INT4/64": 101,
     "INT4/128": 102,
@@ -64,6 +75,7 @@ KINDS = {
     "FP4": 108,
     "FP8": 110,
     "FP8/128": 111,
+    "Q2_0/128": 112,
 }
 """What the library reads as files have it (``src/kernels/stored_rows.h``), a folder's by the names of
 ``quantised.rows``; of other types it is given floats."""
@@ -71,8 +83,9 @@ KINDS = {
 FOLDER_KERNELS = ("INT4/32", "INT4/64", "INT4/128", "INT4/256", "INT8/32", "INT8/128", "INT8/ROW", "NF4", "FP4")
 FLOAT8_KERNELS = ("FP8", "FP8/128")
 OWN_KERNELS = (
-    *("Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"),
+    *("Q1_0", "Q2_0", "Q2_0/128", "TQ2_0"),
     *FOLDER_KERNELS,
     *FLOAT8_KERNELS,
 )
@@ -89,6 +102,9 @@ _HELD_BY = {
     "IQ3_S": {FOUR},
     "TQ1_0": {FOUR, EIGHT},
     "TQ2_0": {FOUR, EIGHT, FINE},
+    "Q1_0": {FOUR, EIGHT, FINE},
+    "Q2_0": {FOUR, EIGHT, FINE},
+    "Q2_0/128": {FOUR, EIGHT, FINE},
     "Q5_0": {EIGHT, FINE},
     "Q8_0": {EIGHT, FINE},
     "IQ4_NL": {EIGHT, FINE},
@@ -144,18 +160,38 @@ def types_of(matrix: Tensor | Matrix) -> list[str]:
 
 
 def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
-    """A layer's matrices by number: attention's and a dense channel part's, or the shared expert's (None where there is
-    no such expert), then cross attention's, or latent attention's further ones, or the gate's."""
+    """A layer's ``MATRICES`` by number: the mixer's and a dense channel part's, or the shared expert's, then cross
+    attention's, or latent attention's further ones, or the gate's, or the delta rule's rates. None: there is no such
+    matrix."""
+    linears = _linears_of(layer)
+    return (*linears, *[None] * (MATRICES - len(linears)))
+
+
+def _linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     mixer = layer.mixer
-    assert mixer is not None
-    assert isinstance(layer.channel, MlpWeights | ExpertsWeights)
+    assert layer.channel is None or isinstance(layer.channel, MlpWeights | ExpertsWeights)
     dense = layer.channel.shared if isinstance(layer.channel, ExpertsWeights) else layer.channel
     channel = (None, None) if dense is None else (dense.up, dense.down)
+    if mixer is None:
+        return (None, None, *channel)
     if isinstance(mixer, LatentWeights):
         return (mixer.down, mixer.output, *channel, mixer.key_up, mixer.value_up, mixer.q_up)
-    attention, output, *gate = mixer.linears
+    if isinstance(mixer, MambaWeights):
+        return (mixer.input, mixer.output, *channel, mixer.selection, mixer.step)
+    if isinstance(mixer, TwoMixersWeights):
+        heads, states = mixer.attention, mixer.mamba2
+        return (heads.qkv, heads.output, *channel, states.input, states.output)
+    attention, output, *further = mixer.linears
     cross = () if layer.cross is None else (layer.cross.q, layer.cross.output)
-    return (attention, output, *channel, *cross, *gate)
+    return (attention, output, *channel, *cross, *further)
+
+
+def _formed_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
+    """The same without those that are in float32."""
+    linears = linears_of(layer)
+    if not isinstance(layer.mixer, DeltaWeights):
+        return linears
+    return (*linears[: len(LINEARS)], *[None] * (MATRICES - len(LINEARS)))
 
 
 def experts_of(layer: LayerWeights) -> tuple[MlpWeights, ...]:
@@ -165,19 +201,20 @@ def experts_of(layer: LayerWeights) -> tuple[MlpWeights, ...]:
 
 def matrices_of(weights: DecoderParts) -> list[LinearWeights | None]:
     """In the order of forms: every layer's as ``linears_of`` has them, the output head, and the experts'
-    [layer, expert, matrix] as ``EXPERT_LINEARS`` numbers them. None: there is no such matrix. Routers are left out."""
+    [layer, expert, matrix] as ``EXPERT_LINEARS`` numbers them. None: there is no such matrix, or it is in float32, as
+    the delta rule's rates are. Routers are left out."""
     layers = weights.layers
     count = max(len(experts_of(layer)) for layer in layers)
     experts: list[LinearWeights | None] = []
     for layer in layers:
         own = [linear for expert in experts_of(layer) for linear in (expert.up, expert.down)]
         experts += own or [None] * (count * len(EXPERT_LINEARS))
-    return [*(linear for layer in layers for linear in linears_of(layer)), weights.head, *experts]
+    return [*(linear for layer in layers for linear in _formed_of(layer)), weights.head, *experts]
 
 
 def head_row(layers: Sequence[LayerWeights]) -> int:
     """The output head's place among them."""
-    return sum(len(linears_of(layer)) for layer in layers)
+    return len(layers) * MATRICES
 
 
 def nearest_forms(weights: DecoderParts, multiplies_bytes: bool) -> NDArray[np.uint8]:
@@ -193,7 +230,7 @@ def nearest_forms(weights: DecoderParts, multiplies_bytes: bool) -> NDArray[np.u
         dear = (forms == FINE) | (forms == EIGHT)
         dear[head] = forms[head] == FINE
         forms[dear] = BF16
-    kept = _keep_own(matrices, forms)
+    kept = _keep_own(weights, matrices, forms)
     if not multiplies_bytes and not kept and FOUR not in forms:
         forms[forms != ABSENT] = BF16
     return forms
@@ -229,7 +266,7 @@ def blocks_forms(weights: DecoderParts, as_stored: bool) -> NDArray[np.uint8]:
     experts = [_levels(each, as_stored, in_four) for each in matrices[head_row(weights.layers) + 1 :]]
     forms = _alike([*level_bits(weights.layers, as_stored).reshape(-1), EIGHT, *experts])
     if as_stored:
-        _keep_own(matrices, forms)
+        _keep_own(weights, matrices, forms)
     return forms
 
 
@@ -241,11 +278,13 @@ _AS_SMALL = {FOUR: ("Q4_1",), EIGHT: ("Q8_0",)}
 """Types that blocks of such levels hold to the bit and in as few bytes: as fast, and rows have two bits more."""
 
 
-def _keep_own(linears: Sequence[LinearWeights | None], forms: NDArray[np.uint8]) -> bool:
+def _keep_own(weights: DecoderParts, linears: Sequence[LinearWeights | None], forms: NDArray[np.uint8]) -> bool:
     """Whether some matrices are in their file's own blocks, which is noted in ``forms``."""
-    kept = False
+    kept, up = False, LINEARS.index("up")
+    mixed = {id(linears_of(layer)[up]) for layer in weights.layers}
+    mixed |= {id(expert.up) for layer in weights.layers for expert in experts_of(layer)}
     for linear, row in zip(linears, forms, strict=True):
-        types = () if linear is None else own_types(linear.matrix)
+        types = () if linear is None else own_types(linear.matrix, id(linear) in mixed)
         if not types or set(types) <= set(_AS_SMALL.get(int(row[0]), ())):
             continue
         row[:] = [OWN + KINDS[each] for each in types]
@@ -253,15 +292,17 @@ def _keep_own(linears: Sequence[LinearWeights | None], forms: NDArray[np.uint8])
     return kept
 
 
-def own_types(matrix: Tensor | Matrix) -> tuple[str, ...]:
-    """By part, the types of a matrix that can be multiplied in its file's own blocks; nothing where it cannot."""
+def own_types(matrix: Tensor | Matrix, mixed: bool = False) -> tuple[str, ...]:
+    """By part, the types of a matrix that can be multiplied in its file's own blocks; nothing where it cannot.
+
+    ``mixed``: its parts are gates and ups, which do not stand one below the other.
+    """
     types = types_of(matrix)
     if not all(each in OWN_KERNELS for each in types) or not _one_kernel(matrix, types):
         return ()
     if len(set(types)) == 1:
         return (types[0],) * PARTS
-    # Gates and ups are mixed with each other.
-    return tuple(types) if len(types) == PARTS else ()
+    return () if mixed or len(types) > PARTS else (*types, *types[-1:] * (PARTS - len(types)))
 
 
 def _one_kernel(matrix: Tensor | Matrix, types: Sequence[str]) -> bool:
@@ -270,8 +311,17 @@ def _one_kernel(matrix: Tensor | Matrix, types: Sequence[str]) -> bool:
     in_float8 = [each in FLOAT8_KERNELS for each in types]
     if not any(in_float8) or isinstance(matrix, Tensor):
         return True
-    together = all(part.order is None and part.rows % _SHARED_ROWS == 0 for part in matrix.parts)
-    return all(in_float8) and (together or "FP8/128" not in types)
+    return all(in_float8) and ("FP8/128" not in types or all(map(_keeps_neighbours, matrix.parts)))
+
+
+def _keeps_neighbours(part: MatrixPart) -> bool:
+    """Whether rows that share a scale stay side by side."""
+    if part.rows % _SHARED_ROWS:
+        return False
+    if part.order is None:
+        return True
+    runs = part.order.reshape(-1, _SHARED_ROWS)
+    return bool((runs[:, 0] % _SHARED_ROWS == 0).all() and (np.diff(runs) == 1).all())
 
 
 _CALLED = {
@@ -307,7 +357,10 @@ def level_bits(layers: Sequence[LayerWeights], as_stored: bool = False) -> NDArr
     grid of sixteen levels holds two of them.)
     """
     in_four = mostly_in_four_bits(layers)
-    return np.array([[_levels(each, as_stored, in_four) for each in linears_of(layer)] for layer in layers], np.uint8)
+    bits = np.array([[_levels(each, as_stored, in_four) for each in _formed_of(layer)] for layer in layers], np.uint8)
+    small = [isinstance(layer.mixer, MambaWeights) for layer in layers]
+    bits[small, len(LINEARS) : len(LINEARS) + len(MAMBA_LINEARS)] = BF16
+    return bits
 
 
 def _levels(linear: LinearWeights | None, as_stored: bool, mostly_in_four: bool) -> int:

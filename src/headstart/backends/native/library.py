@@ -13,7 +13,7 @@ class Experts(Structure):
     """``HeadstartExperts``."""
 
     _fields_ = (
-        *((name, c_int32) for name in ("count", "used", "size", "shared_size", "shared_gate", "score")),
+        *((name, c_int32) for name in ("count", "used", "size", "gated", "shared_gate", "score")),
         *((name, c_int32) for name in ("groups", "groups_used", "group_score", "normalised", "scales_input")),
         *((name, c_float) for name in ("scale", "clamp")),
     )
@@ -28,11 +28,53 @@ class Latent(Structure):
     )
 
 
+class Convolution(Structure):
+    """``HeadstartConvolution``."""
+
+    _fields_ = (("length", c_int32),)
+
+
+class Delta(Structure):
+    """``HeadstartDelta``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("key_heads", "value_heads", "key_dim", "value_dim", "length", "tiled")),
+        ("norm_eps", c_float),
+    )
+
+
+class Mamba(Structure):
+    """``HeadstartMamba``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("inner", "state_size", "step_rank", "length")),
+        ("norm_eps", c_float),
+    )
+
+
+class Mamba2(Structure):
+    """``HeadstartMamba2``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("heads", "head_dim", "state_size", "groups", "length", "norm")),
+        *((name, c_float) for name in ("least_step", "most_step", "norm_eps")),
+    )
+
+
+class Layer(Structure):
+    """``HeadstartLayer``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("mixer", "channel", "window", "chunk", "rope", "head_dim", "kv_heads")),
+        *((name, c_int32) for name in ("reads", "values_are_keys", "mlp")),
+    )
+
+
 class Shape(Structure):
     """``HeadstartShape``."""
 
     _fields_ = (
-        *((name, c_int32) for name in ("vocab", "hidden", "heads", "kv_heads", "head_dim", "mlp", "layers")),
+        *((name, c_int32) for name in ("vocab", "hidden", "heads", "layers")),
         *((name, c_int32) for name in ("precision", "threads", "norm", "activation", "gated", "parallel_residual")),
         *((name, c_int32) for name in ("joint_head_norms", "head_norm", "own_head_norms", "rotated_head_norms")),
         ("attention_gate", c_int32),
@@ -42,6 +84,10 @@ class Shape(Structure):
         *((name, c_int32) for name in ("growth_trained", "growth_everywhere")),
         ("experts", Experts),
         ("latent", Latent),
+        ("convolution", Convolution),
+        ("mamba", Mamba),
+        ("mamba2", Mamba2),
+        ("delta", Delta),
     )
 
 
@@ -60,6 +106,7 @@ class Pass(Structure):
         *((name, c_void_p) for name in ("memory_lengths", "memory_tables")),
         ("experts", c_void_p),
         *((name, c_int32) for name in ("context_rows", "both_ways")),
+        *((name, c_void_p) for name in ("states_before", "states_after")),
     )
 
 
@@ -223,6 +270,8 @@ class Stretched(Structure):
         ("end_tokens", c_void_p),
         ("sampling", POINTER(Sampling)),
         ("guessers", Guesser * 2),
+        *((name, c_int32) for name in ("state", "free_states")),
+        *((name, c_void_p) for name in ("state_slots", "states_after")),
     )
 
 
@@ -252,16 +301,16 @@ class Stretch(Structure):
 
 _SIGNATURES = {
     "enable": (c_int, ()),
-    "create": (c_void_p, (POINTER(Shape), c_void_p)),
-    "packed_bytes": (None, (POINTER(Shape), c_void_p, c_void_p)),
+    "create": (c_void_p, (POINTER(Shape), POINTER(Layer), c_void_p)),
+    "packed_bytes": (None, (POINTER(Shape), POINTER(Layer), c_void_p, c_void_p)),
     "destroy": (None, (c_void_p,)),
     "set_norm": (None, (c_void_p, c_int, c_int, c_void_p, c_void_p, c_int)),
     "set_linear": (None, (c_void_p, c_int, c_int, POINTER(Rows), c_int, c_void_p)),
     "set_expert": (None, (c_void_p, c_int, c_int, c_int, POINTER(Rows), c_int, c_void_p)),
     "set_router": (None, (c_void_p, c_int, POINTER(Rows), c_int, c_void_p, c_void_p)),
     "set_sinks": (None, (c_void_p, c_int, c_void_p)),
+    "set_constant": (None, (c_void_p, c_int, c_int, c_void_p, c_int)),
     "losses": (None, (c_void_p, c_void_p)),
-    "set_layer": (None, (c_void_p, c_int, c_int, c_int, c_int)),
     "set_distance_bias": (None, (c_void_p, c_int, c_void_p, c_int)),
     "set_alibi": (None, (c_void_p, c_void_p, c_float, c_int)),
     "set_rope": (None, (c_void_p, c_int, c_void_p, c_void_p, c_int, c_int)),
@@ -270,10 +319,11 @@ _SIGNATURES = {
     "save": (c_char_p, (c_void_p, c_int, c_int64)),
     "restore": (c_char_p, (c_void_p, c_int, c_int64)),
     "bytes": (c_int64, (c_void_p,)),
-    "cache_create": (c_void_p, (c_void_p, c_int)),
+    "cache_create": (c_void_p, (c_void_p, c_int, c_int)),
     "cache_destroy": (None, (c_void_p,)),
     "cache_data": (c_void_p, (c_void_p,)),
     "cache_bytes": (c_int64, (c_void_p,)),
+    "cache_state_bytes": (c_int64, (c_void_p,)),
     "cache_move": (None, (c_void_p, c_void_p, c_void_p, c_int)),
     "cache_copy": (None, (c_void_p, c_void_p, c_void_p, c_int)),
     "write_memory": (None, (c_void_p, c_void_p, c_int, c_void_p, c_int, c_int, c_void_p)),

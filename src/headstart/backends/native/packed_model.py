@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from threading import Thread
-from typing import get_args
 
 import numpy as np
 import torch
@@ -32,10 +31,9 @@ from headstart.backends.native.formats import (
     nearest_forms,
     types_of,
 )
-from headstart.backends.native.library import Experts, Latent, Library, Shape
+from headstart.backends.native.library import Layer, Library
 from headstart.backends.native.packed_cache import packed_cache
 from headstart.backends.native.packing import (
-    ACTIVATIONS,
     COPIED,
     EMBEDDING_NORM,
     FINAL_NORM,
@@ -47,17 +45,9 @@ from headstart.backends.native.packing import (
     new_model,
 )
 from headstart.backends.native.precision import Precision, library_number
+from headstart.backends.native.shapes import layers_of, shape_of
 from headstart.memory import readable, require_room
-from headstart.models.config import (
-    ExpertsConfig,
-    ExpertScore,
-    GroupScore,
-    HeadNorms,
-    LatentConfig,
-    ModelConfig,
-    NormKind,
-    QueryGrowth,
-)
+from headstart.models.config import ModelConfig
 from headstart.models.files import WeightsIdentity
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.stored import Matrix
@@ -108,7 +98,7 @@ class PackedModel:
             precision = "bf16" if all_in_bf16(self._forms) else precision
         else:
             self._forms = blocks_forms(weights, precision == "blocks")
-        self._shape = _shape(config, precision, threads)
+        self._shape, self._layers = shape_of(config, precision, threads), layers_of(config)
         self.name = self._name(weights, precision)
         self._require_room(weights)
         self.handle = self._filled(weights)
@@ -135,7 +125,8 @@ class PackedModel:
 
     def _require_room(self, weights: DecoderParts) -> None:
         planned = np.zeros(3, np.int64)
-        self._library.packed_bytes(ctypes.byref(self._shape), address(self._forms), address(planned))
+        layers = (Layer * len(self._layers))(*self._layers)
+        self._library.packed_bytes(ctypes.byref(self._shape), layers, address(self._forms), address(planned))
         matrices, head, screen = (int(each) for each in planned)
         in_full = self._shape.precision == library_number("fp32")
         table = 0 if self._shares_head(weights) else _table_bytes(weights.table, in_full)
@@ -184,7 +175,8 @@ class PackedModel:
 
     def _new(self, fill: Callable[[int], bool]) -> int:
         """A model; 0 where ``fill`` could not fill it."""
-        handle = new_model(self._library, self._shape, f"{self._config.name} in {self.name}", self._forms)
+        name = f"{self._config.name} in {self.name}"
+        handle = new_model(self._library, self._shape, self._layers, name, self._forms)
         filled = False
         try:
             filled = fill(handle)
@@ -196,15 +188,13 @@ class PackedModel:
     @torch.inference_mode()
     def _pack(self, handle: int, weights: DecoderParts) -> bool:
         config, library = self._config, self._library
-        for index, layer in enumerate(config.layers):
-            rope = -1 if layer.rope is None else layer.rope
-            library.set_layer(handle, index, layer.window or 0, layer.chunk or 0, rope)
         packer = Packer(library, handle, config.norm_offset)
         packer.norm(-1, FINAL_NORM, weights.final_norm)
         packer.norm(-1, EMBEDDING_NORM, weights.embedding_norm)
         after_sums = config.encoder is not None and not config.encoder.normed_before
         for index, parts in enumerate(weights.layers):
             packer.norms(index, _with_norms_at_work(config, index, parts), after_sums, config.shared_norm)
+            packer.constants(index, parts)
             if isinstance(parts.channel, ExpertsWeights):
                 packer.router(index, parts.channel)
             if isinstance(parts.mixer, AttentionWeights) and parts.mixer.sinks is not None:
@@ -239,7 +229,7 @@ class PackedModel:
         key = hashlib.sha256()
         for part in (str(identity), self._library.file_name, repr(self._config), _sources()):
             key.update(part.encode() + b"\0")
-        key.update(bytes(self._shape) + self._forms.tobytes())
+        key.update(b"".join(map(bytes, (self._shape, *self._layers))) + self._forms.tobytes())
         return key.hexdigest()
 
 
@@ -313,76 +303,6 @@ def _with_norms_at_work(config: ModelConfig, index: int, parts: LayerWeights) ->
     norms, mixer = config.qk_norm, parts.mixer
     if norms is None or norms.everywhere or config.layers[index].rope is not None:
         return parts
-    assert isinstance(mixer, AttentionWeights)
+    if not isinstance(mixer, AttentionWeights):
+        return parts
     return replace(parts, mixer=replace(mixer, q_norm=None, k_norm=None))
-
-
-def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
-    norms, growth = config.qk_norm or HeadNorms(), config.query_growth or QueryGrowth(0.0, 1)
-    return Shape(
-        vocab=config.vocab_size,
-        hidden=config.hidden_size,
-        heads=config.num_heads,
-        kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        mlp=config.mlp_size,
-        layers=config.num_layers,
-        precision=library_number(precision),
-        threads=threads,
-        norm=get_args(NormKind).index(config.norm),
-        activation=ACTIVATIONS.index(config.activation),
-        gated=config.gated_mlp,
-        parallel_residual=config.parallel_residual,
-        joint_head_norms=norms.reach == "all",
-        head_norm=get_args(NormKind).index(norms.kind),
-        own_head_norms=norms.own,
-        rotated_head_norms=norms.rotated,
-        attention_gate=config.attention_gate,
-        tokens=config.vocab_size,
-        cross=config.encoder is not None,
-        norm_eps=config.norm_eps,
-        attention_scale=config.scale,
-        attention_softcap=config.attention_softcap or 0.0,
-        logit_softcap=config.logit_softcap or 0.0,
-        embedding_scale=config.embedding_scale,
-        tap_scale=config.tap_scale,
-        qkv_clip=config.qkv_clip or 0.0,
-        growth=growth.weight,
-        growth_trained=growth.trained,
-        growth_everywhere=growth.everywhere,
-        experts=_experts(config.experts if config.has_experts else None),
-        latent=_latent(config.latent),
-    )
-
-
-def _latent(config: LatentConfig | None) -> Latent:
-    if config is None:
-        return Latent()
-    return Latent(
-        kv_rank=config.kv_rank,
-        plain_dim=config.plain_dim,
-        rope_dim=config.rope_dim,
-        value_dim=config.value_dim,
-        q_rank=config.q_rank or 0,
-        norm_eps=config.norm_eps,
-    )
-
-
-def _experts(config: ExpertsConfig | None) -> Experts:
-    if config is None:
-        return Experts()
-    return Experts(
-        count=config.count,
-        used=config.used,
-        size=config.size,
-        shared_size=config.shared_size,
-        shared_gate=config.shared_gate,
-        score=get_args(ExpertScore).index(config.score),
-        groups=config.groups,
-        groups_used=config.groups_used,
-        group_score=get_args(GroupScore).index(config.group_score),
-        normalised=config.normalised,
-        scales_input=config.scales_input,
-        scale=config.scale,
-        clamp=config.clamp or 0.0,
-    )

@@ -10,17 +10,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
-from headstart.backends.native.formats import FOUR, KINDS, LINEARS, PARTS
-from headstart.backends.native.library import Library, Rows, Shape
+from headstart.backends.native.formats import FOUR, KINDS, MATRICES, PARTS
+from headstart.backends.native.library import Layer, Library, Rows, Shape
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
 from headstart.models.config import Activation, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
+from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
 from headstart.models.stored import Matrix, MatrixPart, StoredTensor
-from headstart.models.weights import AttentionWeights, ExpertsWeights, LatentWeights, LayerWeights
+from headstart.models.weights import AttentionWeights, ExpertsWeights, LatentWeights, LayerWeights, TwoMixersWeights
 from headstart.passes import IntArray
 
 NORMS = (
@@ -28,8 +30,12 @@ NORMS = (
     *("cross_norm", "attention_sum_norm", "cross_sum_norm", "mlp_sum_norm"),
 )
 """Of a layer, by their numbers in the interface."""
+CONSTANTS = ("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm")
+"""Of a layer's mixer that keeps a state, likewise."""
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 """Those of the library, by their numbers in the interface."""
+_BAND = 16
+"""Channels of Mamba whose states stand together."""
 BORROWED, COPIED, THE_HEAD = range(3)
 """How the embedding is kept, likewise."""
 OUTPUT_HEAD, FUSE = range(2)
@@ -61,24 +67,25 @@ def as_matrix(weight: Tensor) -> Tensor:
     return (weight if weight.dtype is torch.bfloat16 else weight.float()).contiguous()
 
 
-def create_model(owner: object, library: Library, shape: Shape, name: str) -> int:
+def create_model(owner: object, library: Library, shape: Shape, layers: Sequence[Layer], name: str) -> int:
     """A model of the library without weights yet, destroyed with its owner; blocks have levels of 4 bits.
 
     Raises:
         ConfigError: memory is short.
     """
-    handle = new_model(library, shape, name, np.full((shape.layers * len(LINEARS) + 1, PARTS), FOUR, np.uint8))
+    forms = np.full((len(layers) * MATRICES + 1, PARTS), FOUR, np.uint8)
+    handle = new_model(library, shape, layers, name, forms)
     weakref.finalize(owner, library.destroy, handle)
     return handle
 
 
-def new_model(library: Library, shape: Shape, name: str, forms: NDArray[np.uint8]) -> int:
+def new_model(library: Library, shape: Shape, layers: Sequence[Layer], name: str, forms: NDArray[np.uint8]) -> int:
     """The same for the caller to destroy; ``forms`` as ``formats`` gives them.
 
     Raises:
         ConfigError: memory is short.
     """
-    handle: int | None = library.create(ctypes.byref(shape), address(forms))
+    handle: int | None = library.create(ctypes.byref(shape), (Layer * len(layers))(*layers), address(forms))
     if not handle:
         raise ConfigError(f"the weights of {name} do not fit in memory; choose a smaller model, or fewer bits")
     return handle
@@ -153,12 +160,48 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
     norms = dict(zip(names, of_parts, strict=True))
     for name in ("attention_post_norm", "mlp_post_norm"):
         norms[name] = getattr(layer, name)
-    mixer = layer.mixer
+    mixer = layer.mixer.attention if isinstance(layer.mixer, TwoMixersWeights) else layer.mixer
     if isinstance(mixer, LatentWeights):
         norms["q_norm"], norms["k_norm"] = mixer.q_norm, mixer.kv_norm
     elif isinstance(mixer, AttentionWeights):
         norms["q_norm"], norms["k_norm"] = mixer.q_norm, mixer.k_norm
     return [norms.get(name) for name in NORMS]
+
+
+def constants_of(layer: LayerWeights) -> list[Tensor | None]:
+    """A layer's constants, as ``CONSTANTS`` numbers them."""
+    mixer = layer.mixer.mamba2 if isinstance(layer.mixer, TwoMixersWeights) else layer.mixer
+    constants: dict[str, Tensor | None] = {}
+    if isinstance(mixer, ConvolutionWeights):
+        constants = {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
+    elif isinstance(mixer, DeltaWeights):
+        constants = {"kernel": mixer.kernel.T, "step_bias": mixer.step_bias, "decay": mixer.log_decay.exp()}
+        constants["state_norm"] = mixer.norm.weight
+    elif isinstance(mixer, MambaWeights):
+        size = mixer.log_decay.shape[1]
+        constants = {
+            "kernel": mixer.kernel.T,
+            "kernel_bias": mixer.kernel_bias,
+            "step_bias": mixer.step_bias,
+            "decay": -mixer.log_decay.exp().view(-1, _BAND, size).transpose(1, 2),
+            "skip": mixer.skip,
+            "state_norm": None if mixer.norms is None else torch.cat([_filled_up(each.weight) for each in mixer.norms]),
+        }
+    elif isinstance(mixer, Mamba2Weights):
+        constants = {
+            "kernel": _filled_up(mixer.kernel.T),
+            "kernel_bias": mixer.kernel_bias,
+            "step_bias": mixer.step_bias,
+            "decay": -mixer.log_decay.exp(),
+            "skip": mixer.skip,
+            "state_norm": None if mixer.norm is None else mixer.norm.weight,
+        }
+    return [constants.get(name) for name in CONSTANTS]
+
+
+def _filled_up(constant: Tensor) -> Tensor:
+    """[..., size], up to a multiple of 16 with zeros."""
+    return functional.pad(constant, (0, -constant.shape[-1] % 16))
 
 
 class Packer:
@@ -173,6 +216,13 @@ class Packer:
         """All norms of a decoder layer, see ``norms_of``."""
         for which, norm in enumerate(norms_of(parts, after_sums, shared)):
             self.norm(index, which, norm)
+
+    def constants(self, index: int, parts: LayerWeights) -> None:
+        """All constants of a decoder layer, see ``constants_of``."""
+        for which, constant in enumerate(constants_of(parts)):
+            if constant is not None:
+                values = as_float32(constant)
+                self._library.set_constant(self._model, index, which, values.data_ptr(), values.numel())
 
     def linear(self, layer: int, which: int, linear: LinearWeights) -> None:
         """Numbers as in ``headstart_set_linear``."""

@@ -17,31 +17,32 @@ PAGE_KEYS = 32
 
 
 class NativeStorage:
-    """Blocks of one model's cache (``KVStorage``)."""
+    """Blocks of one model's cache (``KVStorage``), and slots of its states."""
 
-    def __init__(self, library: Library, model: int, num_blocks: int, block_size: int) -> None:
+    def __init__(self, library: Library, model: int, num_blocks: int, block_size: int, num_states: int = 0) -> None:
         if block_size % PAGE_KEYS:
             raise ConfigError(f"block_size is {block_size}; the native pass needs a multiple of {PAGE_KEYS}")
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.model = model
         self.pages_per_block = block_size // PAGE_KEYS
-        handle = library.cache_create(model, num_blocks * self.pages_per_block)
+        handle = library.cache_create(model, num_blocks * self.pages_per_block, num_states)
         if not handle:
-            raise ConfigError(f"{num_blocks} cache blocks do not fit in memory; ask for fewer")
+            states = f" and {num_states} states" if num_states else ""
+            raise ConfigError(f"{num_blocks} cache blocks{states} do not fit in memory; ask for fewer")
         self.handle: int = handle
         self._library = library
         weakref.finalize(self, library.cache_destroy, handle)
 
     @property
     def nbytes(self) -> int:
-        return int(self._library.cache_bytes(self.handle))
+        return int(self._library.cache_bytes(self.handle) + self._library.cache_state_bytes(self.handle))
 
     @property
     def memory(self) -> NDArray[np.uint8]:
-        """The raw bytes, in the order of ``src/pass/kv_cache.h``; valid while the storage lives."""
+        """The raw bytes of all blocks, in the order of ``src/pass/kv_cache.h``; valid while the storage lives."""
         pointer = ctypes.cast(self._library.cache_data(self.handle), ctypes.POINTER(ctypes.c_uint8))
-        return np.ctypeslib.as_array(pointer, (self.nbytes,))
+        return np.ctypeslib.as_array(pointer, (int(self._library.cache_bytes(self.handle)),))
 
     def move(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy slots pairwise, in order (see ``KVStorage.move``)."""

@@ -26,6 +26,7 @@ from headstart.stretch import (
     SpanRecord,
     StretchDrafting,
     StretchLimits,
+    StretchStates,
 )
 
 _UNSAID = -1.0
@@ -63,6 +64,7 @@ class NativeStretches:
         limits: Sequence[StretchLimits],
         drafting: StretchDrafting,
         memories: tuple[IntArray, IntArray] | None = None,
+        states: StretchStates | None = None,
     ) -> list[RoundRecord]:
         """See ``Stretches``."""
         if drafting.cut_rule is not None and not all(
@@ -91,6 +93,14 @@ class NativeStretches:
             for slot, guesser in zip(to.guessers, drafting.guessers[place] if drafting.guessers else (), strict=False):
                 if guesser is not None:
                     entered.append((slot, self._enter(slot, guesser, limits[place])))
+        after: list[IntArray] = []
+        if states is not None:
+            pools = [np.array(each, np.int32) for each in states.free]
+            after = [np.full(each.rows, -1, np.int32) for each in limits]
+            for to, slot, pool, rows in zip(stretched, states.before, pools, after, strict=True):
+                to.state, to.free_states = slot, len(pool)
+                to.state_slots, to.states_after = address(pool), address(rows)
+            ends += pools
         rule, table = (None, None) if drafting.cut_rule is None else _cut_rule(drafting.cut_rule)
         first, size = address(trees), trees.strides[0]
         stretch = c.Stretch(
@@ -117,10 +127,12 @@ class NativeStretches:
             node_chances=address(chances),
         )
         error = self._library.stretch(self._model, storage.handle, ctypes.byref(stretch))
-        del table, ends  # which the library read
+        del table, ends  # which the library read, with slots of states
         if error is not None:
             fault = ValueError if stretch.at_fault < 0 else GuesserFault
             raise fault(f"the rounds cannot run: {error.decode()}")
+        if states is not None:
+            states.after = [rows.tolist() for rows in after]
         for slot, each in entered:
             each.guesser.judgements = [
                 Judgement(pair >> 1, bool(pair & 1)) for pair in each.judgements[: slot.judged].tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from headstart.backends.torch.linear import Linear
@@ -11,6 +12,7 @@ from headstart.layers.layer import run_side
 from headstart.layers.layer_input import inputs_of_layers, run_layer_input
 from headstart.layers.streams import corrected, merged, predicted, spread
 from headstart.models.config import ModelConfig
+from headstart.models.stored_rows import rows_in_file
 from headstart.models.weights import (
     LayerInputsWeights,
     LayerInputWeights,
@@ -94,6 +96,28 @@ class LayerInput:
         return run_layer_input(self, x, given, self.activation)
 
 
+class _Table:
+    """What each token has for the layers: ids [row] -> [row, count * size].
+
+    It is large and a pass reads few of its rows, so on the processor they stay in the file, where that can be.
+    """
+
+    def __init__(self, weights: LayerInputsWeights, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype = dtype
+        self._in_file = rows_in_file(weights.whole) if device.type == "cpu" else None
+        self._held = None if self._in_file is not None else weights.table.to(device, dtype)
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self._held is None else self._held.nbytes
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        if self._in_file is not None:
+            return self._in_file(ids).to(self._dtype)
+        assert self._held is not None
+        return F.embedding(ids, self._held)
+
+
 class LayerInputs:
     """What all layers read."""
 
@@ -104,7 +128,7 @@ class LayerInputs:
         self.config = config.layer_inputs
         self.projection = Linear(weights.projection, dtype, device)
         self.norm = Norm.of(config, weights.norm, device)
-        self.table = weights.table.to(device, dtype)
+        self.table = _Table(weights, dtype, device)
 
     @property
     def nbytes(self) -> int:

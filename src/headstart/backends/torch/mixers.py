@@ -316,7 +316,9 @@ class GatedDelta:
     def __init__(self, config: ModelConfig, weights: DeltaWeights, dtype: torch.dtype, device: torch.device) -> None:
         assert config.delta is not None
         self.config = config.delta
-        self.input, self.output = Linear(weights.input, dtype, device), Linear(weights.output, dtype, device)
+        self.input, self.rates, self.output = (
+            Linear(each, dtype, device) for each in (weights.input, weights.rates, weights.output)
+        )
         self.kernel = weights.kernel.T.contiguous().to(device)
         self.step_bias, self.log_decay, self.norm = (
             each.to(device) for each in (weights.step_bias, weights.log_decay, weights.norm.weight)
@@ -324,7 +326,7 @@ class GatedDelta:
 
     @property
     def nbytes(self) -> int:
-        return self.input.nbytes + self.output.nbytes
+        return self.input.nbytes + self.rates.nbytes + self.output.nbytes
 
     def __call__(self, x: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
         assert shared.states is not None

@@ -129,7 +129,7 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), 
     assert family.gguf is not None
     config = family.gguf(fields)
     layout = tensor_layout(config, "gguf")
-    config = _with_dense_layers(config, layout, tensors)
+    config = _with_own_values(_with_dense_layers(config, layout, tensors), layout, tensors)
     return _checked(
         replace(
             config,
@@ -171,8 +171,21 @@ def _with_dense_layers(config: ModelConfig, layout: TensorLayout, tensors: Conta
     return replace(config, layers=tuple(layers))
 
 
+def _with_own_values(config: ModelConfig, layout: TensorLayout, tensors: Container[str]) -> ModelConfig:
+    """Layers have values of their own where they have a matrix of them (Gemma 4: no entry says which do)."""
+    layers = (
+        replace(layer, values_are_keys=False)
+        if layer.values_are_keys and f"{layout.layer['v'].format(i=index)}.weight" in tensors
+        else layer
+        for index, layer in enumerate(config.layers)
+    )
+    return replace(config, layers=tuple(layers))
+
+
 def _may_norm_heads(config: ModelConfig, layout: TensorLayout, tensors: Container[str]) -> bool:
-    """Whether there are norms of heads in the file, or nothing is known of its tensors."""
+    """Whether there are norms of heads in the file, or such as have no weights, or nothing is known of its tensors."""
+    if config.qk_norm is not None and not config.qk_norm.learnt:
+        return True
     first = next((index for index, layer in enumerate(config.layers) if layer.attends), 0)
     name = layout.layer.get("q_norm", "").format(i=first)
     return f"{layout.embedding}.weight" not in tensors or f"{name}.weight" in tensors

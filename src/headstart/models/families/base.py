@@ -51,13 +51,16 @@ class TensorLayout:
     inputs_projection: str = ""
     inputs_norm: str = ""
     stream_spread: str = ""
-    """Of a matrix for each stream but the first, ``{i}``; ``stream_merge`` likewise."""
+    """Of a matrix for each stream but the first, ``{i}``, or of a tensor in which they are stacked; ``stream_merge``
+    likewise."""
     stream_merge: str = ""
     positions: str = ""
     first_position: int = 0
     """Row of the table that position 0 reads (OPT)."""
     rope_factors: str = ""
     """Whole name of a table that divides the rotary frequencies, where the format has one."""
+    factored_rope: int | None = None
+    """Of ``ModelConfig.ropes`` the one that it divides, and without which that is unknown; None: all of them."""
     transposed: bool = False
     """Matrices inside the layers are [in, out] (GPT-2's Conv1D)."""
     stacks_transposed: bool = False

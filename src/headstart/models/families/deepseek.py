@@ -25,10 +25,12 @@ from headstart.models.families.experts import (
     with_experts,
 )
 from headstart.models.families.fields import MAX_POSITIONS, Fields
+from headstart.models.families.gguf_kin import growth_of_queries
 from headstart.models.families.granite import divided
 from headstart.models.families.kin import with_defaults
 from headstart.models.families.layer_normed import without
 from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_gguf, base_from_hf, in_halves
+from headstart.models.families.phi import GGUF_LONGROPE, longrope_from_gguf
 from headstart.models.families.rope import growth, rope_from_gguf, rope_from_hf
 
 
@@ -125,16 +127,21 @@ def _youtu(fields: Fields) -> ModelConfig:
 
 
 def _minicpm3(fields: Fields) -> ModelConfig:
-    """Its factors as ``granite`` has them: a layer's output times one is the stream divided by it."""
     config = _base(fields, "minicpm3", True, 768, 256, (64, 32, fields.integer("v_head_dim", 64)))
-    residual = fields.number("scale_depth", 1.4) / config.num_layers**0.5
+    config = replace(config, mlp_bias=fields.flag("mlp_bias", False))
+    of_all, depth = fields.number("scale_emb", 12), fields.number("scale_depth", 1.4)
+    return _scaled(config, of_all, depth, fields.number("dim_model_base", 256))
+
+
+def _scaled(config: ModelConfig, embedding: float, depth: float, base: float) -> ModelConfig:
+    """MiniCPM's factors as ``granite`` has them: a layer's output times one is the stream divided by it."""
+    residual = depth / config.num_layers**0.5
     return replace(
         config,
-        mlp_bias=fields.flag("mlp_bias", False),
-        embedding_scale=fields.number("scale_emb", 12) / residual,
+        embedding_scale=embedding / residual,
         tap_scale=residual,
         norm_eps=config.norm_eps / residual**2,
-        logit_divisor=config.hidden_size / fields.number("dim_model_base", 256),
+        logit_divisor=config.hidden_size / base,
     )
 
 
@@ -225,7 +232,10 @@ def _deepseek_gguf(fields: Fields) -> ModelConfig:
             q_rank=fields.optional_integer("attention.q_lora_rank"),
         ),
     )
-    config = replace(config, layers=(LayerConfig(mixer="latent"),) * config.num_layers)
+    grown = growth_of_queries(fields)
+    config = replace(config, layers=(LayerConfig(mixer="latent"),) * config.num_layers, query_growth=grown)
+    if not fields.integer("expert_count", 0, minimum=0):
+        return config  # Youtu
     size, groups = fields.integer("expert_feed_forward_length"), fields.integer("expert_group_count", 1)
     experts = gguf_mixtures.experts_of(
         fields,
@@ -242,11 +252,27 @@ def _deepseek_gguf(fields: Fields) -> ModelConfig:
     return with_experts(config, experts, set(range(fields.integer("leading_dense_block_count", 0, minimum=0))))
 
 
+def _minicpm3_gguf(fields: Fields) -> ModelConfig:
+    """Its factors are no entries, nor is the size of values."""
+    heads, both = fields.integer("attention.head_count"), fields.integer("attention.key_length")
+    rope = longrope_from_gguf(fields)
+    latent = LatentConfig(
+        fields.integer("attention.kv_lora_rank"),
+        both - rope.dim,
+        rope.dim,
+        fields.integer("embedding_length") // heads,
+        q_rank=fields.optional_integer("attention.q_lora_rank"),
+    )
+    whole = {"attention.value_length": both, "attention.head_count_kv": heads}
+    config = base_from_gguf(fields.with_entries(**whole), "minicpm3", rope=rope, latent=latent)
+    config = replace(config, layers=(LayerConfig(mixer="latent"),) * config.num_layers)
+    return _scaled(config, 12.0, 1.4, 256.0)
+
+
 def _gguf_rope(fields: Fields, dim: int) -> tuple[RopeConfig, float]:
     """The rotation, and what it makes scores grow by: keys are not stretched by themselves."""
-    key = "rope.scaling.yarn_log_multiplier"
-    weight = fields.number(key, 1.0)
-    rope = rope_from_gguf(fields.with_entries(**{key: 1.0}), dim)
+    weight = fields.number("rope.scaling.yarn_log_multiplier", 1.0)
+    rope = rope_from_gguf(fields, dim)
     if rope.scaling is None or rope.scaling["rope_type"] != "yarn":
         return rope, 1.0
     grown = growth(fields.number("rope.scaling.factor"), 10 * weight) ** 2
@@ -258,10 +284,18 @@ FAMILIES = (
     Family("deepseek_v3", "deepseek_v3", "deepseek2", _deepseek_v3, _deepseek_gguf, _MIXED, _GGUF, "experts"),
     Family("glm4_moe_lite", "glm4_moe_lite", "deepseek2", _glm_lite, None, _MIXED, None, "experts"),
     Family("kimi_k2", "kimi_k2", "", _deepseek_v3, None, _MIXED, None, "experts"),
-    Family("mistral4", "mistral4", "", _mistral4, None, _STACKED_LAYOUT, None, "experts"),
+    Family("mistral4", "mistral4", "mistral4", _mistral4, _deepseek_gguf, _STACKED_LAYOUT, _GGUF, "experts"),
     Family("deepseek_v2_joint", "", "", _deepseek_v2, None, _MIXED, _GGUF_JOINT, "experts"),
     Family("deepseek_v3_joint", "", "", _deepseek_v3, None, _MIXED, _GGUF_JOINT, "experts"),
     Family("deepseek_v3_halves", "", "", _deepseek_v3, None, replace(_MIXED, convert={}), None, "experts"),
     Family("youtu", "youtu", "", _youtu, None, _DENSE, None),
-    Family("minicpm3", "minicpm3", "", _minicpm3, None, replace(_DENSE, convert={"final_norm": divided}), None),
+    Family(
+        "minicpm3",
+        "minicpm3",
+        "minicpm3",
+        _minicpm3,
+        _minicpm3_gguf,
+        replace(_DENSE, convert={"final_norm": divided}),
+        replace(_GGUF_JOINT, convert={"final_norm": divided}, **GGUF_LONGROPE),
+    ),
 )

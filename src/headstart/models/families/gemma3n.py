@@ -1,19 +1,32 @@
 """Gemma 3n: several residual streams, inputs of layers, a second path beside attention, cut-off gates, and last layers
 that read the keys and values of earlier ones. The text form, and the text of the form that sees and hears.
 
-Sources: the configuration and modelling files of transformers (models/gemma3n).
+Sources: the configuration and modelling files of transformers (models/gemma3n); for GGUF llama.cpp's converter
+(conversion/gemma.py) and its src/models/gemma3n.cpp, which has what no file says: the rank of the second path, and
+which layers read others' keys or cut off gates where no entry tells.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import NormalDist
 
-from headstart.models.config import HeadNorms, LayerConfig, LayerInputsConfig, ModelConfig, StreamsConfig
+from headstart.models.config import HeadNorms, LayerConfig, LayerInputsConfig, ModelConfig, RopeConfig, StreamsConfig
 from headstart.models.families.base import Family
 from headstart.models.families.fields import Fields
 from headstart.models.families.kin import with_defaults
-from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, activation, base_from_hf, windows_from_hf
+from headstart.models.families.llama import (
+    GGUF_LAYER,
+    GGUF_LAYOUT,
+    HF_LAYER,
+    HF_LAYOUT,
+    activation,
+    base_from_gguf,
+    base_from_hf,
+    windows_from_hf,
+)
 from headstart.models.families.rope import rope_from_hf
 
 _LOCAL_THETA = 10_000.0
@@ -22,6 +35,10 @@ _PATTERN = 5
 """Every so many-th layer has full attention, where no entry says which."""
 _SPARSE = (10, 0.95)
 """So many first layers of larger models cut off that share of their gates, where no entry says which."""
+_OWN_KEYS = 20
+"""So many layers have keys of their own, where a GGUF file does not say how many have none."""
+_RANK = 64
+_CAP = 30.0
 _DEFAULTS = {
     "vocab_size": 262_400,
     "hidden_size": 2048,
@@ -52,9 +69,39 @@ def _gemma3n(fields: Fields) -> ModelConfig:
     count = config.num_layers
     sliding = [(i + 1) % _PATTERN != 0 for i in range(count)]
     windows = windows_from_hf(fields, count, fields.integer("sliding_window", 512), sliding)
-    reads = shared_keys(fields, windows, fields.integer("num_kv_shared_layers", 15, minimum=0))
-    sparsities = _sparsities(fields, count)
+    shared = fields.integer("num_kv_shared_layers", 15, minimum=0)
     bias = fields.flag("attention_bias", False)
+    return replace(
+        _with_parts(
+            config,
+            windows,
+            shared_keys(fields, "num_kv_shared_layers", windows, shared),
+            sizes,
+            _sparsities(fields, count),
+        ),
+        ropes=(
+            *config.ropes,
+            rope_from_hf(fields, config.head_dim, _LOCAL_THETA, "sliding_attention", "rope_local_base_freq"),
+        ),
+        qkv_bias=bias,
+        output_bias=bias,
+        logit_softcap=fields.optional_number("final_logit_softcapping")
+        if fields.has("final_logit_softcapping")
+        else _CAP,
+        side_rank=fields.integer("laurel_rank", _RANK),
+        streams=StreamsConfig(fields.integer("altup_num_inputs", 4), fields.flag("altup_correct_scale", True)),
+        layer_inputs=layer_inputs(fields, count),
+    )
+
+
+def _with_parts(
+    config: ModelConfig,
+    windows: Sequence[int | None],
+    reads: Sequence[int | None],
+    sizes: Sequence[int],
+    sparsities: Sequence[float],
+) -> ModelConfig:
+    """The model with what all descriptions mean alike; lists are by layer."""
     return replace(
         config,
         layers=tuple(
@@ -68,24 +115,75 @@ def _gemma3n(fields: Fields) -> ModelConfig:
             )
             for index, window in enumerate(windows)
         ),
-        ropes=(
-            *config.ropes,
-            rope_from_hf(fields, config.head_dim, _LOCAL_THETA, "sliding_attention", "rope_local_base_freq"),
-        ),
         qk_norm=HeadNorms(),
         value_norm=True,
         attention_scale=1.0,
-        qkv_bias=bias,
-        output_bias=bias,
         post_norms=True,
         embedding_scale=config.hidden_size**0.5,
-        logit_softcap=fields.optional_number("final_logit_softcapping")
-        if fields.has("final_logit_softcapping")
-        else 30.0,
-        side_rank=fields.integer("laurel_rank", 64),
-        streams=StreamsConfig(fields.integer("altup_num_inputs", 4), fields.flag("altup_correct_scale", True)),
-        layer_inputs=layer_inputs(fields, count),
     )
+
+
+def _gemma3n_gguf(fields: Fields) -> ModelConfig:
+    fields.require("altup.active_idx", 0, 0)
+    count = fields.integer("block_count", maximum=4096)
+    sizes = by_layer(fields, "feed_forward_length", count)
+    config = base_from_gguf(
+        fields.with_entries(feed_forward_length=max(sizes)),
+        "gemma3n",
+        default_theta=_GLOBAL_THETA,
+        activation="gelu_tanh",
+    )
+    windows = windows_from_gguf(fields, count, _PATTERN)
+    key = "attention.shared_kv_layers"
+    shared = fields.integer(key, max(count - _OWN_KEYS, 0), minimum=0)
+    local = RopeConfig(fields.number("rope.freq_base_swa", _LOCAL_THETA), config.head_dim)
+    return replace(
+        _with_parts(config, windows, shared_keys(fields, key, windows, shared), sizes, _cut_off(fields, count)),
+        ropes=(*config.ropes, local),
+        logit_softcap=fields.number("final_logit_softcapping", _CAP),
+        side_rank=_RANK,
+        streams=StreamsConfig(fields.integer("altup.num_inputs", 4)),
+        layer_inputs=LayerInputsConfig(
+            count, fields.integer("embedding_length_per_layer_input", 256), config.vocab_size
+        ),
+    )
+
+
+def by_layer(fields: Fields, key: str, count: int) -> list[int]:
+    """[layer] of a GGUF entry that has a number for each layer or for all."""
+    values = fields.get(key)
+    if not isinstance(values, list):
+        return [fields.integer(key)] * count
+    if len(values) != count:
+        raise fields.bad(key, values, f"a number or a list of {count}")
+    return [fields.with_entries(**{key: value}).integer(key) for value in values]
+
+
+def windows_from_gguf(fields: Fields, count: int, period: int) -> list[int | None]:
+    """[layer] of a GGUF file, which says where there are windows; ``period``: every so many-th layer sees everything,
+    where no entry says which."""
+    key = "attention.sliding_window_pattern"
+    given, window = fields.get(key), fields.integer("attention.sliding_window")
+    if not isinstance(given, list):
+        every = fields.integer(key, period)
+        return [window if (i + 1) % every else None for i in range(count)]
+    if len(given) != count or not all(isinstance(slides, bool) for slides in given):
+        raise fields.bad(key, given, f"a list of {count} times true or false")
+    return [window if slides else None for slides in given]
+
+
+def _cut_off(fields: Fields, count: int) -> list[float]:
+    """[layer] of gates: the file has how many standard deviations above their mean they begin."""
+    key = "activation_sparsity_scale"
+    given = fields.get(key)
+    if given is None:
+        return _sparsities(fields, count)
+    if not isinstance(given, list) or len(given) != count or any(not isinstance(each, float) for each in given):
+        raise fields.bad(key, given, f"{count} numbers")
+    if any(math.isnan(each) or each == math.inf for each in given):
+        raise fields.bad(key, given, f"{count} numbers below infinity")
+    # Shares are of few digits; the file has their deviations in single precision.
+    return [round(NormalDist().cdf(each), 6) for each in given]
 
 
 def layer_inputs(fields: Fields, layers: int) -> LayerInputsConfig | None:
@@ -96,13 +194,16 @@ def layer_inputs(fields: Fields, layers: int) -> LayerInputsConfig | None:
     return LayerInputsConfig(layers, size, fields.integer("vocab_size_per_layer_input", 262_144))
 
 
-def shared_keys(fields: Fields, windows: Sequence[int | None], count: int) -> list[int | None]:
-    """[layer] the layer whose keys and values each of the last ``count`` reads: the last of its kind before them."""
+def shared_keys(fields: Fields, key: str, windows: Sequence[int | None], count: int) -> list[int | None]:
+    """[layer] the layer whose keys and values each of the last ``count`` reads: the last of its kind before them.
+
+    ``key``: of the entry that says how many.
+    """
     first = len(windows) - count
     made = {window: index for index, window in enumerate(windows[: max(first, 0)])}
     if any(window not in made for window in windows):
         wanted = "fewer than there are layers, with each kind of layer before them"
-        raise fields.bad("num_kv_shared_layers", count, wanted)
+        raise fields.bad(key, count, wanted)
     return [None if index < first else made[window] for index, window in enumerate(windows)]
 
 
@@ -186,7 +287,39 @@ _LAYOUT = replace(
 )
 _SEEING_LAYOUT = replace(_LAYOUT, prefix="model.language_model.", ignored=(*_LAYOUT.ignored, *TOWERS))
 
+GGUF_INPUTS_LAYOUT = replace(
+    GGUF_LAYOUT,
+    layer={
+        **GGUF_LAYER,
+        "attention_post_norm": "blk.{i}.post_attention_norm",
+        "mlp_post_norm": "blk.{i}.post_ffw_norm",
+        "input_gate": "blk.{i}.inp_gate",
+        "input_output": "blk.{i}.proj",
+        "input_norm": "blk.{i}.post_norm",
+    },
+    inputs_table="per_layer_token_embd",
+    inputs_projection="per_layer_model_proj",
+    inputs_norm="per_layer_proj_norm",
+)
+"""Gemma 4 has these names, too. Norms are stored as they are, unlike those of Gemma 1 to 3."""
+_GGUF_LAYOUT = replace(
+    GGUF_INPUTS_LAYOUT,
+    layer={
+        **GGUF_INPUTS_LAYOUT.layer,
+        "side_down": "blk.{i}.laurel_l",
+        "side_up": "blk.{i}.laurel_r",
+        "side_norm": "blk.{i}.laurel_post_norm",
+        "stream_router": "blk.{i}.altup_router",
+        "stream_norm": "blk.{i}.altup_router_norm",
+        "stream_predict": "blk.{i}.altup_predict_coef",
+        "stream_correct": "blk.{i}.altup_correct_coef",
+        "stream_scale": "blk.{i}.altup_correct_scale",
+    },
+    stream_spread="altup_proj",
+    stream_merge="altup_unembd_proj",
+)
+
 FAMILIES = (
-    Family("gemma3n", "gemma3n_text", "", _gemma3n, None, _LAYOUT, None),
-    Family("gemma3n_seeing", "gemma3n", "", _seeing, None, _SEEING_LAYOUT, None),
+    Family("gemma3n", "gemma3n_text", "gemma3n", _gemma3n, _gemma3n_gguf, _LAYOUT, _GGUF_LAYOUT),
+    Family("gemma3n_seeing", "gemma3n", "gemma3n", _seeing, _gemma3n_gguf, _SEEING_LAYOUT, _GGUF_LAYOUT),
 )

@@ -2,26 +2,43 @@
 of layers, and experts beside an MLP, each of these in some models. The text forms, and the text of those that see and
 hear.
 
-Sources: the configuration and modelling files of transformers (models/gemma4, gemma4_unified).
+Sources: the configuration and modelling files of transformers (models/gemma4, gemma4_unified); for GGUF llama.cpp's
+converter (conversion/gemma.py), which has one kind of file for all forms, and its src/models/gemma4.cpp.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
+from headstart.models.config import (
+    ExpertsConfig,
+    HeadNorms,
+    LayerConfig,
+    LayerInputsConfig,
+    ModelConfig,
+    RopeConfig,
+)
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.fields import Fields
-from headstart.models.families.gemma3n import INPUTS_LAYOUT, TOWERS, layer_inputs, shared_keys, text_of
+from headstart.models.families.gemma3n import (
+    GGUF_INPUTS_LAYOUT,
+    INPUTS_LAYOUT,
+    TOWERS,
+    by_layer,
+    layer_inputs,
+    shared_keys,
+    text_of,
+    windows_from_gguf,
+)
 from headstart.models.families.kin import with_defaults
-from headstart.models.families.llama import activation, base_from_hf, windows_from_hf
-from headstart.models.families.rope import rope_from_hf
+from headstart.models.families.llama import activation, base_from_gguf, base_from_hf, windows_from_hf
+from headstart.models.families.rope import rope_from_gguf, rope_from_hf
 
 _LOCAL_THETA = 10_000.0
 _GLOBAL_THETA = 1_000_000.0
@@ -68,7 +85,8 @@ def _gemma4(family: str, defaults: Mapping[str, Any], fields: Fields) -> ModelCo
     count = config.num_layers
     sliding = [(i + 1) % _PATTERN != 0 for i in range(count)]
     windows = [*windows_from_hf(fields, count, fields.integer("sliding_window"), sliding)[:-1], None]
-    reads = shared_keys(fields, windows, fields.integer("num_kv_shared_layers", 0, minimum=0))
+    shared = fields.integer("num_kv_shared_layers", 0, minimum=0)
+    reads = shared_keys(fields, "num_kv_shared_layers", windows, shared)
     own = _overrides(fields, windows)
     same, wide = fields.flag("attention_k_eq_v", False), fields.flag("use_double_wide_mlp", False)
     inputs, experts = layer_inputs(fields, count), _experts(fields)
@@ -91,21 +109,92 @@ def _gemma4(family: str, defaults: Mapping[str, Any], fields: Fields) -> ModelCo
         raise fields.unsupported("per_layer_config", fields.get("per_layer_config"), "one size of heads that see all")
     bias = fields.flag("attention_bias", False)
     return replace(
-        config,
-        layers=layers,
+        _with_parts(config, layers),
         ropes=(local, rope_from_hf(fields, full.pop(), _GLOBAL_THETA, "full_attention", whole_heads=False)),
+        qkv_bias=bias,
+        output_bias=bias,
+        logit_softcap=fields.optional_number("final_logit_softcapping"),
+        layer_inputs=inputs,
+        experts=experts,
+    )
+
+
+def _with_parts(config: ModelConfig, layers: Sequence[LayerConfig]) -> ModelConfig:
+    """The model with what all descriptions mean alike."""
+    return replace(
+        config,
+        layers=tuple(layers),
         qk_norm=HeadNorms(),
         value_norm=True,
         attention_scale=1.0,
-        qkv_bias=bias,
-        output_bias=bias,
         post_norms=True,
         embedding_scale=config.hidden_size**0.5,
-        logit_softcap=fields.optional_number("final_logit_softcapping"),
-        layer_inputs=inputs,
         layer_scales=True,
-        experts=experts,
     )
+
+
+def _gemma4_gguf(fields: Fields) -> ModelConfig:
+    """Layers that see everything are taken to have values that are keys; only tensors tell (``with_own_values``)."""
+    count = fields.integer("block_count", maximum=4096)
+    windows = windows_from_gguf(fields, count, _PATTERN)
+    wide, size = _head_sizes(fields)
+    sizes, kv_heads = (by_layer(fields, key, count) for key in ("feed_forward_length", "attention.head_count_kv"))
+    key = "attention.shared_kv_layers"
+    reads = shared_keys(fields, key, windows, fields.integer(key, 0, minimum=0))
+    local = RopeConfig(fields.number("rope.freq_base_swa", _LOCAL_THETA), size)
+    own = {"attention.key_length": size, "attention.value_length": size, "attention.head_count_kv": kv_heads[0]}
+    config = base_from_gguf(
+        fields.with_entries(feed_forward_length=sizes[0], **own),
+        "gemma4",
+        rope=local,
+        experts=True,
+        activation="gelu_tanh",
+    )
+    has_experts = fields.integer("expert_count", 0, minimum=0) > 0
+    input_size = fields.integer("embedding_length_per_layer_input", 0, minimum=0)
+    layers = [
+        LayerConfig(
+            window,
+            rope=1 if window is None else 0,
+            channel="mlp+experts" if has_experts else "mlp",
+            reads=reads[index],
+            mlp_size=sizes[index] if sizes[index] != sizes[0] else None,
+            values_are_keys=window is None and reads[index] is None,
+            input=index if input_size else None,
+            head_dim=wide if window is None else None,
+            num_kv_heads=kv_heads[index] if kv_heads[index] != kv_heads[0] else None,
+        )
+        for index, window in enumerate(windows)
+    ]
+    if has_experts:
+        config = replace(config, experts=_experts_gguf(fields, count))
+    return replace(
+        _with_parts(config, layers),
+        ropes=(local, rope_from_gguf(fields, wide, _GLOBAL_THETA)),
+        logit_softcap=fields.optional_number("final_logit_softcapping"),
+        layer_inputs=LayerInputsConfig(count, input_size, config.vocab_size) if input_size else None,
+    )
+
+
+def _head_sizes(fields: Fields) -> tuple[int, int]:
+    """Of heads that see everything, and of those with a window. All of a head has a rotation, be it by nothing."""
+    sizes = []
+    for suffix in ("", "_swa"):
+        size = fields.integer(f"attention.key_length{suffix}")
+        for key in (f"attention.value_length{suffix}", f"rope.dimension_count{suffix}"):
+            if fields.integer(key, size) != size:
+                raise fields.unsupported(key, fields.get(key), f"the key length, {size}")
+        sizes.append(size)
+    return sizes[0], sizes[1]
+
+
+def _experts_gguf(fields: Fields, layers: int) -> ExpertsConfig:
+    key, count = "expert_feed_forward_length", fields.integer("expert_count")
+    sizes = set(by_layer(fields, key, layers))
+    if len(sizes) > 1:
+        raise fields.unsupported(key, fields.get(key), "the same in all layers")
+    used = fields.integer("expert_used_count", maximum=count)
+    return ExpertsConfig(count, used, sizes.pop(), normalised=True, router_norm=True, own_scales=True)
 
 
 def _overrides(fields: Fields, windows: list[int | None]) -> dict[int, dict[str, int]]:
@@ -173,12 +262,36 @@ _LAYOUT: TensorLayout = replace(
 _SEEING_LAYOUT = replace(_LAYOUT, prefix="model.language_model.", ignored=(*_LAYOUT.ignored, *TOWERS))
 
 
+_GGUF_LAYOUT: TensorLayout = replace(
+    GGUF_INPUTS_LAYOUT,
+    layer={
+        **GGUF_INPUTS_LAYOUT.layer,
+        "layer_scale": "blk.{i}.layer_output_scale",
+        "router": "blk.{i}.ffn_gate_inp",
+        "router_norm": "blk.{i}.ffn_gate_inp.scale",
+        "expert_scales": "blk.{i}.ffn_down_exps.scale",
+        "expert_up": "blk.{i}.ffn_gate_up_exps",
+        "expert_down": "blk.{i}.ffn_down_exps",
+        "dense_post_norm": "blk.{i}.post_ffw_norm_1",
+        "experts_norm": "blk.{i}.pre_ffw_norm_2",
+        "experts_post_norm": "blk.{i}.post_ffw_norm_2",
+    },
+    factored_rope=1,
+    whole=frozenset({"router_norm", "expert_scales"}),
+    convert={"router_norm": _router_norm},
+)
+
+
 def _families(model_type: str, defaults: Mapping[str, Any]) -> tuple[Family, Family]:
     """A text form and the one that sees and hears."""
     text, seeing = model_type, f"{model_type}_seeing"
+
+    def family(name: str, kind: str, hf: Callable[[Fields], ModelConfig], layout: TensorLayout) -> Family:
+        return Family(name, kind, "gemma4", hf, _gemma4_gguf, layout, _GGUF_LAYOUT)
+
     return (
-        Family(text, f"{model_type}_text", "", partial(_gemma4, text, defaults), None, _LAYOUT, None),
-        Family(seeing, model_type, "", partial(_seeing, seeing, defaults), None, _SEEING_LAYOUT, None),
+        family(text, f"{model_type}_text", partial(_gemma4, text, defaults), _LAYOUT),
+        family(seeing, model_type, partial(_seeing, seeing, defaults), _SEEING_LAYOUT),
     )
 
 

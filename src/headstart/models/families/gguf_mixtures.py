@@ -9,16 +9,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, RopeConfig
+from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, QueryGrowth, RopeConfig
 from headstart.models.families.base import TensorLayout
 from headstart.models.families.experts import with_experts
 from headstart.models.families.fields import Fields
+from headstart.models.families.gguf_layers import (
+    rotated_in_windows,
+    slides_from_gguf,
+    window_from_gguf,
+    without_guessing_layers,
+)
 from headstart.models.families.granite import divided, scaled_from_gguf
+from headstart.models.families.kin import GGUF_POST_NORMS
 from headstart.models.families.llama import GGUF_INTERLEAVED, GGUF_LAYER, GGUF_LAYOUT, base_from_gguf
+from headstart.models.families.phi import GGUF_LONGROPE, longrope_from_gguf
 from headstart.models.families.rope import rope_from_gguf
 
 _SIGMOID = 2
 """``expert_gating_func`` of sigmoid."""
+_MAVERICK = 128
+"""Experts of the one Llama 4 that does not norm its heads."""
 
 
 def experts_of(fields: Fields, size: int, normalised: bool, **more: Any) -> ExpertsConfig:
@@ -30,7 +40,7 @@ def experts_of(fields: Fields, size: int, normalised: bool, **more: Any) -> Expe
 def mixtral(fields: Fields) -> ModelConfig:
     """Llama's architecture with experts; without any it is Llama."""
     config = base_from_gguf(fields, "mixtral", experts=True)
-    window = fields.integer("attention.sliding_window", 0, minimum=0) or None
+    window = window_from_gguf(fields)
     config = replace(config, layers=(LayerConfig(window),) * config.num_layers)
     return with_experts(config, experts_of(fields, config.mlp_size, True))
 
@@ -83,12 +93,90 @@ def dots1(fields: Fields) -> ModelConfig:
 
 def glm4_moe(fields: Fields) -> ModelConfig:
     rope = rope_from_gguf(fields, fields.integer("rope.dimension_count"))
-    config = _like_deepseek(fields, "glm4_moe", rope, qk_norm=HeadNorms())
-    # Layers that guess further tokens are counted among the others.
-    kept = config.num_layers - fields.integer("nextn_predict_layers", 0, minimum=0)
-    if kept < 1:
-        raise fields.bad("nextn_predict_layers", fields.get("nextn_predict_layers"), f"less than {config.num_layers}")
-    return replace(config, layers=config.layers[:kept])
+    return _like_deepseek(without_guessing_layers(fields), "glm4_moe", rope, qk_norm=HeadNorms())
+
+
+def minimax_m2(fields: Fields) -> ModelConfig:
+    rope = rope_from_gguf(fields, fields.integer("rope.dimension_count"), 5e6)
+    return _like_deepseek(
+        fields.with_entries(expert_shared_count=0), "minimax_m2", rope, qk_norm=HeadNorms(reach="all")
+    )
+
+
+def exaone_moe(fields: Fields) -> ModelConfig:
+    config = _like_deepseek(without_guessing_layers(fields), "exaone_moe", None, qk_norm=HeadNorms())
+    return _in_windows(fields, config)
+
+
+def _in_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
+    sights = rotated_in_windows(window_from_gguf(fields), slides_from_gguf(fields, config.num_layers, 4))
+    pairs = zip(sights, config.layers, strict=True)
+    return replace(config, layers=tuple(replace(sight, channel=layer.channel) for sight, layer in pairs))
+
+
+def afmoe(fields: Fields) -> ModelConfig:
+    config = _like_deepseek(fields, "afmoe", None, qk_norm=HeadNorms(), post_norms=True, attention_gate=True)
+    return replace(_in_windows(fields, config), embedding_scale=config.hidden_size**0.5)
+
+
+def ernie4_5_moe(fields: Fields) -> ModelConfig:
+    config = base_from_gguf(fields, "ernie4_5_moe", experts=True, default_theta=500_000.0)
+    size = fields.integer("expert_feed_forward_length")
+    shared = fields.integer(
+        "expert_shared_feed_forward_length", size * fields.integer("expert_shared_count", 0, minimum=0), minimum=0
+    )
+    first = fields.integer("leading_dense_block_count", 0, minimum=0)
+    every = fields.integer("interleave_moe_layer_step", 1)
+    dense = {index for index in range(config.num_layers) if index < first or (index + 1) % every}
+    return with_experts(config, experts_of(fields, size, True, shared_size=shared, correction=True), dense)
+
+
+def hunyuan_moe(fields: Fields) -> ModelConfig:
+    config = base_from_gguf(fields, "hunyuan_v1_moe", experts=True, qk_norm=HeadNorms(rotated=True))
+    size = fields.integer("expert_feed_forward_length", config.mlp_size)
+    shared = fields.integer("expert_shared_feed_forward_length", config.mlp_size)
+    return with_experts(config, experts_of(fields, size, True, shared_size=shared))
+
+
+def mellum(fields: Fields) -> ModelConfig:
+    config = base_from_gguf(fields, "mellum", experts=True, default_theta=500_000.0, qk_norm=HeadNorms())
+    window = window_from_gguf(fields)
+    slides = slides_from_gguf(fields, config.num_layers, 0)
+    layers = tuple(LayerConfig(window, 1) if each and window else LayerConfig() for each in slides)
+    # Scaling stretches the layers that see everything alone.
+    local = RopeConfig(fields.number("rope.freq_base_swa", config.ropes[0].theta), config.head_dim)
+    config = replace(config, layers=layers, ropes=(*config.ropes, local))
+    return with_experts(config, experts_of(fields, fields.integer("expert_feed_forward_length"), True))
+
+
+def phimoe(fields: Fields) -> ModelConfig:
+    """llama.cpp computes its experts' scores otherwise than the model was trained with."""
+    config = base_from_gguf(
+        fields, "phimoe", experts=True, rope=longrope_from_gguf(fields), norm="layer", head_bias=True
+    )
+    window = window_from_gguf(fields)
+    config = replace(config, layers=(LayerConfig(window),) * config.num_layers)
+    return with_experts(config, experts_of(fields, config.mlp_size, False, score="sparsemixer"))
+
+
+def llama4(fields: Fields) -> ModelConfig:
+    """The chunk of 8192, the layers without positions and what queries there grow by are no entries."""
+    count = fields.integer("expert_count")
+    normed = count != _MAVERICK
+    config = base_from_gguf(
+        fields,
+        "llama4",
+        experts=True,
+        default_theta=500_000.0,
+        qk_norm=HeadNorms(learnt=False, rotated=True, everywhere=False) if normed else None,
+        query_growth=QueryGrowth(0.1, 8192, everywhere=False),
+    )
+    rotated = [(index + 1) % 4 != 0 for index in range(config.num_layers)]
+    layers = tuple(LayerConfig(rope=0 if each else None, chunk=8192 if each else None) for each in rotated)
+    size, step = fields.integer("expert_feed_forward_length"), fields.integer("interleave_moe_layer_step", 1)
+    experts = experts_of(fields, size, False, shared_size=size, score="sigmoid", scales_input=True)
+    dense = {index for index in range(config.num_layers) if (index + 1) % step}
+    return with_experts(replace(config, layers=layers), experts, dense)
 
 
 def gpt_oss(fields: Fields) -> ModelConfig:
@@ -130,3 +218,5 @@ INTERLEAVED: TensorLayout = replace(LAYOUT, convert=GGUF_INTERLEAVED.convert)
 GRANITE: TensorLayout = replace(LAYOUT, convert={**GGUF_INTERLEAVED.convert, "final_norm": divided})
 NORMED_AFTER: TensorLayout = replace(LAYOUT, layer={**LAYOUT.layer, "mlp_norm": "blk.{i}.post_attention_norm"})
 """Where the norm before the experts is named for what it follows."""
+AFMOE: TensorLayout = replace(LAYOUT, layer={**LAYOUT.layer, **GGUF_POST_NORMS, "attention_gate": "blk.{i}.attn_gate"})
+PHIMOE: TensorLayout = replace(LAYOUT, **GGUF_LONGROPE)

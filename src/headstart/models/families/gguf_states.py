@@ -17,6 +17,7 @@ from headstart.models.families import gguf_mixtures
 from headstart.models.families.base import TensorLayout
 from headstart.models.families.experts import with_experts
 from headstart.models.families.fields import Fields
+from headstart.models.families.gguf_layers import without_guessing_layers
 from headstart.models.families.gguf_mixtures import experts_of
 from headstart.models.families.granite import divided, scaled_from_gguf
 from headstart.models.families.llama import GGUF_INTERLEAVED, GGUF_LAYER, GGUF_LAYOUT, base_from_gguf
@@ -38,14 +39,6 @@ def by_layer(fields: Fields, key: str) -> tuple[Fields, list[bool]]:
         raise fields.bad(key, values, f"{count} whole numbers, all the same but for zeros")
     changed: dict[str, Any] = {key: max(some, default=1)}
     return fields.with_entries(**changed), [value > 0 for value in numbers[:count]]
-
-
-def _without_guessing_layers(fields: Fields) -> Fields:
-    """Layers that guess further tokens are counted among the others."""
-    count = fields.integer("block_count", maximum=4096) - fields.integer("nextn_predict_layers", 0, minimum=0)
-    if count < 1:
-        raise fields.bad("nextn_predict_layers", fields.get("nextn_predict_layers"), "less than block_count")
-    return fields.with_entries(block_count=count)
 
 
 def _lfm2_base(fields: Fields, family: str) -> ModelConfig:
@@ -108,7 +101,7 @@ def granite_hybrid(fields: Fields) -> ModelConfig:
 
 def nemotron_h(fields: Fields) -> ModelConfig:
     """Layers of one part: attention where there are heads, a channel part where that has a size, else Mamba-2."""
-    fields = _without_guessing_layers(fields)
+    fields = without_guessing_layers(fields)
     mamba = mamba2_of(fields)
     fields, attending = by_layer(fields, KV_HEADS)
     fields, changing = by_layer(fields, _MLP)
@@ -171,7 +164,7 @@ def _delta(fields: Fields, tiled: bool) -> DeltaConfig:
 
 
 def _qwen(fields: Fields, family: str, tiled: bool) -> ModelConfig:
-    fields = _without_guessing_layers(fields)
+    fields = without_guessing_layers(fields)
     config = base_from_gguf(
         # Where all layers have experts, there is no other size.
         fields.with_entries(feed_forward_length=fields.get(_MLP) or 1),

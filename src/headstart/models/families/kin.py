@@ -13,8 +13,15 @@ from dataclasses import replace
 from torch import Tensor
 
 from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, QueryGrowth, RopeConfig
+from headstart.models.families import gguf_kin
 from headstart.models.families.base import Family
 from headstart.models.families.fields import MAX_POSITIONS, Fields
+from headstart.models.families.gguf_layers import (
+    rotated_in_windows,
+    slides_from_gguf,
+    window_from_gguf,
+    without_guessing_layers,
+)
 from headstart.models.families.llama import (
     GGUF_INTERLEAVED,
     GGUF_LAYER,
@@ -264,11 +271,10 @@ def _hunyuan_gguf(fields: Fields) -> ModelConfig:
 
 
 def _exaone4_gguf(fields: Fields) -> ModelConfig:
+    fields = without_guessing_layers(fields)
     config = base_from_gguf(fields, "exaone4", pre_norms=False, post_norms=True, qk_norm=HeadNorms())
-    window = fields.integer("attention.sliding_window", 0, minimum=0) or None
-    slides = [(i + 1) % 4 != 0 for i in range(config.num_layers)]
-    layers = (LayerConfig(window, 0) if window is None or each else LayerConfig(None, None) for each in slides)
-    return replace(config, layers=tuple(layers))
+    slides = slides_from_gguf(fields, config.num_layers, 4)
+    return replace(config, layers=rotated_in_windows(window_from_gguf(fields), slides))
 
 
 _UNGATED = {role: name for role, name in HF_LAYER.items() if role != "gate"}
@@ -335,8 +341,8 @@ FAMILIES = (
     Family("exaone4", "exaone4", "exaone4", _exaone4, _exaone4_gguf, ONLY_POST_NORMED, GGUF_ONLY_POST_NORMED),
     Family("cwm", "cwm", "", _cwm, None, HF_LAYOUT, None),
     Family("ministral", "ministral", "", _ministral, None, HF_LAYOUT, None),
-    Family("ministral3", "ministral3", "", _ministral3, None, HF_LAYOUT, None),
-    Family("apertus", "apertus", "", _apertus, None, _APERTUS, None),
+    Family("ministral3", "ministral3", "mistral3", _ministral3, gguf_kin.mistral3, HF_LAYOUT, gguf_kin.MISTRAL3),
+    Family("apertus", "apertus", "apertus", _apertus, gguf_kin.apertus, _APERTUS, gguf_kin.APERTUS),
     Family("nanochat", "nanochat", "", _nanochat, None, _NANOCHAT, None),
     Family("hyperclovax", "hyperclovax", "", _hyperclovax, None, _HYPERCLOVAX, None),
 )

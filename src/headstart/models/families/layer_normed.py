@@ -244,6 +244,10 @@ def _nemotron_gguf(fields: Fields) -> ModelConfig:
     return _base_gguf(fields, "nemotron", activation="relu2", norm_offset=1.0, **UNGATED)
 
 
+def _jais2_gguf(fields: Fields) -> ModelConfig:
+    return _base_gguf(fields, "jais2", activation="relu2", **UNGATED)
+
+
 def _base_gguf(fields: Fields, family: str, **changes: Any) -> ModelConfig:
     head_dim = fields.integer("embedding_length") // fields.integer("attention.head_count")
     rope = rope_from_gguf(fields, fields.integer("rope.dimension_count", head_dim))
@@ -351,7 +355,15 @@ FAMILIES = (
             convert=dict.fromkeys(("attention_norm", "mlp_norm", "final_norm"), _minus_one),
         ),
     ),
-    Family("jais2", "jais2", "", _jais2, None, replace(HF_LAYOUT, layer=_HF_UNGATED), None),
+    Family(
+        "jais2",
+        "jais2",
+        "jais2",
+        _jais2,
+        _jais2_gguf,
+        replace(HF_LAYOUT, layer=_HF_UNGATED),
+        replace(GGUF_LAYOUT, layer=_GGUF_UNGATED),
+    ),
     Family("opt", "opt", "", _opt, None, _OPT, None),
     Family(
         "xglm", "xglm", "", _xglm, None, replace(_OPT, prefix="model.", final_norm="layer_norm", positions=""), None

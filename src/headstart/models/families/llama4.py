@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, QueryGrowth
+from headstart.models.families import gguf_mixtures as gguf
 from headstart.models.families.base import Family
 from headstart.models.families.experts import used_of, with_experts
 from headstart.models.families.fields import MAX_POSITIONS, Fields
@@ -110,6 +111,6 @@ _SEEING_LAYOUT = replace(
 )
 
 FAMILIES = (
-    Family("llama4", "llama4_text", "", _llama4, None, _LAYOUT, None, "experts"),
+    Family("llama4", "llama4_text", "llama4", _llama4, gguf.llama4, _LAYOUT, gguf.INTERLEAVED, "experts"),
     Family("llama4_seeing", "llama4", "", _seeing, None, _SEEING_LAYOUT, None, "experts"),
 )

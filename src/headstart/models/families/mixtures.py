@@ -248,7 +248,7 @@ _GRANITE_GGUF: InGguf = ("granitemoe", gguf.granitemoe, gguf.GRANITE)
 
 FAMILIES = (
     family_of("mixtral", _mixtral, layout_with(IN_BLOCK), ("llama", gguf.mixtral, gguf.INTERLEAVED)),
-    family_of("phimoe", _phimoe, layout_with(IN_BLOCK)),
+    family_of("phimoe", _phimoe, layout_with(IN_BLOCK), ("phimoe", gguf.phimoe, gguf.PHIMOE)),
     family_of(
         "qwen2_moe",
         _qwen2_moe,
@@ -260,7 +260,12 @@ FAMILIES = (
     family_of("flex_olmo", _flex_olmo, layout_with(BY_EXPERT, layer=_ONLY_POST)),
     family_of("granitemoe", _granitemoe, _GRANITE, _GRANITE_GGUF),
     family_of("granitemoeshared", _granitemoeshared, _GRANITE, _GRANITE_GGUF),
-    family_of("hunyuan_v1_moe", _hunyuan_moe, layout_with(BY_EXPERT | shared("shared_mlp") | _HUNYUAN)),
+    family_of(
+        "hunyuan_v1_moe",
+        _hunyuan_moe,
+        layout_with(BY_EXPERT | shared("shared_mlp") | _HUNYUAN),
+        ("hunyuan-moe", gguf.hunyuan_moe, gguf.LAYOUT),
+    ),
     family_of(
         "ernie4_5_moe",
         _ernie_moe,
@@ -272,6 +277,12 @@ FAMILIES = (
             as_rows=frozenset({"router_correction"}),
             ignored=(*HF_LAYOUT.ignored, r"mtp_.*"),
         ),
+        ("ernie4_5-moe", gguf.ernie4_5_moe, gguf.INTERLEAVED),
     ),
-    family_of("mellum", _mellum, layout_with(BY_EXPERT, ignored=(*HF_LAYOUT.ignored, r"mtp\..*"))),
+    family_of(
+        "mellum",
+        _mellum,
+        layout_with(BY_EXPERT, ignored=(*HF_LAYOUT.ignored, r"mtp\..*")),
+        ("mellum", gguf.mellum, gguf.LAYOUT),
+    ),
 )

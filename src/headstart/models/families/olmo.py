@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headstart.models.config import HeadNorms, LayerConfig, ModelConfig
+from headstart.models.families import gguf_kin
 from headstart.models.families.base import Family
 from headstart.models.families.fields import Fields
+from headstart.models.families.gguf_layers import slides_from_gguf, window_from_gguf
 from headstart.models.families.kin import GGUF_ONLY_POST_NORMED, ONLY_POST_NORMED
 from headstart.models.families.llama import HF_LAYOUT, base_from_gguf, base_from_hf, windows_from_hf
 from headstart.models.families.rope import rope_from_hf
@@ -66,16 +68,16 @@ def _olmo3(fields: Fields) -> ModelConfig:
 
 def _olmo2_gguf(fields: Fields) -> ModelConfig:
     config = base_from_gguf(fields, "olmo2", pre_norms=False, post_norms=True, qk_norm=HeadNorms(reach="all"))
-    window = fields.integer("attention.sliding_window", 0, minimum=0) or None
+    window = window_from_gguf(fields)
     if window is None:
         return config
-    full = config.ropes[0]
-    layers = (LayerConfig(window, 1) if (i + 1) % 4 else LayerConfig() for i in range(config.num_layers))
+    full, slides = config.ropes[0], slides_from_gguf(fields, config.num_layers, 4)
+    layers = (LayerConfig(window, 1) if each else LayerConfig() for each in slides)
     return replace(config, layers=tuple(layers), ropes=(full, replace(full, scaling=None)))
 
 
 FAMILIES = (
-    Family("olmo", "olmo", "", _olmo, None, HF_LAYOUT, None),
+    Family("olmo", "olmo", "olmo", _olmo, gguf_kin.olmo, HF_LAYOUT, gguf_kin.OLMO),
     Family("olmo2", "olmo2", "olmo2", _olmo2, _olmo2_gguf, ONLY_POST_NORMED, GGUF_ONLY_POST_NORMED),
     Family("olmo3", "olmo3", "olmo2", _olmo3, _olmo2_gguf, ONLY_POST_NORMED, GGUF_ONLY_POST_NORMED),
 )

@@ -7,10 +7,12 @@ leaves the matrices as they are and writes LongRoPE's factors as two tensors.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.families.base import Family
 from headstart.models.families.fields import MAX_POSITIONS, Fields
+from headstart.models.families.gguf_layers import window_from_gguf
 from headstart.models.families.llama import GGUF_LAYER, GGUF_LAYOUT, HF_LAYER, HF_LAYOUT, base_from_gguf, base_from_hf
 from headstart.models.families.rope import longrope, longrope_from_hf, rope_from_gguf, rope_from_hf, rotated_share
 
@@ -28,14 +30,17 @@ def longrope_of(fields: Fields, default_theta: float = 10_000.0) -> RopeConfig:
 
 
 def _phi3_gguf(fields: Fields) -> ModelConfig:
+    return _with_window(base_from_gguf(fields, "phi3", rope=longrope_from_gguf(fields)), window_from_gguf(fields))
+
+
+def longrope_from_gguf(fields: Fields) -> RopeConfig:
+    """A rotation that may be LongRoPE's; its short factors are a tensor, see ``DecoderWeights.rope_factors``."""
     hidden, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
     rope = rope_from_gguf(fields, fields.integer("rope.dimension_count", hidden // heads))
     trained = fields.optional_integer("rope.scaling.original_context_length", maximum=MAX_POSITIONS)
-    if trained is not None:
-        # The short factors are a tensor, see ``DecoderWeights.rope_factors``.
-        rope = replace(rope, scaling=longrope(trained, fields.number("rope.scaling.attn_factor", 1.0)))
-    window = fields.integer("attention.sliding_window", 0, minimum=0, maximum=MAX_POSITIONS) or None
-    return _with_window(base_from_gguf(fields, "phi3", rope=rope), window)
+    if trained is None:
+        return rope
+    return replace(rope, scaling=longrope(trained, fields.number("rope.scaling.attn_factor", 1.0)))
 
 
 def _with_window(config: ModelConfig, window: int | None) -> ModelConfig:
@@ -49,6 +54,12 @@ def _fused(layer: dict[str, str], qkv: str, up: str) -> dict[str, str]:
     return {role: name for role, name in layer.items() if role not in _SPLIT} | {"qkv": qkv, "up": up}
 
 
+GGUF_LONGROPE: dict[str, Any] = {
+    "rope_factors": "rope_factors_short.weight",
+    "ignored": (*GGUF_LAYOUT.ignored, r"rope_factors_long\.weight"),
+}
+"""What a layout with its factors has."""
+
 FAMILIES = (
     Family(
         "phi3",
@@ -60,8 +71,7 @@ FAMILIES = (
         replace(
             GGUF_LAYOUT,
             layer=_fused(GGUF_LAYER, "blk.{i}.attn_qkv", "blk.{i}.ffn_up"),
-            rope_factors="rope_factors_short.weight",
-            ignored=(*GGUF_LAYOUT.ignored, r"rope_factors_long\.weight"),
+            **GGUF_LONGROPE,
         ),
     ),
 )

@@ -179,8 +179,11 @@ def reach(rope: RopeConfig, positions: int) -> int:
     return min(positions, trained) if scaling["rope_type"] == "longrope" else positions
 
 
-def rope_from_gguf(fields: Fields, dim: int, default_theta: float = 10_000.0) -> RopeConfig:
-    """The rotation of all layers. (Llama 3's scaling is a tensor, see ``DecoderWeights.rope_factors``.)"""
+def rope_from_gguf(
+    fields: Fields, dim: int, default_theta: float = 10_000.0, grown_elsewhere: float = 0.0
+) -> RopeConfig:
+    """The rotation of all layers. (Llama 3's scaling is a tensor, see ``DecoderWeights.rope_factors``.)
+    ``grown_elsewhere``: the weight of what queries and keys grow by as if they did without "yarn"."""
     theta = fields.number("rope.freq_base", default_theta)
     before = fields.optional_number("rope.scale_linear")  # what files older than the scaling's type have
     kind = fields.text("rope.scaling.type", "none" if before is None else "linear")
@@ -190,21 +193,18 @@ def rope_from_gguf(fields: Fields, dim: int, default_theta: float = 10_000.0) ->
         factor = fields.number("rope.scaling.factor", before)
         return RopeConfig(theta, dim, {"rope_type": "linear", "factor": factor})
     if kind == "yarn":
-        for key in (
-            "rope.scaling.yarn_ext_factor",
-            "rope.scaling.yarn_attn_factor",
-            "rope.scaling.yarn_log_multiplier",
-        ):
+        for key in ("rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor"):
             if fields.number(key, 1.0) != 1:
                 raise fields.bad(key, fields.get(key), "1, or left out")
         factor = fields.number("rope.scaling.factor")
+        grown = growth(factor) / growth(factor, grown_elsewhere)
         scaling: dict[str, float | int | str] = {
             "rope_type": "yarn",
             "factor": factor,
             "original_max_position_embeddings": fields.integer(
                 "rope.scaling.original_context_length", maximum=MAX_POSITIONS
             ),
-            "attention_factor": fields.number("rope.scaling.attn_factor", 1.0) * growth(factor),
+            "attention_factor": fields.number("rope.scaling.attn_factor", 1.0) * grown,
             **_betas(fields, "rope.scaling.yarn_", theta),
             "truncate": True,
         }

@@ -135,7 +135,7 @@ def _dots1(fields: Fields) -> ModelConfig:
 
 
 FAMILIES = (
-    family_of("minimax_m2", _minimax_m2, layout_with(IN_BLOCK)),
+    family_of("minimax_m2", _minimax_m2, layout_with(IN_BLOCK), ("minimax-m2", gguf.minimax_m2, gguf.LAYOUT)),
     family_of(
         "exaone_moe",
         _exaone_moe,
@@ -143,6 +143,7 @@ FAMILIES = (
             BY_EXPERT | shared("shared_experts") | {"router_correction": "layers.{i}.mlp.e_score_correction_bias"},
             ignored=(*HF_LAYOUT.ignored, r"mtp\..*"),
         ),
+        ("exaone-moe", gguf.exaone_moe, gguf.LAYOUT),
     ),
     family_of(
         "afmoe",
@@ -159,6 +160,7 @@ FAMILIES = (
                 "mlp_post_norm": "layers.{i}.post_mlp_layernorm",
             }
         ),
+        ("afmoe", gguf.afmoe, gguf.AFMOE),
     ),
     family_of("solar_open", _solar_open, EXPERTS_LAYOUT),
     family_of(

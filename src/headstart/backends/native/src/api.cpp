@@ -17,8 +17,8 @@
 namespace {
 
 struct Model {
-  Model(const HeadstartShape &shape, const uint8_t *forms)
-      : decoder(shape, forms), runner(decoder), draft(decoder, runner), stretch(decoder, runner) {
+  Model(const HeadstartShape &shape, const HeadstartLayer *layers, const uint8_t *forms)
+      : decoder(shape, layers, forms), runner(decoder), draft(decoder, runner), stretch(decoder, runner) {
     decoder.allocate();
   }
   Decoder decoder;
@@ -29,7 +29,7 @@ struct Model {
 
 Model *model_of(void *p) { return static_cast<Model *>(p); }
 const Decoder &decoder_of(const void *p) { return static_cast<const Model *>(p)->decoder; }
-const KvCache *cache_of(const void *p) { return static_cast<const KvCache *>(p); }
+const Cache &cache_of(const void *p) { return *static_cast<const Cache *>(p); }
 
 }  // namespace
 
@@ -39,15 +39,16 @@ extern "C" {
 
 HEADSTART_API int headstart_enable() { return enable_unit(); }
 
-HEADSTART_API void *headstart_create(const HeadstartShape *shape, const uint8_t *forms) {
+HEADSTART_API void *headstart_create(const HeadstartShape *shape, const HeadstartLayer *layers, const uint8_t *forms) {
   try {
-    return new Model(*shape, forms);
+    return new Model(*shape, layers, forms);
   } catch (const std::bad_alloc &) {
     return nullptr;
   }
 }
-HEADSTART_API void headstart_packed_bytes(const HeadstartShape *shape, const uint8_t *forms, int64_t *bytes) {
-  const auto packed = Decoder(*shape, forms).packed_bytes();
+HEADSTART_API void headstart_packed_bytes(const HeadstartShape *shape, const HeadstartLayer *layers,
+                                          const uint8_t *forms, int64_t *bytes) {
+  const auto packed = Decoder(*shape, layers, forms).packed_bytes();
   std::copy(packed.begin(), packed.end(), bytes);
 }
 HEADSTART_API void headstart_destroy(void *model) { delete model_of(model); }
@@ -66,7 +67,8 @@ HEADSTART_API void headstart_set_expert(void *model, int layer, int expert, int 
                                         int count, const float *bias) {
   Decoder &decoder = model_of(model)->decoder;
   PackedLinear &linear = decoder.layers[layer].experts->linears[which][expert];
-  decoder.pack(linear, which == kExpertUp, StoredMatrix(parts, count, linear.inputs), bias);
+  decoder.pack(linear, which == kExpertUp && decoder.shape.experts.gated, StoredMatrix(parts, count, linear.inputs),
+               bias);
 }
 HEADSTART_API void headstart_set_router(void *model, int layer, const HeadstartRows *parts, int count,
                                         const float *bias, const float *correction) {
@@ -79,23 +81,24 @@ HEADSTART_API void headstart_set_sinks(void *model, int layer, const float *sink
   Decoder &decoder = model_of(model)->decoder;
   decoder.layers[layer].sinks.assign(sinks, sinks + decoder.shape.heads);
 }
+HEADSTART_API void headstart_set_constant(void *model, int layer, int which, const float *values, int count) {
+  std::vector<float> &constant = model_of(model)->decoder.layers[layer].constants[which];
+  constant.assign(round_up(count, 16), 0.f);
+  std::copy_n(values, count, constant.begin());
+}
 HEADSTART_API void headstart_losses(const void *model, double *losses) {
   const Decoder &decoder = decoder_of(model);
   const auto write = [&](const PackedLinear &linear) {
     for (const double sum : {linear.loss.lost, linear.loss.by_bf16, linear.loss.squares}) *losses++ = sum;
   };
   for (const DecoderLayer &layer : decoder.layers)
-    for (int which = 0; which < decoder.layer_linears; ++which) write(layer.linears[which]);
+    for (int which = 0; which < kLinears; ++which) write(layer.linears[which]);
   write(decoder.head);
   const PackedLinear none;
   for (const DecoderLayer &layer : decoder.layers)
     for (int expert = 0; expert < decoder.shape.experts.count; ++expert)
       for (int which = 0; which < kExpertLinears; ++which)
         write(layer.experts ? layer.experts->linears[which][expert] : none);
-}
-HEADSTART_API void headstart_set_layer(void *model, int layer, int window, int chunk, int rope) {
-  DecoderLayer &it = model_of(model)->decoder.layers[layer];
-  it.window = window, it.chunk = chunk, it.rope = rope;
 }
 HEADSTART_API void headstart_set_alibi(void *model, const float *slopes, float scale, int coarse) {
   Decoder &decoder = model_of(model)->decoder;
@@ -154,38 +157,41 @@ HEADSTART_API const char *headstart_restore(void *model, int fd, int64_t start) 
 }
 HEADSTART_API int64_t headstart_bytes(const void *model) { return decoder_of(model).bytes(); }
 
-HEADSTART_API void *headstart_cache_create(const void *model, int pages) {
+HEADSTART_API void *headstart_cache_create(const void *model, int pages, int states) {
   const Decoder &decoder = decoder_of(model);
   const size_t cell = decoder.precision == Precision::fp32 ? sizeof(float) : sizeof(Bf16);
   try {
-    return new KvCache(decoder.shape.layers, pages, decoder.kept_heads, decoder.key_dim, decoder.value_dim, cell);
+    return new Cache{{decoder.kept_keys(), pages, cell}, {decoder.kept_states(), states}};
   } catch (const std::bad_alloc &) {
     return nullptr;
   }
 }
-HEADSTART_API void headstart_cache_destroy(void *cache) { delete static_cast<KvCache *>(cache); }
-HEADSTART_API void *headstart_cache_data(const void *cache) { return cache_of(cache)->data(); }
+HEADSTART_API void headstart_cache_destroy(void *cache) { delete static_cast<Cache *>(cache); }
+HEADSTART_API void *headstart_cache_data(const void *cache) { return cache_of(cache).keys_values.data(); }
 HEADSTART_API int64_t headstart_cache_bytes(const void *cache) {
-  return static_cast<int64_t>(cache_of(cache)->bytes());
+  return static_cast<int64_t>(cache_of(cache).keys_values.bytes());
+}
+HEADSTART_API int64_t headstart_cache_state_bytes(const void *cache) {
+  return static_cast<int64_t>(cache_of(cache).states.bytes());
 }
 HEADSTART_API void headstart_cache_move(const void *cache, const int32_t *source, const int32_t *target, int count) {
-  for (int i = 0; i < count; ++i) cache_of(cache)->move_slot(source[i], target[i]);
+  for (int i = 0; i < count; ++i) cache_of(cache).keys_values.move_slot(source[i], target[i]);
 }
 HEADSTART_API void headstart_cache_copy(const void *cache, const int32_t *source, const int32_t *target, int count) {
-  for (int i = 0; i < count; ++i) cache_of(cache)->copy_page(source[i], target[i]);
+  for (int i = 0; i < count; ++i) cache_of(cache).keys_values.copy_page(source[i], target[i]);
 }
 HEADSTART_API void headstart_write_memory(const void *model, const void *cache, int layer, const int32_t *blocks,
                                           int pages_per_block, int positions, const float *keys_values) {
   const Decoder &decoder = decoder_of(model);
-  const int kv_heads = decoder.shape.kv_heads, head_dim = decoder.shape.head_dim;
+  const int kv_heads = decoder.layers[layer].kv_heads, head_dim = decoder.layers[layer].head_dim;
   const auto write = [&](auto cell, int head) {
     using Cell = decltype(cell);
     for (int i = 0; i < positions; ++i) {
       const int logical = i / kPageKeys;
       const int page = blocks[logical / pages_per_block] * pages_per_block + logical % pages_per_block;
       const float *key = keys_values + (2 * static_cast<size_t>(i) * kv_heads + head) * head_dim;
-      write_key(cache_of(cache)->keys<Cell>(layer, page, head), i % kPageKeys, key, head_dim);
-      write_value(cache_of(cache)->values<Cell>(layer, page, head), i % kPageKeys,
+      write_key(cache_of(cache).keys_values.keys<Cell>(layer, page, head), i % kPageKeys, key, head_dim);
+      write_value(cache_of(cache).keys_values.values<Cell>(layer, page, head), i % kPageKeys,
                   key + static_cast<size_t>(kv_heads) * head_dim, head_dim);
     }
   };
@@ -199,7 +205,7 @@ HEADSTART_API void headstart_write_memory(const void *model, const void *cache, 
 
 HEADSTART_API const char *headstart_forward(void *model, const void *cache, const HeadstartPass *pass) {
   try {
-    return model_of(model)->runner.run(*cache_of(cache), *pass);
+    return model_of(model)->runner.run(cache_of(cache), *pass);
   } catch (const std::bad_alloc &) {
     return "no memory for the pass";
   }
@@ -207,7 +213,7 @@ HEADSTART_API const char *headstart_forward(void *model, const void *cache, cons
 
 HEADSTART_API const char *headstart_draft(void *model, const void *cache, HeadstartDraft *draft, int first, int last) {
   try {
-    return model_of(model)->draft.run(*cache_of(cache), *draft, first, last);
+    return model_of(model)->draft.run(cache_of(cache), *draft, first, last);
   } catch (const std::bad_alloc &) {
     return "no memory for the draft";
   }
@@ -216,7 +222,7 @@ HEADSTART_API const char *headstart_draft(void *model, const void *cache, Headst
 HEADSTART_API const char *headstart_stretch(void *model, const void *cache, HeadstartStretch *stretch) {
   const auto drafting_of = [](void *head) { return Stretch::Drafting{model_of(head)->draft, model_of(head)->decoder}; };
   try {
-    return model_of(model)->stretch.run(*cache_of(cache), *stretch, drafting_of);
+    return model_of(model)->stretch.run(cache_of(cache), *stretch, drafting_of);
   } catch (const std::bad_alloc &) {
     return "no memory for the rounds";
   }

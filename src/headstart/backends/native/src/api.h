@@ -6,7 +6,7 @@ extern "C" {
 
 // A mixture of experts, see headstart.models.config.ExpertsConfig; `count` 0: there is none.
 struct HeadstartExperts {
-  int32_t count, used, size, shared_size, shared_gate;
+  int32_t count, used, size, gated, shared_gate;  // gated: experts are
   int32_t score, groups, groups_used, group_score, normalised, scales_input;
   float scale, clamp;  // the latter: 0 for none
 };
@@ -18,15 +18,49 @@ struct HeadstartLatent {
   float norm_eps;
 };
 
+// What may differ from layer to layer, see headstart.models.config.LayerConfig.
+struct HeadstartLayer {
+  int32_t mixer, channel;
+  int32_t window, chunk;  // 0: full attention; not within chunks
+  int32_t rope;           // -1: no rotation
+  int32_t head_dim, kv_heads;
+  int32_t reads;            // the earlier layer whose keys and values it reads; -1: it keeps its own
+  int32_t values_are_keys;  // before their norm and rotation
+  int32_t mlp;              // of the dense part or, where there are experts, of the shared one; 0: there is none
+};
+
+// Short convolutions, see headstart.models.state_config.ConvolutionConfig; `length` 0: there are none.
+struct HeadstartConvolution {
+  int32_t length;
+};
+
+// Mamba, see headstart.models.state_config.MambaConfig; `inner` 0: there is none.
+struct HeadstartMamba {
+  int32_t inner, state_size, step_rank, length;
+  float norm_eps;
+};
+
+// Mamba-2, see headstart.models.state_config.Mamba2Config; `heads` 0: there is none.
+struct HeadstartMamba2 {
+  int32_t heads, head_dim, state_size, groups, length, norm;
+  float least_step, most_step, norm_eps;
+};
+
+// The gated delta rule, see headstart.models.state_config.DeltaConfig; `length` 0: there is none.
+struct HeadstartDelta {
+  int32_t key_heads, value_heads, key_dim, value_dim, length, tiled;
+  float norm_eps;
+};
+
 // Sizes in elements. Enumerations by number, in the order of the C++ enums of the same name.
 struct HeadstartShape {
-  int32_t vocab, hidden, heads, kv_heads, head_dim, mlp, layers;
+  int32_t vocab, hidden, heads, layers;
   int32_t precision, threads;
   int32_t norm, activation, gated, parallel_residual;
   int32_t joint_head_norms;                    // norms of queries and keys are over all heads together
   int32_t head_norm;                           // their kind, by number as `norm`
   int32_t own_head_norms, rotated_head_norms;  // heads have weights of their own; they are normed after the rotation
-  int32_t attention_gate;                      // what heads see is multiplied by a sigmoid
+  int32_t attention_gate;                      // what heads see is multiplied by a sigmoid; 2: by one for each head
   int32_t entry, features, tokens;  // features: true ones of a row (draft heads); tokens: rows of the embedding table
   int32_t cross;                    // layers read an encoder memory, too
   float norm_eps, attention_scale, attention_softcap, logit_softcap;  // soft caps: 0 for none
@@ -36,6 +70,10 @@ struct HeadstartShape {
   int32_t growth_trained, growth_everywhere;
   HeadstartExperts experts;
   HeadstartLatent latent;
+  HeadstartConvolution convolution;
+  HeadstartMamba mamba;
+  HeadstartMamba2 mamba2;
+  HeadstartDelta delta;
 };
 
 // One pass; field by field headstart.models.backend.PassBatch. A draft head's rows all have `inputs` beside their
@@ -68,6 +106,9 @@ struct HeadstartPass {
   // values are made of them in every layer, nothing else. They are sequences of their own.
   int32_t context_rows;
   int32_t both_ways;  // rows of a sequence see those behind them, too
+  // Where layers keep states: [sequences] the slot of that after the cached tokens, -1 where there are none; [rows] the
+  // slot that the one after the row goes to, -1: nowhere. Null: of texts of which nothing is cached, and none is kept.
+  const int32_t *states_before, *states_after;
 };
 
 // Rows of a matrix as a file keeps them: `kind` is the number of their type in GGUF, or from 100 on of a folder's
@@ -236,6 +277,13 @@ struct HeadstartStretched {
   const int32_t *end_tokens;
   const HeadstartSampling *sampling;  // null: the best token is said
   HeadstartGuesser guessers[2];
+  // Where layers keep states: the slot of that after the cached tokens; slots that rows may take, one for each row of a
+  // round and one for each round, and perhaps some more for those after a block's last token.
+  int32_t state, free_states;
+  const int32_t *state_slots;
+  // Out, by the row's place behind the cached tokens: the slot of the state after it, -1: it is not kept. Those after
+  // the last row of each round, and after the rows of the last round. Room for as many as rows are reserved.
+  int32_t *states_after;
 };
 
 // Rounds of some sequences side by side, one after the other.
@@ -264,25 +312,26 @@ struct HeadstartStretch {
 // Whether this library can run here (asks the system for the matrix unit where it needs one).
 int headstart_enable();
 
-// `forms` [matrices][3]: of each layer 4, with a gate of attention 5, with cross attention 6, with latent attention 7,
-// in the order of headstart_set_linear; the output head's; and of experts [layers][experts][2], in the order of
-// headstart_set_expert. 0: there is no such matrix; where weights are in blocks, 4 or 8 bits of a level, 10 for blocks
-// of 16 inputs with levels of 8, 16 for a matrix in bf16; or 64 and the number of a type (src/kernels/stored_rows.h)
-// for a file's own blocks (src/kernels/stored/), which the parts of a matrix (queries, keys, values; gates, ups) may
-// have of several types, gates and ups of one. Null when memory is short.
-void *headstart_create(const HeadstartShape *shape, const uint8_t *forms);
+// `layers` [layers]. `forms` [matrices][3]: of each layer 7, in the order of headstart_set_linear; the output head's;
+// and of experts [layers][experts][2], in the order of headstart_set_expert. 0: there is no such matrix; where weights
+// are in blocks, 4 or 8 bits of a level, 10 for blocks of 16 inputs with levels of 8, 16 for a matrix in bf16; or 64
+// and the number of a type (src/kernels/stored_rows.h) for a file's own blocks (src/kernels/stored/), which the parts
+// of a matrix (queries, keys, values; gates, ups) may have of several types, gates and ups of one. Null when memory is
+// short.
+void *headstart_create(const HeadstartShape *shape, const HeadstartLayer *layers, const uint8_t *forms);
 // Bytes [3] that such a model takes: layers, output head, what screens the head.
-void headstart_packed_bytes(const HeadstartShape *shape, const uint8_t *forms, int64_t *bytes);
+void headstart_packed_bytes(const HeadstartShape *shape, const HeadstartLayer *layers, const uint8_t *forms,
+                            int64_t *bytes);
 void headstart_destroy(void *model);
 // Norms: 0 attention, 1 mlp, 2 q, 3 k (of latent attention those of the small states), 4 attention post, 5 mlp post, 6
 // cross attention, and of the stream after 7 attention, 8 cross attention, 9 mlp were added to it; layer -1: 0 final, 1
 // of a head's features, 2 of what the first layer reads, from 3 on those of the parts that true features are cut into.
 // `bias` may be null.
 void headstart_set_norm(void *model, int layer, int which, const float *weight, const float *bias, int size);
-// Linears: 0 qkv, 1 output, 2 up, 3 down, of cross attention 4 queries, 5 output, of latent attention
-// instead 4 what takes queries to the states' space, 5 what takes values from there, head by head, 6 queries from their
-// own small state, or instead 4 the gate; layer -1: 0 output head, 1 what fuses
-// features. The parts stand one below the other; nothing of them is kept.
+// Linears: 0 qkv, or what a mixer with a state reads, 1 output, 2 up, 3 down, of cross attention 4 queries, 5 output,
+// of latent attention instead 4 what takes queries to the states' space, 5 what takes values from there, head by head,
+// 6 queries from their own small state, or instead 4 the gate, or the delta rule's rates, in float32 whatever the
+// forms; layer -1: 0 output head, 1 what fuses features. The parts stand one below the other; nothing of them is kept.
 void headstart_set_linear(void *model, int layer, int which, const HeadstartRows *parts, int count, const float *bias);
 // One expert's matrices: 0 up (gates first), 1 down. The router [experts][hidden], and one row more where the shared
 // expert, whose matrices are the layer's own, has a gate; `correction` [experts] or null.
@@ -292,11 +341,12 @@ void headstart_set_router(void *model, int layer, const HeadstartRows *parts, in
                           const float *correction);
 // Scores [heads] that no key has, copied.
 void headstart_set_sinks(void *model, int layer, const float *sinks);
+// A layer's constants, copied, by number: 0 kernel of a convolution [length][channels], 1 its bias, 2 bias of steps, 3
+// decay, 4 skip, 5 norm of what a state gives.
+void headstart_set_constant(void *model, int layer, int which, const float *values, int count);
 // What packing has done to the matrices, as many as `forms`, [3] each: sums of squares of what was lost, of what bf16
 // would lose, and of the weights. All 0 where they are not in 4 or 8 bits.
 void headstart_losses(const void *model, double *losses);
-// window 0: full attention; chunk 0: not within chunks; rope -1: no rotation.
-void headstart_set_layer(void *model, int layer, int window, int chunk, int rope);
 // What distance adds to a layer's scores [heads][distances], copied; further keys are at the last one.
 void headstart_set_distance_bias(void *model, int layer, const float *table, int distances);
 // What each token of distance takes off the scores of all layers: slopes [heads] times `scale`, see
@@ -318,11 +368,13 @@ const char *headstart_save(void *model, int fd, int64_t start);
 const char *headstart_restore(void *model, int fd, int64_t start);
 int64_t headstart_bytes(const void *model);
 
-// `pages` pages of 32 keys, zero-filled; null when memory is short.
-void *headstart_cache_create(const void *model, int pages);
+// `pages` pages of 32 keys and `states` slots of states, zero-filled; null when memory is short.
+void *headstart_cache_create(const void *model, int pages, int states);
 void headstart_cache_destroy(void *cache);
+// Pages alone, and bytes of all slots, with a blank one.
 void *headstart_cache_data(const void *cache);
 int64_t headstart_cache_bytes(const void *cache);
+int64_t headstart_cache_state_bytes(const void *cache);
 void headstart_cache_move(const void *cache, const int32_t *source, const int32_t *target, int count);
 void headstart_cache_copy(const void *cache, const int32_t *source, const int32_t *target, int count);
 // Writes one layer's encoder memory, keys and values [positions][2][kv_heads][head_dim], to these blocks, in order.

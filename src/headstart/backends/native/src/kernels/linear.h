@@ -33,7 +33,7 @@ constexpr int kPlaneBytes = 64;      // of one row in one tile
 constexpr int kBlockUnitBytes = 16;  // of one row's two blocks in one tile
 constexpr int kFineUnitBytes = 32;   // likewise, where every 16 inputs have a grid
 constexpr int kFineBlockBytes = 1280;
-constexpr int kFineBits = 10, kUnquantisedBits = 16;           // what a weight takes, for 4 or 8 bits of a level
+constexpr int kFineBits = 10, kUnquantisedBits = 16, kFullBits = 32;  // what a weight takes, for a level's 4 or 8
 constexpr int kStoredForm = 64;                                // and the number of a type: blocks as the file has them
 constexpr int kTileInputs = 32;                                // of a tile of bf16 rows
 constexpr int kStoredTileInputs = 256, kStoredRowBytes = 576;  // of rows that are multiplied with a file's own blocks
@@ -111,6 +111,7 @@ static inline bool is_in_blocks(Precision p) {
 }
 // How a matrix of so many bits is kept in a model that computes in `precision`.
 static inline Precision precision_of(int bits, Precision precision) {
+  if (bits == kFullBits) return Precision::fp32;
   if (!is_in_blocks(precision)) return precision;
   if (bits >= kStoredForm) return is_float8(bits - kStoredForm) ? Precision::float8 : Precision::stored;
   return bits == kUnquantisedBits ? Precision::bf16 : bits == kFineBits ? Precision::fine : precision;

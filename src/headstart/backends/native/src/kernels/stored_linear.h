@@ -6,10 +6,29 @@
 #include "linear.h"
 #include "stored/all.h"
 
-// The rows, in tiles of 256 inputs: numbers of 16 bits, behind them their unit, and the sum of every 32 of them.
+// The rows, in tiles of 256 inputs: numbers of 16 bits, behind them their unit, the sum of every 32 of them, and of the
+// first half of these, whole numbers of 24 bits.
 constexpr float kRowLimit = 8191.f;
 struct StoredUnits {
-  float unit, sum[8], unused[7];
+  float unit, sum[8];
+  uint8_t first[8][3], unused[4];
+
+  void set_first(int i, float half) {
+    const auto number = static_cast<int32_t>(half);
+    std::memcpy(first[i], &number, 3);
+  }
+  float first_of(int i) const {
+    uint32_t number;
+    std::memcpy(&number, first[i], 4);  // and a byte behind
+    return static_cast<float>(static_cast<int32_t>(number << 8) >> 8);
+  }
+  // Of the tile's 32 or 16 numbers from `at` on.
+  template <int kInputs>
+  float sum_of(int at) const {
+    const int i = at / kBlockInputs;
+    if (kInputs == kBlockInputs) return sum[i];
+    return at % kBlockInputs ? sum[i] - first_of(i) : first_of(i);
+  }
 };
 static_assert(kStoredTileInputs * 2 + sizeof(StoredUnits) == kStoredRowBytes, "room in `packed_rows`");
 
@@ -35,6 +54,7 @@ static void store_row_stored(const Activations &to, int row, const float *x, int
       for (int i = 0; i < kBlockInputs; ++i) numbers[i] = static_cast<int16_t>(static_cast<int32_t>(rounded[i]));
       std::memcpy(tile + k * 2, numbers, sizeof numbers);
       units.sum[k / kBlockInputs] = reduce_add(left + right);
+      units.set_first(k / kBlockInputs, reduce_add(left));
     }
     std::memcpy(tile + kStoredTileInputs * 2, &units, sizeof units);
   }
@@ -100,7 +120,7 @@ static HEADSTART_PREFETCHES void finish_tile(const Lanes (&total)[kRows], int ha
 template <class Blocks, int kRows>
 static HEADSTART_PREFETCHES void finish_sums(const ShortSums (&sums)[kRows][2], const char *block, int run,
                                              const char *tile, int place, Lanes (&total)[2][kRows], float *out) {
-  constexpr int kParts = Blocks::kSumInputs / kBlockInputs;
+  constexpr int kEach = offset_inputs<Blocks>, kParts = Blocks::kSumInputs / kEach;
 #pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
     const Lanes unit = Blocks::unit(block, half, run);
@@ -115,7 +135,7 @@ static HEADSTART_PREFETCHES void finish_sums(const ShortSums (&sums)[kRows][2], 
         const Lanes offset = Blocks::offset(block, half, run * kParts + part);
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
-          const float sum = stored_units(tile + r * kStoredRowBytes).sum[place / kBlockInputs + part];
+          const float sum = stored_units(tile + r * kStoredRowBytes).template sum_of<kEach>(place + part * kEach);
           all[r] = fma(offset, splat(sum), all[r]);
         }
       }
@@ -186,25 +206,26 @@ __attribute__((noinline)) static void multiply_stored_rows(const PackedLinear &l
 }
 
 // Up to 256 inputs of a pair, of whatever blocks, as they are multiplied: words [two inputs][half][64 bytes]; for every
-// `run` inputs the units, and for every 32 the offsets, of the columns.
+// `run` inputs the units, and for every `each` the offsets, of the columns.
 struct UnpackedTile {
   alignas(64) char words[kStoredTileInputs / 2 * kPairLine];
-  float units[kStoredTileInputs / kBlockInputs][kColumns], offsets[kStoredTileInputs / kBlockInputs][kColumns];
-  int run;
+  float units[kStoredTileInputs / kBlockInputs][kColumns], offsets[kStoredTileInputs / 16][kColumns];
+  int run, each;
   bool has_offsets;
 
   template <class Blocks>
   void unpack(const char *block, int count) {
     constexpr int kScaleGroups = Blocks::kScaleInputs / kGroupInputs;
-    run = Blocks::kSumInputs, has_offsets = Blocks::kOffsets;
+    constexpr int kEach = offset_inputs<Blocks>;
+    run = Blocks::kSumInputs, each = kEach, has_offsets = Blocks::kOffsets;
     char *to = words;
     for (int at = 0; at < count; at += Blocks::kInputs, block += Blocks::kBytes) {
       for (int half = 0; half < 2; ++half) {
         for (int i = 0; i < Blocks::kInputs / Blocks::kSumInputs; ++i)
           store(units[at / Blocks::kSumInputs + i] + half * 16, Blocks::unit(block, half, i));
         if constexpr (Blocks::kOffsets)
-          for (int i = 0; i < Blocks::kInputs / kBlockInputs; ++i)
-            store(offsets[at / kBlockInputs + i] + half * 16, Blocks::offset(block, half, i));
+          for (int i = 0; i < Blocks::kInputs / kEach; ++i)
+            store(offsets[at / kEach + i] + half * 16, Blocks::offset(block, half, i));
       }
       for (int index = 0; index < Blocks::kInputs / Blocks::kScaleInputs; ++index) {
         const decltype(Blocks::scales(block, 0, 0)) scales[2] = {Blocks::scales(block, 0, index),
@@ -244,11 +265,12 @@ static inline void add_unpacked(const UnpackedTile &weights, int count, const ch
       Lanes all[kRows];
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) all[r] = fma(to_floats(sums[r][half]), unit, total[half][r]);
-      for (int at = place; weights.has_offsets && at < place + weights.run; at += kBlockInputs) {
-        const Lanes offset = load(weights.offsets[at / kBlockInputs] + half * 16);
+      for (int at = place; weights.has_offsets && at < place + weights.run; at += weights.each) {
+        const Lanes offset = load(weights.offsets[at / weights.each] + half * 16);
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
-          const float sum = stored_units(tile + r * kStoredRowBytes).sum[at / kBlockInputs];
+          const StoredUnits &units = stored_units(tile + r * kStoredRowBytes);
+          const float sum = weights.each == kBlockInputs ? units.sum[at / kBlockInputs] : units.sum_of<16>(at);
           all[r] = fma(offset, splat(sum), all[r]);
         }
       }

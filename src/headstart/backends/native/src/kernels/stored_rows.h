@@ -28,6 +28,8 @@ enum class Stored {
   bf16 = 30,
   tq2_0 = 35,
   mxfp4 = 39,
+  q1_0 = 41,
+  q2_0 = 42,
   int4_32 = 100,
   int4_64 = 101,
   int4_128 = 102,
@@ -39,6 +41,7 @@ enum class Stored {
   fp4 = 108,
   fp8 = 110,
   fp8_128 = 111,
+  q2_0_128 = 112,  // of 128, which files know by the other's number
 };
 
 // Of FP8, which is multiplied in kernels of its own (float8_linear.h).
@@ -244,7 +247,9 @@ struct BlockQ6_K {
 };
 
 struct BlockTQ2_0 {
-  static constexpr int kInputs = 256, kBytes = 66;
+  static constexpr int kInputs = 256, kBytes = 66, kBits = 2, kLevels = 0, kUnit = 64;
+  static int byte_of(int k) { return k / 128 * 32 + k % 32; }
+  static int shift_of(int k) { return k % 128 / 32 * 2; }
   static void read(const uint8_t *b, float *to) {
     const float d = stored_half(b + 64);
     for (int at = 0; at < 256; at += 32)
@@ -255,6 +260,26 @@ struct BlockTQ2_0 {
     std::fill_n(to, 16, StoredGrid{stored_half(b + 64), -stored_half(b + 64)});
   }
 };
+
+// A unit, then levels of one or two bits: -1 or 1; -1 to 2.
+template <int kEach, int kLevelBits>
+struct BlockFewBits {
+  static constexpr int kInputs = kEach, kBits = kLevelBits, kLevels = 2, kUnit = 0, kBytes = 2 + kEach * kBits / 8;
+  static constexpr int kFactor = kBits == 1 ? 2 : 1;
+  static int byte_of(int k) { return k * kBits / 8; }
+  static int shift_of(int k) { return k * kBits % 8; }
+  static void read(const uint8_t *b, float *to) {
+    const float d = stored_half(b);
+    for (int k = 0; k < kEach; ++k)
+      to[k] = d * static_cast<float>(kFactor * (b[2 + byte_of(k)] >> shift_of(k) & ((1 << kBits) - 1)) - 1);
+  }
+  static void grids(const uint8_t *b, StoredGrid *to) {
+    fill_all(to, kEach / 16, static_cast<float>(kFactor) * stored_half(b), -stored_half(b));
+  }
+};
+using BlockQ1_0 = BlockFewBits<128, 1>;
+using BlockQ2_0 = BlockFewBits<64, 2>;
+using BlockQ2_0_128 = BlockFewBits<128, 2>;
 
 constexpr int8_t kNonlinear[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr int8_t kMicroscaled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // twice e2m1
@@ -329,6 +354,12 @@ static inline bool with_block(int kind, Work &&work) {
       return work(BlockIQ4_XS()), true;
     case Stored::tq2_0:
       return work(BlockTQ2_0()), true;
+    case Stored::q1_0:
+      return work(BlockQ1_0()), true;
+    case Stored::q2_0:
+      return work(BlockQ2_0()), true;
+    case Stored::q2_0_128:
+      return work(BlockQ2_0_128()), true;
     case Stored::mxfp4:
       return work(BlockMXFP4()), true;
     case Stored::int4_32:

@@ -103,6 +103,7 @@ struct AttentionLayer {
   const float *sinks = nullptr;  // [head], or null
   const float *gates = nullptr;  // [row r of the pass - first_row][gate_stride] in the order of `queries`, or null:
   size_t gate_stride = 0;        // what is seen is multiplied by their sigmoids
+  bool gates_heads = false;      // one for each head
   QueryGrowth growth{};
 };
 
@@ -383,10 +384,12 @@ class AttentionTile {
       const int row = layer_.places[row_of(entry) - layer_.first_row];
       const int column = head_of(entry) * d;
       const float *gates = layer_.gates;
-      if (gates) gates += layer_.query_places[row_of(entry) - layer_.first_row] * layer_.gate_stride + column;
+      if (gates)
+        gates += layer_.query_places[row_of(entry) - layer_.first_row] * layer_.gate_stride +
+                 (layer_.gates_heads ? head_of(entry) : column);
       for (int k = 0; k < d; k += 16) {
         Lanes seen = load(s_.sum + entry * d + k) * share;
-        if (gates) seen = seen * sigmoid(load(gates + k));
+        if (gates) seen = seen * sigmoid(layer_.gates_heads ? splat(*gates) : load(gates + k));
         store_activation(layer_.out_kind, layer_.out, row, column + k, seen);
       }
     }

@@ -11,13 +11,28 @@
 #include "distance_bias.h"
 #include "embedding_table.h"
 #include "experts.h"
+#include "kv_cache.h"
 #include "rotation.h"
+#include "states.h"
+
+// Through what the rows of a layer see each other, and what it does with every row by itself.
+enum class Mixer { attention, latent, convolution, mamba, mamba2, delta, attention_mamba2, none };
+enum class Channel { mlp, experts, mlp_experts, none };
+enum class StateNorm { after_gate, before_gate, none };  // where the norm of what a state gives stands
 
 enum LinearIndex { kQkv, kOutput, kUp, kDown, kOwnLinears };
-// What cross attention, latent attention and a gate bring besides: no model has two of these.
-enum CrossLinearIndex { kCrossQuery = kOwnLinears, kCrossOutput, kCrossLinears };
-enum LatentLinearIndex { kKeyUp = kOwnLinears, kValueUp, kQueryUp, kLinears };
-enum GateLinearIndex { kGate = kOwnLinears, kGateLinears };
+// What cross attention, latent attention, a gate and the delta rule bring besides: no layer has two of these.
+enum CrossLinearIndex { kCrossQuery = kOwnLinears, kCrossOutput };
+enum LatentLinearIndex { kKeyUp = kOwnLinears, kValueUp, kQueryUp };
+enum GateLinearIndex { kGate = kOwnLinears };
+enum MambaLinearIndex { kSelection = kOwnLinears, kStep };
+enum TwoMixersLinearIndex { kStateInput = kOwnLinears, kStateOutput };  // of the mixer beside attention
+enum DeltaLinearIndex { kRates = kOwnLinears };
+constexpr int kLinears = 7;      // places of a layer's matrices
+constexpr int kDeltaBand = 32;   // columns of a head's state in the delta rule that are computed together
+constexpr int kMamba2Band = 32;  // elements of a head in Mamba-2, likewise
+// Small parts of mixers that keep states.
+enum ConstantIndex { kKernel, kKernelBias, kStepBias, kDecay, kSkip, kStateNorm, kConstants };
 enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kPartNorms };  // of no layer
 // Post norms are of what a part gives, sum norms of the stream that it was added to.
 enum NormIndex {
@@ -43,70 +58,91 @@ enum class Entry {
   block,          // the token's embedding; of features every layer makes keys and values (DFlash)
 };
 
-struct DecoderLayer {
+struct DecoderLayer : HeadstartLayer {
   Norm norms[kNorms];
-  PackedLinear linears[kLinears];
-  int window = 0, chunk = 0, rope = 0;
+  PackedLinear linears[kLinears];  // without pairs where there is no such matrix
+  int queries = 0;                 // that the first product gives, or what they are made of
+  int projected = 0;               // columns of the first product
+  int beside = 0;                  // where those of a mixer beside attention stand
+  int head_count = 0;              // which of `Decoder::head_counts` it has
   DistanceBias distance_bias;
-  std::vector<float> sinks;               // [heads] scores that no key has, or empty
-  std::unique_ptr<ExpertsLayer> experts;  // then the dense matrices are the shared expert's, if there is one
+  std::vector<float> sinks;                  // [heads] scores that no key has, or empty
+  std::vector<float> constants[kConstants];  // padded with zeros; empty where there is no such part
+  std::unique_ptr<ExpertsLayer> experts;     // then the dense matrices are the shared expert's, if there is one
+
+  bool is(Mixer kind) const { return mixer == static_cast<int>(kind); }
+  bool is(Channel kind) const { return channel == static_cast<int>(kind); }
+
+  // The first of its matrices that every pass reads.
+  const PackedLinear &first_linear() const {
+    for (const int which : {kQkv, kUp})
+      if (linears[which].pairs) return linears[which];
+    return experts->router;
+  }
 };
 
 class Decoder {
  public:
-  // `forms`: see headstart_create.
-  Decoder(const HeadstartShape &s, const uint8_t *forms)
+  // See headstart_create.
+  Decoder(const HeadstartShape &s, const HeadstartLayer *of_layers, const uint8_t *forms)
       : shape(s),
-        layer_linears(linears_of_a_layer(s)),
         precision(static_cast<Precision>(s.precision)),
         head_precision(precision_of(
-            forms[s.layers * layer_linears * kParts],
+            forms[s.layers * kLinears * kParts],
             is_in_blocks(precision) && s.entry == static_cast<int>(Entry::token) ? Precision::int4 : precision)),
         norm_kind(static_cast<NormKind>(s.norm)),
         activation(static_cast<Activation>(s.activation)),
         entry(static_cast<Entry>(s.entry)),
         kernel(linear_kernel(precision)),
-        kernels{kernel, linear_kernel(Precision::bf16), linear_kernel(Precision::fine),
-                linear_kernel(Precision::stored), linear_kernel(Precision::float8)},
+        kernels{kernel,
+                linear_kernel(Precision::bf16),
+                linear_kernel(Precision::fine),
+                linear_kernel(Precision::stored),
+                linear_kernel(Precision::float8),
+                linear_kernel(Precision::fp32)},
         head_kernel(linear_kernel(head_precision)),
         hidden(round_up(s.hidden, kPadding)),
-        attention(round_up(s.heads * (s.latent.kv_rank ? s.latent.value_dim : s.head_dim), kPadding)),
-        mlp(round_up(std::max(s.mlp, s.experts.shared_size), kPadding)),
         expert_size(round_up(s.experts.size, kPadding)),
-        queries(s.latent.q_rank ? s.latent.q_rank : s.heads * s.head_dim),
-        kept_heads(s.latent.kv_rank ? 1 : s.kv_heads),
-        key_dim(s.latent.kv_rank ? s.latent.kv_rank + s.latent.rope_dim : s.head_dim),
-        value_dim(s.latent.kv_rank ? s.latent.kv_rank : s.head_dim),
-        qkv(queries + (s.latent.kv_rank ? key_dim : 2 * s.kv_heads * s.head_dim)),
         layers(s.layers) {
-    const bool is_latent = s.latent.kv_rank > 0;
-    const int all_heads = s.heads * s.head_dim, keys = is_latent ? key_dim : s.kv_heads * s.head_dim;
-    const int seen = is_latent ? s.heads * s.latent.value_dim : all_heads;
-    const uint8_t *of_experts = forms + (s.layers * layer_linears + 1) * kParts;
+    const uint8_t *of_experts = forms + (s.layers * kLinears + 1) * kParts;
     for (DecoderLayer &layer : layers) {
-      if (s.experts.count && of_experts[0]) layer.experts = lay_out_experts(of_experts);
+      const auto index = &layer - layers.data();
+      static_cast<HeadstartLayer &>(layer) = of_layers[index];
+      if (layer.is(Channel::experts)) layer.experts = lay_out_experts(of_experts);
       of_experts += s.experts.count * kExpertLinears * kParts;
-      const uint8_t *const own = forms + (&layer - layers.data()) * layer_linears * kParts;
-      const bool reads_both = is_beside() && &layer == &layers[0];
-      const int inputs = reads_both ? 2 * s.hidden : s.hidden;
-      layer.linears[kQkv] =
-          lay_out(own + kQkv * kParts, {queries, keys, is_latent ? 0 : keys}, inputs, round_up(inputs, kPadding));
-      layer.linears[kOutput] = lay_out(own + kOutput * kParts, {s.hidden}, seen, attention);
-      const int size = layer.experts ? s.experts.shared_size : s.mlp;
-      layer.linears[kUp] = lay_out_up(own + kUp * kParts, size, s.gated);
-      layer.linears[kDown] = lay_out(own + kDown * kParts, {size ? s.hidden : 0}, size, round_up(size, kPadding));
-      if (is_latent) lay_out_latent(layer, own);
-      if (s.attention_gate) layer.linears[kGate] = lay_out(own + kGate * kParts, {all_heads}, s.hidden, hidden);
-      if (!s.cross) continue;
-      layer.linears[kCrossQuery] = lay_out(own + kCrossQuery * kParts, {all_heads}, s.hidden, hidden);
-      layer.linears[kCrossOutput] = lay_out(own + kCrossOutput * kParts, {s.hidden}, all_heads, attention);
+      const uint8_t *const own = forms + index * kLinears * kParts;
+      if (layer.is(Mixer::latent))
+        lay_out_latent(layer, own);
+      else if (layer.is(Mixer::convolution))
+        lay_out_convolution(layer, own);
+      else if (layer.is(Mixer::mamba))
+        lay_out_mamba(layer, own);
+      else if (layer.is(Mixer::mamba2))
+        layer.projected = lay_out_mamba2(layer, own, kQkv, kOutput);
+      else if (layer.is(Mixer::delta))
+        lay_out_delta(layer, own);
+      else if (!layer.is(Mixer::none))
+        lay_out_attention(layer, own, is_beside() && index == 0 ? 2 * s.hidden : s.hidden);
+      if (layer.is(Mixer::attention_mamba2)) {
+        layer.beside = round_up(layer.projected, kColumns);
+        projected = std::max(projected, layer.beside + lay_out_mamba2(layer, own, kStateInput, kStateOutput));
+      }
+      const KeptKeys seen = seen_by(layer);
+      note_heads(layer, seen.kv_heads);
+      key_dim = std::max(key_dim, seen.key_dim), value_dim = std::max(value_dim, seen.value_dim);
+      projected = std::max(projected, layer.projected);
+      layer.linears[kUp] = lay_out_up(own + kUp * kParts, layer.mlp, s.gated);
+      layer.linears[kDown] =
+          lay_out(own + kDown * kParts, {layer.mlp ? s.hidden : 0}, layer.mlp, round_up(layer.mlp, kPadding));
+      for (const PackedLinear &linear : layer.linears) widest = std::max(widest, linear.padded_inputs);
     }
     if (is_head()) {
       const int inputs = entry == Entry::fused ? 2 * s.hidden : s.features;
       const uint8_t form[kParts] = {4, 4, 4};
       fuse = lay_out(form, {s.hidden}, inputs, round_up(inputs, kPadding));
     }
-    head = lay_out(&forms[s.layers * layer_linears * kParts], {s.vocab}, s.hidden, hidden, 0, head_precision);
+    widest = std::max({widest, hidden, fuse.padded_inputs});
+    head = lay_out(&forms[s.layers * kLinears * kParts], {s.vocab}, s.hidden, hidden, 0, head_precision);
     // Soft caps round, so that they need not keep the order of logits.
     if (!is_head() && !is_quantised(head_precision) && !is_kept(head_precision) && s.logit_softcap == 0.f)
       screen.linear = linear_layout(kScreenPrecision, s.vocab, s.hidden, hidden, head.pairs, s.threads);
@@ -155,14 +191,16 @@ class Decoder {
   bool is_head() const { return entry != Entry::token; }
   bool is_beside() const { return entry == Entry::beside || entry == Entry::beside_normed; }
 
-  // In a model in blocks, some matrices may be kept in other forms, each with rows and a kernel of its own.
+  // In a model in blocks, some matrices may be kept in other forms, and in any model in float32, each with rows and a
+  // kernel of its own.
   int form_of(const PackedLinear &linear) const {
     for (int form = 1; form < kForms; ++form)
       if (linear.precision == precision_of_form(form) && linear.precision != precision) return form;
     return 0;
   }
   Precision precision_of_form(int form) const {
-    constexpr Precision kOthers[] = {Precision::bf16, Precision::fine, Precision::stored, Precision::float8};
+    constexpr Precision kOthers[] = {Precision::bf16, Precision::fine, Precision::stored, Precision::float8,
+                                     Precision::fp32};
     return form == 0 ? precision : kOthers[form - 1];
   }
   bool has_form(int form) const {
@@ -172,7 +210,8 @@ class Decoder {
                return std::any_of(all.begin(), all.end(), is);
              };
              const ExpertsLayer *experts = layer.experts.get();
-             return std::any_of(layer.linears, layer.linears + layer_linears, is) ||
+             const auto there_is = [&](const PackedLinear &linear) { return linear.pairs && is(linear); };
+             return std::any_of(layer.linears, layer.linears + kLinears, there_is) ||
                     (experts && (any(experts->linears[kExpertUp]) || any(experts->linears[kExpertDown])));
            });
   }
@@ -183,12 +222,17 @@ class Decoder {
     if (fuse.outputs) in_order.push_back(&fuse);
     for (DecoderLayer &layer : layers) {
       const auto add = [&](std::initializer_list<int> all) {
-        for (const int which : all) in_order.push_back(&layer.linears[which]);
+        for (const int which : all)
+          if (layer.linears[which].pairs) in_order.push_back(&layer.linears[which]);
       };
       add({kQkv});
-      if (shape.latent.kv_rank) add({kQueryUp, kKeyUp, kValueUp});
-      if (shape.attention_gate) add({kGate});
+      if (layer.is(Mixer::attention_mamba2)) add({kStateInput});
+      if (layer.is(Mixer::mamba)) add({kSelection, kStep});
+      if (layer.is(Mixer::latent)) add({kQueryUp, kKeyUp, kValueUp});
+      if (layer.is(Mixer::attention) && shape.attention_gate) add({kGate});
+      if (layer.is(Mixer::delta)) add({kRates});
       add({kOutput});
+      if (layer.is(Mixer::attention_mamba2)) add({kStateOutput});
       if (shape.cross) add({kCrossQuery, kCrossOutput});
       add({kUp, kDown});
       if (!layer.experts) continue;
@@ -203,10 +247,24 @@ class Decoder {
   // What attention and the MLP leave their rows in: elements that the next layer reads, or floats to quantise.
   ElementKind middle_kind() const { return kernel.element == ElementKind::int8 ? ElementKind::fp32 : kernel.element; }
 
-  // Most padded inputs of a linear layer.
-  size_t widest() const {
-    return std::max({hidden, attention, mlp, fuse.padded_inputs, layers[0].linears[kQkv].padded_inputs});
+  // What each layer keeps of a token.
+  std::vector<KeptKeys> kept_keys() const {
+    std::vector<KeptKeys> kept;
+    for (const DecoderLayer &layer : layers) kept.push_back(layer.reads < 0 ? seen_by(layer) : KeptKeys{});
+    return kept;
   }
+  // What each layer keeps in a slot of states.
+  std::vector<StateShape> kept_states() const {
+    std::vector<StateShape> kept;
+    for (const DecoderLayer &layer : layers) kept.push_back(state_of(layer));
+    return kept;
+  }
+  bool keeps_states() const {
+    return std::any_of(layers.begin(), layers.end(), [&](const DecoderLayer &layer) { return keeps_state(layer); });
+  }
+  bool keeps_state(const DecoderLayer &layer) const { return state_of(layer).size() > 0; }
+  // The layer whose keys and values a layer reads.
+  static int source_of(const DecoderLayer &layer, int index) { return layer.reads < 0 ? index : layer.reads; }
 
   int64_t bytes() const {
     const auto packed = packed_bytes();
@@ -227,12 +285,12 @@ class Decoder {
     return {total, of(head), screen.present() ? of(screen.linear) : 0};
   }
 
-  static constexpr int kForms = 5;
-  static constexpr int kParts = 3;     // of a matrix that may have forms of their own
-  static constexpr int kPadding = 64;  // inputs of a linear are padded to whole tiles of every precision
+  static constexpr int kForms = 6;
+  static constexpr int kParts = 3;      // of a matrix that may have forms of their own
+  static constexpr int kHeadGates = 2;  // `attention_gate` of one for each head
+  static constexpr int kPadding = 64;   // inputs of a linear are padded to whole tiles of every precision
 
   const HeadstartShape shape;
-  const int layer_linears;  // matrices of a layer
   // Files of 4 bits keep the output head in more, and it gets rows of 16 bits; a draft's guesses get along with less.
   const Precision precision, head_precision;
   const NormKind norm_kind;
@@ -241,10 +299,11 @@ class Decoder {
   const LinearKernel kernel;
   const std::array<LinearKernel, kForms> kernels;  // [form]
   const LinearKernel head_kernel;
-  const int hidden, attention, mlp, expert_size;  // padded
-  const int queries;                              // that the first product gives, or what they are made of
-  const int kept_heads, key_dim, value_dim;       // what the cache keeps of a token
-  const int qkv;                                  // columns of the first product
+  const int hidden, expert_size;   // padded
+  int widest = 0;                  // most padded inputs of a matrix of the layers
+  int key_dim = 0, value_dim = 0;  // of the largest keys and values
+  int projected = 0;               // most columns of a layer's first product
+  std::vector<int> head_counts;    // of keys, each that some layers see
   std::vector<DecoderLayer> layers;
   PackedLinear head, fuse;
   HeadScreen screen;  // of the head; absent where it would not help
@@ -257,10 +316,35 @@ class Decoder {
   std::vector<HugeBuffer> screen_streams;  // [thread]
 
  private:
-  static int linears_of_a_layer(const HeadstartShape &s) {
-    if (s.latent.kv_rank) return kLinears;
-    if (s.attention_gate) return kGateLinears;
-    return s.cross ? int{kCrossLinears} : int{kOwnLinears};
+  // The keys and values that a layer's rows see.
+  KeptKeys seen_by(const DecoderLayer &layer) const {
+    if (layer.is(Mixer::latent)) return {1, shape.latent.kv_rank + shape.latent.rope_dim, shape.latent.kv_rank};
+    if (layer.is(Mixer::attention) || layer.is(Mixer::attention_mamba2))
+      return {layer.kv_heads, layer.head_dim, layer.head_dim};
+    return {};
+  }
+
+  StateShape state_of(const DecoderLayer &layer) const {
+    if (layer.is(Mixer::convolution)) return {shape.convolution.length - 1, shape.hidden, 0, 0};
+    const HeadstartMamba &mamba = shape.mamba;
+    if (layer.is(Mixer::mamba)) return {mamba.length - 1, mamba.inner, mamba.inner / 16, mamba.state_size * 16};
+    if (layer.is(Mixer::mamba2) || layer.is(Mixer::attention_mamba2)) {
+      const HeadstartMamba2 &of = shape.mamba2;
+      const int bands = of.heads * ceil_div(of.head_dim, kMamba2Band);
+      return {of.length - 1, round_up(convolved(of), 16), bands, of.state_size * kMamba2Band};
+    }
+    const HeadstartDelta &delta = shape.delta;
+    if (layer.is(Mixer::delta))
+      return {delta.length - 1, delta_channels(), delta.value_heads * delta.value_dim / kDeltaBand,
+              delta.key_dim * kDeltaBand};
+    return {};
+  }
+
+  void note_heads(DecoderLayer &layer, int heads) {
+    if (!heads) return;
+    const auto found = std::find(head_counts.begin(), head_counts.end(), heads);
+    layer.head_count = static_cast<int>(found - head_counts.begin());
+    if (found == head_counts.end()) head_counts.push_back(heads);
   }
 
   // Of a matrix whose parts stand one below the other. `pairs`: 0 for as many as its outputs need; `of`: what the
@@ -282,15 +366,73 @@ class Decoder {
     });
   }
 
+  void lay_out_attention(DecoderLayer &layer, const uint8_t *forms, int inputs) const {
+    const int heads = shape.heads * layer.head_dim, keys = layer.reads < 0 ? layer.kv_heads * layer.head_dim : 0;
+    const int values = layer.values_are_keys ? 0 : keys;
+    layer.queries = heads, layer.projected = heads + keys + values;
+    lay_out(layer, kQkv, forms, {heads, keys, values}, inputs);
+    lay_out(layer, kOutput, forms, {shape.hidden}, heads);
+    const int gates = shape.attention_gate == kHeadGates ? shape.heads : heads;
+    if (shape.attention_gate) lay_out(layer, kGate, forms, {gates}, shape.hidden);
+    if (!shape.cross) return;
+    lay_out(layer, kCrossQuery, forms, {heads}, shape.hidden);
+    lay_out(layer, kCrossOutput, forms, {shape.hidden}, heads);
+  }
+
+  void lay_out_convolution(DecoderLayer &layer, const uint8_t *forms) const {
+    layer.projected = 3 * shape.hidden;
+    lay_out(layer, kQkv, forms, {layer.projected}, shape.hidden);
+    lay_out(layer, kOutput, forms, {shape.hidden}, shape.hidden);
+  }
+
+  void lay_out_mamba(DecoderLayer &layer, const uint8_t *forms) const {
+    const HeadstartMamba &of = shape.mamba;
+    layer.projected = 2 * of.inner;
+    lay_out(layer, kQkv, forms, {layer.projected}, shape.hidden);
+    lay_out(layer, kSelection, forms, {of.step_rank + 2 * of.state_size}, of.inner);
+    lay_out(layer, kStep, forms, {of.inner}, of.step_rank);
+    lay_out(layer, kOutput, forms, {shape.hidden}, of.inner);
+  }
+
+  // Columns of its first product.
+  int lay_out_mamba2(DecoderLayer &layer, const uint8_t *forms, int input, int output) const {
+    const HeadstartMamba2 &of = shape.mamba2;
+    const int inner = of.heads * of.head_dim, columns = inner + convolved(of) + of.heads;
+    lay_out(layer, input, forms, {columns}, shape.hidden);
+    lay_out(layer, output, forms, {shape.hidden}, inner);
+    return columns;
+  }
+  // What is written, where to and from where.
+  static int convolved(const HeadstartMamba2 &of) { return of.heads * of.head_dim + 2 * of.groups * of.state_size; }
+  // Of the delta rule's convolution: queries, keys, values.
+  int delta_channels() const {
+    return 2 * shape.delta.key_heads * shape.delta.key_dim + shape.delta.value_heads * shape.delta.value_dim;
+  }
+
+  void lay_out_delta(DecoderLayer &layer, const uint8_t *forms) const {
+    const int values = shape.delta.value_heads * shape.delta.value_dim;
+    layer.projected = delta_channels() + values;
+    lay_out(layer, kQkv, forms, {delta_channels(), values}, shape.hidden);
+    const uint8_t full[kParts] = {kFullBits, kFullBits, kFullBits};
+    layer.linears[kRates] = lay_out(full, {2 * shape.delta.value_heads}, shape.hidden, hidden);
+    lay_out(layer, kOutput, forms, {shape.hidden}, values);
+  }
+
   // Heads' matrices stand one below the other in one.
   void lay_out_latent(DecoderLayer &layer, const uint8_t *forms) const {
     const HeadstartLatent &of = shape.latent;
-    const auto add = [&](int which, int outputs, int inputs) {
-      layer.linears[which] = lay_out(forms + which * kParts, {outputs}, inputs, round_up(inputs, kPadding));
-    };
-    add(kKeyUp, shape.heads * of.kv_rank, of.plain_dim);
-    add(kValueUp, shape.heads * of.value_dim, of.kv_rank);
-    add(kQueryUp, of.q_rank ? shape.heads * shape.head_dim : 0, of.q_rank);
+    const int heads = shape.heads * layer.head_dim, keys = of.kv_rank + of.rope_dim;
+    layer.queries = of.q_rank ? of.q_rank : heads, layer.projected = layer.queries + keys;
+    lay_out(layer, kQkv, forms, {layer.queries, keys}, shape.hidden);
+    lay_out(layer, kOutput, forms, {shape.hidden}, shape.heads * of.value_dim);
+    lay_out(layer, kKeyUp, forms, {shape.heads * of.kv_rank}, of.plain_dim);
+    lay_out(layer, kValueUp, forms, {shape.heads * of.value_dim}, of.kv_rank);
+    lay_out(layer, kQueryUp, forms, {of.q_rank ? heads : 0}, of.q_rank);
+  }
+
+  // A layer's matrix, of the forms of all of them.
+  void lay_out(DecoderLayer &layer, int which, const uint8_t *forms, std::array<int, kParts> parts, int inputs) const {
+    layer.linears[which] = lay_out(forms + which * kParts, parts, inputs, round_up(inputs, kPadding));
   }
 
   PackedLinear lay_out_up(const uint8_t *forms, int size, bool gated) const {
@@ -306,7 +448,7 @@ class Decoder {
     layer->router =
         linear_layout(Precision::fp32, scores, shape.hidden, hidden, ceil_div(scores, kColumns), shape.threads);
     for (int expert = 0; expert < of.count; ++expert, forms += kExpertLinears * kParts) {
-      layer->linears[kExpertUp].push_back(lay_out_up(forms + kExpertUp * kParts, of.size, true));
+      layer->linears[kExpertUp].push_back(lay_out_up(forms + kExpertUp * kParts, of.size, of.gated));
       layer->linears[kExpertDown].push_back(
           lay_out(forms + kExpertDown * kParts, {shape.hidden}, of.size, expert_size));
     }

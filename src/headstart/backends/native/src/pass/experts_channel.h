@@ -63,9 +63,7 @@ class ExpertsChannel {
     pack(ups, thread, [&](int place) { return input_of(place, thread); });
     meet();
     multiply(ups, nullptr, thread, ahead, deal, [&](int place, int pair, int row, int count, const float *out) {
-      for (int r = 0; r < count; ++r)
-        store_activation(m_.middle_kind(), middle_, place + row + r, pair * 16,
-                         combine(load(out + r * kColumns), load(out + r * kColumns + 16)));
+      for (int r = 0; r < count; ++r) store_middle(place + row + r, pair, out + r * kColumns);
     });
     expect(downs, groups.all()[0], thread, ahead);
     meet();
@@ -111,6 +109,16 @@ class ExpertsChannel {
     if (!of_.scales_input) return x;
     for (int k = 0; k < m_.hidden; k += 16) store(scaled_[thread] + k, load(x + k) * splat(calls_[call].weight));
     return scaled_[thread];
+  }
+
+  // One row of a pair of columns of the experts' first product, on its way to the second one.
+  void store_middle(int place, int pair, const float *out) const {
+    const auto put = [&](int column, Lanes x) { store_activation(m_.middle_kind(), middle_, place, column, x); };
+    if (of_.gated) {
+      put(pair * 16, combine(load(out), load(out + 16)));
+    } else {
+      for (int h = 0; h < kColumns; h += 16) put(pair * kColumns + h, activate(m_.activation, load(out + h)));
+    }
   }
 
   Lanes combine(Lanes gate, Lanes up) const {

@@ -3,38 +3,46 @@
 // Order of cells: [layer][page], there keys [kv head][kPageKeys * key_dim], then values [kv head][kPageKeys *
 // value_dim].
 #pragma once
+#include <vector>
+
 #include "../kernels/platform.h"
 #include "../kernels/vector.h"
 
+// What a layer keeps of a token; no heads: nothing.
+struct KeptKeys {
+  int kv_heads = 0, key_dim = 0, value_dim = 0;
+};
+
 class KvCache {
  public:
-  KvCache(int layers, int pages, int kv_heads, int key_dim, int value_dim, size_t cell_bytes)
-      : pages_(pages),
-        layers_(layers),
-        kv_heads_(kv_heads),
-        key_dim_(key_dim),
-        value_dim_(value_dim),
-        cell_bytes_(cell_bytes),
-        key_bytes_(static_cast<size_t>(kPageKeys) * key_dim * cell_bytes),
-        value_bytes_(static_cast<size_t>(kPageKeys) * value_dim * cell_bytes),
-        page_bytes_(kv_heads * (key_bytes_ + value_bytes_)),
-        memory_(page_bytes_ * layers * pages) {}
+  KvCache(const std::vector<KeptKeys> &layers, int pages, size_t cell_bytes) : pages_(pages), cell_bytes_(cell_bytes) {
+    size_t bytes = 0;
+    for (const KeptKeys &kept : layers) {
+      const size_t keys = static_cast<size_t>(kPageKeys) * kept.key_dim * cell_bytes;
+      const size_t values = static_cast<size_t>(kPageKeys) * kept.value_dim * cell_bytes;
+      layers_.push_back({kept, keys, values, kept.kv_heads * (keys + values), bytes});
+      bytes += layers_.back().page_bytes * pages;
+    }
+    memory_ = HugeBuffer(bytes);
+  }
 
   int pages() const { return pages_; }
   char *data() const { return memory_.data(); }
   size_t bytes() const { return memory_.size(); }
 
   template <class Cell>
-  Cell *keys(int layer, int page, int head) const {
-    return reinterpret_cast<Cell *>(page_at(layer, page) + head * key_bytes_);
+  Cell *keys(size_t layer, int page, int head) const {
+    return reinterpret_cast<Cell *>(page_at(layer, page) + head * layers_[layer].key_bytes);
   }
   template <class Cell>
-  Cell *values(int layer, int page, int head) const {
-    return reinterpret_cast<Cell *>(page_at(layer, page) + kv_heads_ * key_bytes_ + head * value_bytes_);
+  Cell *values(size_t layer, int page, int head) const {
+    const Layer &of = layers_[layer];
+    return reinterpret_cast<Cell *>(page_at(layer, page) + of.kept.kv_heads * of.key_bytes + head * of.value_bytes);
   }
 
   void copy_page(int from, int to) const {
-    for (int layer = 0; layer < layers_; ++layer) std::memmove(page_at(layer, to), page_at(layer, from), page_bytes_);
+    for (size_t layer = 0; layer < layers_.size(); ++layer)
+      if (layers_[layer].page_bytes) std::memmove(page_at(layer, to), page_at(layer, from), layers_[layer].page_bytes);
   }
 
   // Slots count keys: page * kPageKeys + key.
@@ -46,27 +54,37 @@ class KvCache {
   }
 
  private:
-  char *page_at(int layer, int page) const {
-    return memory_.data() + (static_cast<size_t>(layer) * pages_ + page) * page_bytes_;
+  struct Layer {
+    KeptKeys kept;
+    size_t key_bytes, value_bytes, page_bytes;  // of one head's keys, and of its values, in a page; of a page
+    size_t begin;
+  };
+
+  char *page_at(size_t layer, int page) const {
+    return memory_.data() + layers_[layer].begin + page * layers_[layer].page_bytes;
   }
 
   template <class Cell>
   void move_cells(int from, int to) const {
     const int source = from % kPageKeys, target = to % kPageKeys;
-    for (int layer = 0; layer < layers_; ++layer)
-      for (int head = 0; head < kv_heads_; ++head) {
+    for (size_t layer = 0; layer < layers_.size(); ++layer) {
+      const KeptKeys &kept = layers_[layer].kept;
+      for (int head = 0; head < kept.kv_heads; ++head) {
         const Cell *key_from = keys<Cell>(layer, from / kPageKeys, head);
         Cell *key_to = keys<Cell>(layer, to / kPageKeys, head);
         const Cell *value_from = values<Cell>(layer, from / kPageKeys, head);
         Cell *value_to = values<Cell>(layer, to / kPageKeys, head);
-        for (int d = 0; d < key_dim_; ++d) key_to[key_index<Cell>(target, d)] = key_from[key_index<Cell>(source, d)];
-        for (int d = 0; d < value_dim_; ++d)
+        for (int d = 0; d < kept.key_dim; ++d)
+          key_to[key_index<Cell>(target, d)] = key_from[key_index<Cell>(source, d)];
+        for (int d = 0; d < kept.value_dim; ++d)
           value_to[value_index<Cell>(target, d)] = value_from[value_index<Cell>(source, d)];
       }
+    }
   }
 
-  int pages_, layers_, kv_heads_, key_dim_, value_dim_;
-  size_t cell_bytes_, key_bytes_, value_bytes_, page_bytes_;
+  int pages_;
+  size_t cell_bytes_;
+  std::vector<Layer> layers_;
   HugeBuffer memory_;
 };
 

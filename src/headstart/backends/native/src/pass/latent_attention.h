@@ -26,7 +26,7 @@ class LatentAttention {
         of_heads_[form] = rows(places, std::max(of_.kv_rank, of_.plain_dim));
         if (of_.q_rank) lowered_[form] = rows(kPanelRows, of_.q_rank);
       }
-    queries_stride_ = heads * m_.shape.head_dim + 16;
+    queries_stride_ = heads * (of_.plain_dim + of_.rope_dim) + 16;
     if (of_.q_rank) queries_ = floats(queries_stride_ * kPanelRows);
     taken_stride_ = heads * m_.key_dim + 16;
     taken_ = floats(taken_stride_ * kPanelRows);
@@ -46,9 +46,9 @@ class LatentAttention {
   void store(const DecoderLayer &layer, const RopeTable *rope, int position, const float *lowered, Cell *keys,
              Cell *values, int key, int thread) const {
     float *const state = scratch_[thread], *from = state + m_.key_dim + Decoder::kPadding;
-    std::memcpy(from, lowered + m_.queries, of_.kv_rank * sizeof(float));
+    std::memcpy(from, lowered + layer.queries, of_.kv_rank * sizeof(float));
     normalise(NormKind::rms, layer.norms[kKeyNorm], of_.norm_eps, from, of_.kv_rank, state);
-    turn(rope, position, lowered + m_.queries + of_.kv_rank, state + of_.kv_rank);
+    turn(rope, position, lowered + layer.queries + of_.kv_rank, state + of_.kv_rank);
     write_key(keys, key, state, m_.key_dim);
     write_value(values, key, state, m_.value_dim);
   }
@@ -58,7 +58,7 @@ class LatentAttention {
   template <class Lowered, class Position, class Meet>
   void take_queries(const DecoderLayer &layer, const RopeTable *rope, int rows, int thread, ReadAhead &ahead,
                     PairDeal &deal, Lowered &&lowered, Position &&position, Meet &&meet) {
-    const int threads = m_.shape.threads, size = m_.shape.head_dim;
+    const int threads = m_.shape.threads, size = layer.head_dim;
     if (of_.q_rank) raise(layer, rows, thread, ahead, deal, lowered, meet);
     const auto query = [&](int row, int head) {
       return (of_.q_rank ? queries_ + row * queries_stride_ : lowered(row)) + head * size;

@@ -121,7 +121,8 @@ class PackedFile {
     take(m_.screen.radii), take_plain(m_.screen.reach);
     for (DecoderLayer &layer : m_.layers) {
       for (Norm &norm : layer.norms) take_norm(norm);
-      take_plain(layer.window), take_plain(layer.chunk), take_plain(layer.rope), take(layer.sinks);
+      take(layer.sinks);
+      for (std::vector<float> &constant : layer.constants) take(constant);
       if (layer.experts) take(layer.experts->correction);
     }
     take_norm(m_.final_norm), take_norm(m_.feature_norm), take_norm(m_.embedding_norm);

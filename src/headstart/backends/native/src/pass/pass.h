@@ -7,38 +7,42 @@
 #include <numeric>
 
 #include "attention.h"
+#include "cache.h"
 #include "decoder.h"
 #include "experts_channel.h"
 #include "finished_rows.h"
 #include "latent_attention.h"
 #include "output_head.h"
+#include "state_mixers.h"
 
 class PassRunner {
  public:
   explicit PassRunner(Decoder &model)
       : m_(model), scratch_bf16_(model.shape.threads), scratch_fp32_(model.shape.threads) {
     x_ = floats(m_.hidden, x_stride_);
-    qkv_ = floats(round_up(m_.qkv, kColumns), qkv_stride_);
+    qkv_ = floats(round_up(m_.projected, kColumns), qkv_stride_);
     input_ = packed(kPanelRows);
     mlp_input_ = m_.shape.parallel_residual ? packed(kPanelRows) : input_;
     if (m_.entry == Entry::block) block_input_ = packed(kPanelRows);
-    attended_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest());
-    middle_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest());
+    attended_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest);
+    middle_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest);
     branch_ = floats(m_.hidden, branch_stride_);
-    if (m_.shape.attention_gate) gates_ = floats(m_.attention, gate_stride_);
+    if (m_.shape.attention_gate) gates_ = floats(m_.projected, gate_stride_);
+    if (m_.shape.delta.length) rates_ = floats(round_up(2 * m_.shape.delta.value_heads, kColumns), rates_stride_);
     for (int t = 0; t < m_.shape.threads; ++t) {
       private_input_.push_back(packed(kRowBlock));
       private_mlp_input_.push_back(m_.shape.parallel_residual ? packed(kRowBlock) : private_input_[t]);
-      row_.push_back(memory_.emplace_back(2 * m_.widest() * sizeof(float)).as<float>());
+      row_.push_back(memory_.emplace_back(2 * m_.widest * sizeof(float)).as<float>());
     }
     head_ = std::make_unique<OutputHead>(m_);
     if (m_.shape.latent.kv_rank) latent_ = std::make_unique<LatentAttention>(m_);
+    if (m_.keeps_states()) states_ = std::make_unique<StateMixers>(m_);
     if (m_.shape.experts.count) experts_ = std::make_unique<ExpertsChannel>(m_);
     std::iota(all_rows_.begin(), all_rows_.end(), 0);
   }
 
   // Null on success, else what is wrong with the pass; then nothing has been written.
-  const char *run(const KvCache &cache, const HeadstartPass &pass);
+  const char *run(const Cache &cache, const HeadstartPass &pass);
 
  private:
   class Worker;
@@ -53,7 +57,7 @@ class PassRunner {
     PackedRows all;
     for (int form = 0; form < Decoder::kForms; ++form)
       if (m_.has_form(form))
-        all[form] = packed_rows(m_.precision_of_form(form), m_.kernels[form].element, memory_, rows, m_.widest());
+        all[form] = packed_rows(m_.precision_of_form(form), m_.kernels[form].element, memory_, rows, m_.widest);
     return all;
   }
 
@@ -68,18 +72,26 @@ class PassRunner {
   // What the rows of a pass see in attention of one kind, and what that is in the panel at hand.
   struct Sight {
     PassLayout layout;
-    AttentionWork work, last_work;  // of all rows; of those that the last layer finishes, where these are others
+    // Of each of the model's numbers of heads: of all rows; of those that the last layer finishes, where these are
+    // others.
+    std::vector<AttentionWork> work, last_work;
   };
 
   // The work of the panel's rows [from, to) for each of the runs of rows that `each` calls its argument with.
   template <class Each>
-  void share_out(const PassLayout &layout, AttentionWork &work, Each &&each) {
-    work.items.clear();
-    each([&](int from, int to) { layout.cut(first_ + from, first_ + to, m_.shape.heads, m_.kept_heads, work.items); });
-    PassLayout::deal(work.items, layout.sights(), m_.shape.threads, work.parts);
-    if (work.are_chunks() && work.parts.size() > part_capacity_) {
-      part_capacity_ = work.parts.size();
-      part_memory_ = AlignedBuffer(part_capacity_ * part_size() * sizeof(float));
+  void share_out(const PassLayout &layout, std::vector<AttentionWork> &works, Each &&each) {
+    works.resize(m_.head_counts.size());
+    for (size_t i = 0; i < works.size(); ++i) {
+      AttentionWork &work = works[i];
+      work.items.clear();
+      each([&](int from, int to) {
+        layout.cut(first_ + from, first_ + to, m_.shape.heads, m_.head_counts[i], work.items);
+      });
+      PassLayout::deal(work.items, layout.sights(), m_.shape.threads, work.parts);
+      if (work.are_chunks() && work.parts.size() > part_capacity_) {
+        part_capacity_ = work.parts.size();
+        part_memory_ = AlignedBuffer(part_capacity_ * part_size() * sizeof(float));
+      }
     }
   }
 
@@ -106,7 +118,7 @@ class PassRunner {
   }
 
   Decoder &m_;
-  const KvCache *cache_ = nullptr;
+  const Cache *cache_ = nullptr;
   const HeadstartPass *pass_ = nullptr;
   int first_ = 0, rows_ = 0;  // of the panel
   int context_ = 0;           // the first of its rows, which leave keys and values alone
@@ -120,14 +132,16 @@ class PassRunner {
   std::vector<AlignedBuffer> memory_;
   float *x_, *qkv_, *branch_;  // [panel row]: residual stream; q, k, v; a branch's output before its post norm
   float *gates_ = nullptr;     // [panel row], where attention has a gate
-  size_t x_stride_, qkv_stride_, branch_stride_, gate_stride_ = 0;
+  float *rates_ = nullptr;     // [panel row], where there is the delta rule
+  size_t x_stride_, qkv_stride_, branch_stride_, gate_stride_ = 0, rates_stride_ = 0;
   PackedRows input_, mlp_input_;
   PackedRows block_input_;  // context rows, the same in all layers, and behind them what attention reads of the others
   Activations attended_, middle_;
   std::vector<PackedRows> private_input_, private_mlp_input_;  // [thread], for passes of a row or two
   std::vector<float *> row_;                                   // [thread], one row of scratch
   std::unique_ptr<OutputHead> head_;
-  std::unique_ptr<LatentAttention> latent_;  // null where the model has none, as is the next
+  std::unique_ptr<LatentAttention> latent_;  // null where the model has none, as are the next two
+  std::unique_ptr<StateMixers> states_;
   std::unique_ptr<ExpertsChannel> experts_;
   std::vector<AttentionScratch<Bf16>> scratch_bf16_;
   std::vector<AttentionScratch<float>> scratch_fp32_;
@@ -135,12 +149,14 @@ class PassRunner {
 
 #include "worker.h"
 
-inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pass) {
+inline const char *PassRunner::run(const Cache &cache, const HeadstartPass &pass) {
   const int tokens = pass.inputs && !m_.is_head() ? 0 : m_.shape.tokens;
-  if (const char *error = text_.layout.build(pass, tokens, cache.pages(), m_.shape.layers, m_.positions()))
+  if (const char *error = text_.layout.build(pass, tokens, cache.keys_values.pages(), m_.shape.layers, m_.positions()))
     return error;
   if (m_.shape.cross)
-    if (const char *error = encoded_.layout.build_memories(pass, cache.pages())) return error;
+    if (const char *error = encoded_.layout.build_memories(pass, cache.keys_values.pages())) return error;
+  if (states_)
+    if (const char *error = states_->begin_pass(pass, cache.states)) return error;
   cache_ = &cache, pass_ = &pass;
   const int threads = m_.shape.threads;
   for (int t = 0; t < threads; ++t) {
@@ -158,6 +174,7 @@ inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pa
     share_out(text_);
     if (m_.shape.cross) share_out(encoded_);
     head_->begin_panel(first_, rows_);
+    if (states_) states_->begin_panel(first_, rows_);
     barrier_.reset(threads);
     deal_.reset(threads);
     bool complete = true;

@@ -48,7 +48,7 @@ class PassRunner::Worker {
   // yet.
   void read_on_from(int layer) {
     const auto beginning = [&](int of) {
-      return of < m_.shape.layers ? m_.layers[of].linears[kQkv].weights[thread_] : m_.head.weights[thread_];
+      return (of < m_.shape.layers ? m_.layers[of].first_linear() : m_.head).weights[thread_];
     };
     int until = layer;
     while (until < pass_.layers && !m_.layers[until].experts) ++until;
@@ -142,7 +142,7 @@ class PassRunner::Worker {
 
   const float *norm_parts(int row, float *scratch) const {
     const int all = m_.shape.features, parts = static_cast<int>(m_.part_norms.size()), size = parts ? all / parts : all;
-    float *from = parts ? scratch + m_.widest() : scratch;
+    float *from = parts ? scratch + m_.widest : scratch;
     std::memcpy(from, features(row, all), all * sizeof(float));
     for (int part = 0; part < parts; ++part)
       normalise(m_.norm_kind, m_.part_norms[part], m_.shape.norm_eps, from + part * size, size, scratch + part * size);
@@ -225,8 +225,13 @@ class PassRunner::Worker {
   }
 
   void run_layer(const DecoderLayer &layer, int index) {
-    const Activations input = pack_attention_input(layer, index);
     const bool narrows = index == pass_.layers - 1 && !p_.finished_.are_all();
+    if (layer.is(Mixer::none)) {
+      if (narrows && !narrow_between_layers()) return;
+      run_channel(layer, index);
+      return;
+    }
+    const Activations input = pack_attention_input(layer, index);
     Activations mlp_input;
     const auto pack_beside = [&] {
       if (m_.shape.parallel_residual)
@@ -234,37 +239,72 @@ class PassRunner::Worker {
     };
     if (!narrows) pack_beside();
     linear(layer.linears[kQkv], input, p_.rows_, copy_columns(p_.qkv_, p_.qkv_stride_),
-           queries_from(narrows ? first_of_finished() : p_.context_));
+           queries_from(layer, narrows ? first_of_finished() : p_.context_));
     barrier();
-    if (m_.shape.attention_gate) run_gate(layer, input, narrows);
-    prepare_heads(layer);
-    if (m_.precision == Precision::fp32)
-      store_keys_and_values<float>(layer, index);
-    else
-      store_keys_and_values<Bf16>(layer, index);
-    barrier();
-    if (!rows_ || (narrows && !narrow())) return;
-    if (p_.latent_) take_queries(layer);
-    attend(p_.text_, p_.latent_ ? latent_attention(index, layer, narrows) : attention(layer, index, narrows), narrows);
+    const bool has_two = layer.is(Mixer::attention_mamba2), keeps_state = m_.keeps_state(layer);
+    if (has_two) project_beside(layer, input);
+    if (layer.is(Mixer::delta)) run_rates(layer, input);
+    if (keeps_state)
+      p_.states_->run(layer, index,
+                      {p_.qkv_ + layer.beside, p_.qkv_stride_, p_.rates_, p_.rates_stride_, places(narrows),
+                       has_two ? p_.middle_ : p_.attended_, m_.middle_kind()},
+                      thread_, ahead_, p_.deal_, [this] { barrier(); });
+    if (keeps_state && !has_two) {
+      if (narrows && !narrow()) return;
+    } else {
+      if (m_.shape.attention_gate) run_gate(layer, input, narrows);
+      prepare_heads(layer);
+      if (m_.precision == Precision::fp32)
+        store_keys_and_values<float>(layer, index);
+      else
+        store_keys_and_values<Bf16>(layer, index);
+      barrier();
+      if (!rows_ || (narrows && !narrow())) return;
+      if (p_.latent_) take_queries(layer);
+      attend(p_.text_, layer, p_.latent_ ? latent_attention(index, layer, narrows) : attention(layer, index, narrows),
+             narrows);
+    }
+    clear_padding(layer.linears[kOutput], p_.attended_);
+    if (has_two) clear_padding(layer.linears[kStateOutput], p_.middle_);
     barrier();
     if (p_.latent_) take_values(layer);
     if (narrows) {
       pack_beside();
       if (m_.shape.parallel_residual && packs_alone(rows_)) barrier();  // others still read x, which is added to next
     }
-    const PackedLinear &output = layer.linears[kOutput], &down = layer.linears[kDown];
+    const PackedLinear &output = layer.linears[kOutput];
     add_branch(output, pack_quantised(output, p_.attended_), layer.norms[kAttentionPostNorm],
                layer.norms[kAttentionSumNorm]);
+    if (has_two)
+      add_branch(layer.linears[kStateOutput], pack_quantised(layer.linears[kStateOutput], p_.middle_), kNoNorm,
+                 kNoNorm);
     if (m_.shape.cross) run_cross_attention(layer, index, narrows);
-    if (layer.experts) {
+    if (m_.shape.parallel_residual)
+      run_mlp(layer, mlp_input);
+    else if (!layer.is(Channel::none))
+      run_channel(layer, index);
+  }
+
+  void run_channel(const DecoderLayer &layer, int index) {
+    if (layer.experts)
       run_experts(layer, index);
-      return;
-    }
-    if (!m_.shape.parallel_residual)
-      mlp_input = pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]);
-    run_up(layer.linears[kUp], mlp_input);
+    else
+      run_mlp(layer, pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]));
+  }
+
+  void run_mlp(const DecoderLayer &layer, const Activations &input) {
+    const PackedLinear &down = layer.linears[kDown];
+    run_up(layer.linears[kUp], input);
     barrier();
     add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm]);
+  }
+
+  // Behind what a mixer leaves for its output projection: other layers' mixers may leave more.
+  void clear_padding(const PackedLinear &output, const Activations &left) const {
+    my_rows(rows_, [&](int row) {
+      for (int k = round_up(output.inputs, 16); k < output.padded_inputs; k += 16)
+        store_activation(m_.middle_kind(), left, row, k, splat(0.f));
+    });
   }
 
   // The rows at work look at their sequences' encoder memories.
@@ -273,7 +313,7 @@ class PassRunner::Worker {
     linear(query, pack_norm(query, layer.norms[kCrossNorm], p_.input_, p_.private_input_[thread_]), rows_,
            copy_columns(p_.qkv_, p_.qkv_stride_));
     barrier();
-    attend(p_.encoded_, cross_attention(index, narrowed), narrowed);
+    attend(p_.encoded_, layer, cross_attention(layer, index, narrowed), narrowed);
     barrier();
     add_branch(output, pack_quantised(output, p_.attended_), kNoNorm, layer.norms[kCrossSumNorm]);
   }
@@ -311,7 +351,9 @@ class PassRunner::Worker {
   }
 
   // Nobody reads the queries of rows before this one.
-  WantedFrom queries_from(int row) const { return {m_.queries / kColumns, row / kRowBlock * kRowBlock}; }
+  static WantedFrom queries_from(const DecoderLayer &layer, int row) {
+    return {layer.queries / kColumns, row / kRowBlock * kRowBlock};
+  }
   int first_of_finished() const { return p_.finished_.count() ? p_.finished_.row(0) : round_up(p_.rows_, kRowBlock); }
 
   // From here on the rows are those that are finished, one behind the other; false where there are none. Others read
@@ -322,6 +364,13 @@ class PassRunner::Worker {
       for (int i = 0; i < rows_; ++i)
         std::memmove(x(i), x(p_.finished_.row(i) - p_.context_), m_.hidden * sizeof(float));
     return rows_ > 0;
+  }
+  // The same where nobody waited for others since the stream was read.
+  bool narrow_between_layers() {
+    barrier();
+    const bool any = narrow();
+    barrier();
+    return any;
   }
 
   // x += linear(input), normed first where the model has a post norm, and then where it has a sum norm.
@@ -369,15 +418,33 @@ class PassRunner::Worker {
     });
   }
 
+  // The projection of the mixer beside attention.
+  void project_beside(const DecoderLayer &layer, const Activations &input) {
+    const PackedLinear &projection = layer.linears[kStateInput];
+    linear(projection, input_beside(layer, projection, input), p_.rows_,
+           copy_columns(p_.qkv_ + layer.beside, p_.qkv_stride_));
+    barrier();
+  }
+
   // The gate of what heads will see; it reads what queries are made of.
   void run_gate(const DecoderLayer &layer, const Activations &input, bool narrows) {
     const PackedLinear &gate = layer.linears[kGate];
-    const bool alike = m_.form_of(gate) == m_.form_of(layer.linears[kQkv]);
-    const Activations &rows =
-        alike ? input : pack_norm(gate, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
-    linear(gate, rows, rows_, copy_columns(p_.gates_, p_.gate_stride_),
+    linear(gate, input_beside(layer, gate, input), rows_, copy_columns(p_.gates_, p_.gate_stride_),
            narrows ? WantedFrom{gate.pairs, first_of_finished() / kRowBlock * kRowBlock} : WantedFrom{});
     barrier();
+  }
+
+  // The rates of the delta rule; they read what its first product reads.
+  void run_rates(const DecoderLayer &layer, const Activations &input) {
+    const PackedLinear &rates = layer.linears[kRates];
+    linear(rates, input_beside(layer, rates, input), rows_, copy_columns(p_.rates_, p_.rates_stride_));
+    barrier();
+  }
+
+  // The rows that a layer's first product reads, as another matrix of it reads them.
+  const Activations &input_beside(const DecoderLayer &layer, const PackedLinear &other, const Activations &input) {
+    if (m_.form_of(other) == m_.form_of(layer.linears[kQkv])) return input;
+    return pack_norm(other, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
   }
 
   QueryGrowth growth(const DecoderLayer &layer) const {
@@ -393,17 +460,16 @@ class PassRunner::Worker {
     my_rows(rows_, [&](int row) {
       float *const heads = p_.qkv_ + row * p_.qkv_stride_;
       if (m_.shape.joint_head_norms) {
-        norm_heads(layer.norms[kQueryNorm], heads, m_.shape.heads);
-        norm_heads(layer.norms[kKeyNorm], heads + m_.shape.heads * m_.shape.head_dim, m_.shape.kv_heads);
+        norm_heads(layer.norms[kQueryNorm], heads, layer.queries);
+        norm_heads(layer.norms[kKeyNorm], heads + layer.queries, layer.kv_heads * layer.head_dim);
       }
-      for (int k = 0; k < m_.qkv && clip != 0.f; k += 16)
+      for (int k = 0; k < layer.projected && clip != 0.f; k += 16)
         store(heads + k, max(splat(-clip), min(splat(clip), load(heads + k))));
     });
     barrier();
   }
 
-  void norm_heads(const Norm &norm, float *heads, int count) const {
-    const int size = count * m_.shape.head_dim;
+  void norm_heads(const Norm &norm, float *heads, int size) const {
     float *const scratch = p_.row_[thread_];
     normalise(NormKind::rms, norm, m_.shape.norm_eps, heads, size, scratch);
     std::memcpy(heads, scratch, size * sizeof(float));
@@ -418,36 +484,38 @@ class PassRunner::Worker {
     return {{m_.shape.joint_head_norms ? kNoNorm : layer.norms[norm], static_cast<NormKind>(m_.shape.head_norm),
              m_.shape.norm_eps, m_.shape.own_head_norms != 0, m_.shape.rotated_head_norms != 0},
             rope_of(layer),
-            m_.shape.head_dim};
+            layer.head_dim};
   }
 
   // Writes keys and values to the cache. A head's are one thread's: values of neighbours share words.
   template <class Cell>
   void store_keys_and_values(const DecoderLayer &layer, int index) {
+    if (layer.reads >= 0) return;
     if (p_.latent_) return store_states<Cell>(layer, index);
-    const int written = 2 * m_.shape.kv_heads;
+    const int written = 2 * layer.kv_heads;
     const HeadRotation of_keys = rotation(layer, kKeyNorm);
     for (int head = written * thread_ / threads_; head < written * (thread_ + 1) / threads_; ++head)
       for (int row = 0; row < p_.rows_; ++row) {
         ahead_.ask(kLinesAUnit);
-        store_head<Cell>(of_keys, index, head, row);
+        store_head<Cell>(layer, of_keys, index, head, row);
       }
   }
 
   // One of the key and value heads, of one row of the panel.
   template <class Cell>
-  void store_head(const HeadRotation &of_keys, int index, int head, int panel_row) {
-    const int kv_heads = m_.shape.kv_heads, d = m_.shape.head_dim, row = p_.first_ + panel_row;
-    const float *from = p_.qkv_ + panel_row * p_.qkv_stride_ + (m_.shape.heads + head) * d;
+  void store_head(const DecoderLayer &layer, const HeadRotation &of_keys, int index, int head, int panel_row) {
+    const int kv_heads = layer.kv_heads, d = layer.head_dim, row = p_.first_ + panel_row;
+    const int place = layer.values_are_keys ? head % kv_heads : head;
+    const float *from = p_.qkv_ + panel_row * p_.qkv_stride_ + layer.queries + place * d;
     const SequenceLayout &s = p_.text_.layout.sequence_of(row);
     const int slot = s.slot(row), page = p_.text_.layout.page(s, slot / kPageKeys);
     if (head >= kv_heads) {
-      write_value(p_.cache_->values<Cell>(index, page, head - kv_heads), slot % kPageKeys, from, d);
+      write_value(p_.cache_->keys_values.values<Cell>(index, page, head - kv_heads), slot % kPageKeys, from, d);
       return;
     }
     alignas(64) float key[HeadRotation::kMostDimensions];
     of_keys.apply(head, from, p_.text_.layout.positions()[row], key);
-    write_key(p_.cache_->keys<Cell>(index, page, head), slot % kPageKeys, key, d);
+    write_key(p_.cache_->keys_values.keys<Cell>(index, page, head), slot % kPageKeys, key, d);
   }
 
   // The same of latent attention. Keys whose values share words are one thread's.
@@ -460,8 +528,8 @@ class PassRunner::Worker {
       if (slot / 2 % threads_ != thread_) continue;
       ahead_.ask(kLinesAUnit);
       p_.latent_->store(layer, rope_of(layer), p_.text_.layout.positions()[row], p_.qkv_ + panel_row * p_.qkv_stride_,
-                        p_.cache_->keys<Cell>(index, page, 0), p_.cache_->values<Cell>(index, page, 0),
-                        slot % kPageKeys, thread_);
+                        p_.cache_->keys_values.keys<Cell>(index, page, 0),
+                        p_.cache_->keys_values.values<Cell>(index, page, 0), slot % kPageKeys, thread_);
     }
   }
 
@@ -491,15 +559,15 @@ class PassRunner::Worker {
 
   // Of the text: queries are those of all rows of the panel.
   AttentionLayer attention(const DecoderLayer &layer, int index, bool narrowed) {
-    return {*p_.cache_,
+    return {p_.cache_->keys_values,
             p_.text_.layout,
             p_.text_.layout.positions(),
             p_.text_.layout.sights(),
-            index,
+            Decoder::source_of(layer, index),
             layer.window,
             layer.chunk,
-            m_.shape.head_dim,
-            m_.shape.head_dim,
+            layer.head_dim,
+            layer.head_dim,
             m_.shape.attention_scale,
             m_.shape.attention_softcap,
             layer.distance_bias,
@@ -515,24 +583,25 @@ class PassRunner::Worker {
             layer.sinks.empty() ? nullptr : layer.sinks.data(),
             p_.gates_,
             p_.gate_stride_,
+            m_.shape.attention_gate == Decoder::kHeadGates,
             growth(layer)};
   }
 
   // Of encoder memories: queries are those of the rows at work, and no place is told.
-  AttentionLayer cross_attention(int index, bool narrowed) {
-    return {*p_.cache_,
+  AttentionLayer cross_attention(const DecoderLayer &layer, int index, bool narrowed) {
+    return {p_.cache_->keys_values,
             p_.encoded_.layout,
             p_.encoded_.layout.positions(),
             p_.encoded_.layout.sights(),
             index,
             0,
             0,
-            m_.shape.head_dim,
-            m_.shape.head_dim,
+            layer.head_dim,
+            layer.head_dim,
             m_.shape.attention_scale,
             m_.shape.attention_softcap,
             kNoBias,
-            no_rotation(m_.shape.head_dim),
+            no_rotation(layer.head_dim),
             p_.qkv_,
             p_.qkv_stride_,
             places(narrowed),
@@ -545,7 +614,7 @@ class PassRunner::Worker {
 
   // Queries are those of the rows at work, which have been turned.
   AttentionLayer latent_attention(int index, const DecoderLayer &layer, bool narrowed) {
-    return {*p_.cache_,
+    return {p_.cache_->keys_values,
             p_.text_.layout,
             p_.text_.layout.positions(),
             p_.text_.layout.sights(),
@@ -569,11 +638,12 @@ class PassRunner::Worker {
             nullptr,
             nullptr,
             0,
+            false,
             growth(layer)};
   }
 
-  void attend(const Sight &sight, const AttentionLayer &attention, bool narrowed) {
-    const AttentionWork &work = narrowed ? sight.last_work : sight.work;
+  void attend(const Sight &sight, const DecoderLayer &layer, const AttentionLayer &attention, bool narrowed) {
+    const AttentionWork &work = (narrowed ? sight.last_work : sight.work)[layer.head_count];
     if (m_.precision == Precision::fp32)
       attend<float>(attention, work);
     else

@@ -17,7 +17,7 @@ class Draft {
   Draft(const Decoder &model, PassRunner &runner) : m_(model), runner_(runner) {}
 
   // See headstart_draft.
-  const char *run(const KvCache &cache, const HeadstartDraft &draft, int first, int last) {
+  const char *run(const Cache &cache, const HeadstartDraft &draft, int first, int last) {
     if (first == 0)
       if (const char *error = read(cache, draft)) return error;
     if (draft.slots && !is_chained(draft)) {
@@ -43,7 +43,7 @@ class Draft {
   static bool is_chained(const HeadstartDraft &draft) { return draft.block && draft.block->following; }
   static bool is_confident(const HeadstartDraft &draft) { return draft.block && draft.block->sureness; }
 
-  const char *read(const KvCache &cache, const HeadstartDraft &draft) {
+  const char *read(const Cache &cache, const HeadstartDraft &draft) {
     trees_.resize(draft.sequences);
     rows_.clear(), inputs_.clear();
     for (int s = 0; s < draft.sequences; ++s) {
@@ -189,7 +189,7 @@ class Draft {
   }
 
   // A beam reads the state of the row that guessed it, and sees what that row saw, that row, and itself.
-  const char *step(const KvCache &cache, const HeadstartDraft &draft, int level) {
+  const char *step(const Cache &cache, const HeadstartDraft &draft, int level) {
     const size_t size = m_.shape.hidden;
     rows_.clear(), inputs_.clear();
     for (int s = 0; s < draft.sequences; ++s) {
@@ -260,7 +260,7 @@ class Draft {
     return nullptr;
   }
 
-  const char *pass(const KvCache &cache, const HeadstartDraft &draft, int path_length, float *logits) {
+  const char *pass(const Cache &cache, const HeadstartDraft &draft, int path_length, float *logits) {
     int pages = 0;
     for (const int s : rows_.sequences) pages = std::max(pages, draft.drafted[s].pages);
     blocks_.assign(rows_.sequences.size() * pages, 0);

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "draft.h"
+#include "round_states.h"
 #include "sampling.h"
 #include "suffix_text.h"
 #include "tree_cut.h"
@@ -20,7 +21,7 @@ class Stretch {
 
   // See headstart_stretch. `drafting_of` gives a head's part of a model.
   template <class DraftingOf>
-  const char *run(const KvCache &cache, HeadstartStretch &stretch, DraftingOf &&drafting_of) {
+  const char *run(const Cache &cache, HeadstartStretch &stretch, DraftingOf &&drafting_of) {
     s_ = &stretch;
     stretch.rounds = 0, stretch.at_fault = -1;
     begin();
@@ -72,6 +73,7 @@ class Stretch {
     std::vector<int> kept;  // of its own rows those that stay
     HeadstartSpan *span;
     int32_t *path;
+    RoundStates states;
 
     void begin_round() {
       before = static_cast<int>(said.size());
@@ -93,6 +95,7 @@ class Stretch {
       SequenceState &sequence = sequences_[i];
       sequence.of = &s_->stretched[i], sequence.block_table = s_->block_tables + static_cast<size_t>(i) * s_->blocks;
       sequence.said.clear(), sequence.waiting.clear();
+      sequence.states.begin(*sequence.of, s_->most_rounds, s_->pages_per_block * kPageKeys);
       for (HeadstartGuesser &guesser : sequence.of->guessers) {
         guesser.judged = 0;
         if (guesser.suffix) guesser.suffix->learnt = 0;
@@ -157,7 +160,7 @@ class Stretch {
       drafted_[k].node_scores = &node_scores_[k * width];
     HeadstartDraft settings = *first.draft;
     settings.sequences = static_cast<int32_t>(count), settings.drafted = drafted_.data();
-    if (const char *error = drafting.draft.run(*static_cast<const KvCache *>(first.cache), settings, 0, depth))
+    if (const char *error = drafting.draft.run(*static_cast<const Cache *>(first.cache), settings, 0, depth))
       return error;
     for (size_t k = 0; k < count; ++k) {
       SequenceState &sequence = *asked_[k];
@@ -214,10 +217,12 @@ class Stretch {
     }
   }
 
-  const char *pass(const KvCache &cache) {
+  const char *pass(const Cache &cache) {
     tokens_.clear(), parents_.clear(), cached_.clear(), starts_.assign(1, 0);
-    best_rows_.clear(), logit_rows_.clear();
+    best_rows_.clear(), logit_rows_.clear(), states_before_.clear(), states_after_.clear();
     for (SequenceState &sequence : sequences_) {
+      if (m_.keeps_states() && !sequence.states.begin_round(sequence.tree.size() + 1, states_before_, states_after_))
+        return "there are too few slots of states";
       sequence.first_row = static_cast<int>(tokens_.size());
       std::vector<int32_t> &asked = sequence.of->sampling ? logit_rows_ : best_rows_;
       sequence.first_answer = static_cast<int>(asked.size());
@@ -245,6 +250,7 @@ class Stretch {
     pass.wanted = static_cast<int>(logit_rows_.size()), pass.logit_rows = logit_rows_.data();
     pass.logits = logits_.data(), pass.tap_layers = s_->tap_layers, pass.tap_rows = taps_.data();
     pass.experts = &s_->round[s_->rounds].experts;
+    if (m_.keeps_states()) pass.states_before = states_before_.data(), pass.states_after = states_after_.data();
     return runner_.run(cache, pass);
   }
 
@@ -274,14 +280,15 @@ class Stretch {
   }
 
   // Moves the accepted rows behind the tokens that were cached.
-  void keep(const KvCache &cache, const SequenceState &sequence) const {
+  void keep(const Cache &cache, SequenceState &sequence) const {
+    if (m_.keeps_states()) sequence.states.end_round(sequence.before, sequence.kept);
     const int first = sequence.position(), size = s_->pages_per_block * kPageKeys;
     const auto place = [&](int row) {
       const int slot = first + row;
       return sequence.block_table[slot / size] * size + slot % size;
     };
     for (int i = 1; i < static_cast<int>(sequence.kept.size()); ++i)
-      if (sequence.kept[i] != i) cache.move_slot(place(sequence.kept[i]), place(i));
+      if (sequence.kept[i] != i) cache.keys_values.move_slot(place(sequence.kept[i]), place(i));
   }
 
   // Shows heads the states of the accepted rows, and the tokens after them.
@@ -351,6 +358,7 @@ class Stretch {
   std::vector<int32_t> node_tokens_, node_parents_;  // of the drafts
   std::vector<float> node_scores_;
   std::vector<int32_t> tokens_, parents_, starts_, cached_, best_rows_, logit_rows_, best_;  // of the pass
+  std::vector<int32_t> states_before_, states_after_;                                        // likewise
   std::vector<float> states_, logits_;
   std::vector<float *> taps_;  // [tap] into states_
 };

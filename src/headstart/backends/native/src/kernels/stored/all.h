@@ -1,9 +1,11 @@
 // The kinds of blocks that are multiplied as a file has them, and FP8 beside them.
 #pragma once
+#include "few_bits.h"
 #include "float8.h"
 #include "four_bit_floats.h"
 #include "integers.h"
 #include "nonlinear.h"
+#include "q2_k.h"
 #include "q3_k.h"
 #include "q4_k.h"
 #include "q5_k.h"
@@ -31,6 +33,8 @@ static inline bool with_stored(int kind, Work &&work) {
       return work(StoredQ5_1()), true;
     case Stored::q8_0:
       return work(StoredQ8_0()), true;
+    case Stored::q2_k:
+      return work(StoredQ2_K()), true;
     case Stored::q3_k:
       return work(StoredQ3_K()), true;
     case Stored::iq4_nl:
@@ -39,6 +43,14 @@ static inline bool with_stored(int kind, Work &&work) {
       return work(StoredIQ4_XS()), true;
     case Stored::mxfp4:
       return work(StoredMXFP4()), true;
+    case Stored::q1_0:
+      return work(StoredQ1_0()), true;
+    case Stored::q2_0:
+      return work(StoredQ2_0()), true;
+    case Stored::q2_0_128:
+      return work(StoredQ2_0_128()), true;
+    case Stored::tq2_0:
+      return work(StoredTQ2_0()), true;
     case Stored::int4_32:
       return work(StoredInt4_32()), true;
     case Stored::int4_64:

@@ -6,13 +6,15 @@
 //
 // - Block, kInputs, kBytes: what it is in the file (stored_rows.h); its inputs, and bytes for 32 columns.
 // - kSumInputs: inputs whose products are summed in integers; with rows up to kRowLimit they fit 32 bits.
-// - kOffsets: whether its weights have an offset beside their level, one for 32 inputs.
+// - kOffsets: whether its weights have an offset beside their level, one for 32 inputs, or for kOffsetInputs.
 // - move(...): brings a column's block from the file's order into this one, or back.
 // - levels(...): those of eight inputs of one half.
 // - scales(...), kScaleInputs: what levels are multiplied with, or counted from, whole numbers; of how many inputs each
 //   is.
 // - unit(...), and with kOffsets offset(...): what sums of products with these, and of a row's inputs, count.
 #pragma once
+#include <type_traits>
+
 #include "../cells.h"
 #include "../shorts.h"
 #include "../stored_rows.h"
@@ -86,6 +88,12 @@ static inline void signed_byte_levels(const char *lines, Shorts (&words)[kGroupW
   words[0] = lower_signed(first), words[1] = upper_signed(first);
   words[2] = lower_signed(second), words[3] = upper_signed(second);
 }
+
+// Of types that have any, how many inputs share an offset.
+template <class Blocks, class = void>
+constexpr int offset_inputs = 32;
+template <class Blocks>
+constexpr int offset_inputs<Blocks, std::void_t<decltype(Blocks::kOffsetInputs)>> = Blocks::kOffsetInputs;
 
 // What makes weights of levels: nothing, what is taken from them, or what they are multiplied with.
 struct NoScales {};

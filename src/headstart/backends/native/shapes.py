@@ -1,0 +1,170 @@
+"""What a model looks like, for the library."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from headstart.backends.native.library import Convolution, Delta, Experts, Latent, Layer, Mamba, Mamba2, Shape
+from headstart.backends.native.packing import ACTIVATIONS
+from headstart.backends.native.precision import Precision, library_number
+from headstart.models.config import (
+    Channel,
+    ExpertsConfig,
+    ExpertScore,
+    GroupScore,
+    HeadNorms,
+    LatentConfig,
+    LayerConfig,
+    Mixer,
+    ModelConfig,
+    NormKind,
+    QueryGrowth,
+)
+from headstart.models.state_config import DeltaConfig, Mamba2Config, MambaConfig, StateNorm
+
+_HEAD_GATES = 2
+"""``attention_gate`` where each head has one number."""
+
+
+def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
+    """What all layers share."""
+    norms, growth = config.qk_norm or HeadNorms(), config.query_growth or QueryGrowth(0.0, 1)
+    return Shape(
+        vocab=config.vocab_size,
+        hidden=config.hidden_size,
+        heads=config.num_heads,
+        layers=config.num_layers,
+        precision=library_number(precision),
+        threads=threads,
+        norm=get_args(NormKind).index(config.norm),
+        activation=ACTIVATIONS.index(config.activation),
+        gated=config.gated_mlp,
+        parallel_residual=config.parallel_residual,
+        joint_head_norms=norms.reach == "all",
+        head_norm=get_args(NormKind).index(norms.kind),
+        own_head_norms=norms.own,
+        rotated_head_norms=norms.rotated,
+        attention_gate=_HEAD_GATES if config.gates_heads else int(config.attention_gate),
+        tokens=config.vocab_size,
+        cross=config.encoder is not None,
+        norm_eps=config.norm_eps,
+        attention_scale=config.scale,
+        attention_softcap=config.attention_softcap or 0.0,
+        logit_softcap=config.logit_softcap or 0.0,
+        embedding_scale=config.embedding_scale,
+        tap_scale=config.tap_scale,
+        qkv_clip=config.qkv_clip or 0.0,
+        growth=growth.weight,
+        growth_trained=growth.trained,
+        growth_everywhere=growth.everywhere,
+        experts=_experts(config.experts if config.has_experts else None),
+        latent=_latent(config.latent),
+        convolution=Convolution(0 if config.convolution is None else config.convolution.length),
+        mamba=_mamba(config.mamba),
+        mamba2=_mamba2(config.mamba2),
+        delta=_delta(config.delta),
+    )
+
+
+def layers_of(config: ModelConfig) -> list[Layer]:
+    """What differs from layer to layer."""
+    return [
+        Layer(
+            mixer=get_args(Mixer).index(layer.mixer),
+            channel=get_args(Channel).index(layer.channel),
+            window=layer.window or 0,
+            chunk=layer.chunk or 0,
+            rope=-1 if layer.rope is None else layer.rope,
+            head_dim=config.head_dim_of(layer),
+            kv_heads=config.kv_heads_of(layer),
+            reads=-1 if layer.reads is None else layer.reads,
+            values_are_keys=layer.values_are_keys,
+            mlp=_dense_size(config, layer),
+        )
+        for layer in config.layers
+    ]
+
+
+def _dense_size(config: ModelConfig, layer: LayerConfig) -> int:
+    """Of the channel part that all rows go through; 0: there is none."""
+    if layer.channel == "none":
+        return 0
+    if layer.channel == "experts":
+        assert config.experts is not None
+        return config.experts.shared_size
+    return config.mlp_size if layer.mlp_size is None else layer.mlp_size
+
+
+def _delta(config: DeltaConfig | None) -> Delta:
+    if config is None:
+        return Delta()
+    return Delta(
+        key_heads=config.key_heads,
+        value_heads=config.value_heads,
+        key_dim=config.key_dim,
+        value_dim=config.value_dim,
+        length=config.length,
+        tiled=config.tiled,
+        norm_eps=config.norm_eps,
+    )
+
+
+def _latent(config: LatentConfig | None) -> Latent:
+    if config is None:
+        return Latent()
+    return Latent(
+        kv_rank=config.kv_rank,
+        plain_dim=config.plain_dim,
+        rope_dim=config.rope_dim,
+        value_dim=config.value_dim,
+        q_rank=config.q_rank or 0,
+        norm_eps=config.norm_eps,
+    )
+
+
+def _mamba(config: MambaConfig | None) -> Mamba:
+    if config is None:
+        return Mamba()
+    return Mamba(
+        inner=config.inner,
+        state_size=config.state_size,
+        step_rank=config.step_rank,
+        length=config.length,
+        norm_eps=config.norm_eps,
+    )
+
+
+def _mamba2(config: Mamba2Config | None) -> Mamba2:
+    if config is None:
+        return Mamba2()
+    return Mamba2(
+        heads=config.heads,
+        head_dim=config.head_dim,
+        state_size=config.state_size,
+        groups=config.groups,
+        length=config.length,
+        norm=get_args(StateNorm).index(config.norm),
+        least_step=config.least_step,
+        most_step=config.most_step,
+        norm_eps=config.norm_eps,
+    )
+
+
+def _experts(config: ExpertsConfig | None) -> Experts:
+    if config is None:
+        return Experts()
+    return Experts(
+        count=config.count,
+        used=config.used,
+        size=config.size,
+        gated=config.gated,
+        shared_gate=config.shared_gate,
+        score=get_args(ExpertScore).index(config.score),
+        groups=config.groups,
+        groups_used=config.groups_used,
+        group_score=get_args(GroupScore).index(config.group_score),
+        normalised=config.normalised,
+        scales_input=config.scales_input,
+        scale=config.scale,
+        clamp=config.clamp or 0.0,
+    )
