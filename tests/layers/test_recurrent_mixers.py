@@ -32,8 +32,8 @@ class Parts:
     inner: int
     heads: int
     most_decay: float
-    with_rates: int = 0
-    """Numbers at the end of a row that have a matrix of their own."""
+    num_rates: int = 0
+    """Columns of what goes in that are the delta rule's rates, the last ones."""
 
     def __post_init__(self) -> None:
         self.kernel, self.kernel_bias = torch.ones(1, 1), None
@@ -44,10 +44,10 @@ class Parts:
         self.norms = None
 
     def input(self, x: Tensor) -> Tensor:
-        return x[:, : x.shape[1] - self.with_rates]
+        return x[:, : x.shape[1] - self.num_rates]
 
     def rates(self, x: Tensor) -> Tensor:
-        return x[:, x.shape[1] - self.with_rates :]
+        return x[:, -self.num_rates :]
 
     def output(self, x: Tensor) -> Tensor:
         return x

@@ -28,7 +28,6 @@ class PassRunner {
     middle_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest);
     branch_ = floats(m_.hidden, branch_stride_);
     if (m_.shape.attention_gate) gates_ = floats(m_.projected, gate_stride_);
-    if (m_.shape.delta.length) rates_ = floats(round_up(2 * m_.shape.delta.value_heads, kColumns), rates_stride_);
     for (int t = 0; t < m_.shape.threads; ++t) {
       private_input_.push_back(packed(kRowBlock));
       private_mlp_input_.push_back(m_.shape.parallel_residual ? packed(kRowBlock) : private_input_[t]);
@@ -132,8 +131,7 @@ class PassRunner {
   std::vector<AlignedBuffer> memory_;
   float *x_, *qkv_, *branch_;  // [panel row]: residual stream; q, k, v; a branch's output before its post norm
   float *gates_ = nullptr;     // [panel row], where attention has a gate
-  float *rates_ = nullptr;     // [panel row], where there is the delta rule
-  size_t x_stride_, qkv_stride_, branch_stride_, gate_stride_ = 0, rates_stride_ = 0;
+  size_t x_stride_, qkv_stride_, branch_stride_, gate_stride_ = 0;
   PackedRows input_, mlp_input_;
   PackedRows block_input_;  // context rows, the same in all layers, and behind them what attention reads of the others
   Activations attended_, middle_;
