@@ -21,17 +21,20 @@ enum class Channel { mlp, experts, mlp_experts, none };
 enum class StateNorm { after_gate, before_gate, none };  // where the norm of what a state gives stands
 
 enum LinearIndex { kQkv, kOutput, kUp, kDown, kOwnLinears };
-// What cross attention, latent attention, a gate and the delta rule bring besides: no layer has two of these.
+// What cross attention, latent attention, a gate, mixers with states and a layer's input bring besides: no layer has
+// two of these.
 enum CrossLinearIndex { kCrossQuery = kOwnLinears, kCrossOutput };
 enum LatentLinearIndex { kKeyUp = kOwnLinears, kValueUp, kQueryUp };
 enum GateLinearIndex { kGate = kOwnLinears };
 enum DeltaLinearIndex { kRates = kOwnLinears };
 enum MambaLinearIndex { kSelection = kOwnLinears, kStep };
 enum TwoMixersLinearIndex { kStateInput = kOwnLinears, kStateOutput };  // of the mixer beside attention
-constexpr int kLinears = 7;                                             // places of a layer's matrices
-// Small parts of mixers that keep states.
-enum ConstantIndex { kKernel, kKernelBias, kStepBias, kDecay, kSkip, kStateNorm, kConstants };
-enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kPartNorms };  // of no layer
+enum InputLinearIndex { kInputGate = kOwnLinears, kInputOutput };
+enum ModelLinearIndex { kOutputHead, kFuse, kInputsProjection };  // of no layer
+constexpr int kLinears = 7;                                       // places of a layer's matrices
+// Small parts of a layer.
+enum ConstantIndex { kKernel, kKernelBias, kStepBias, kDecay, kSkip, kStateNorm, kScale, kExpertScales, kConstants };
+enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kInputsNorm, kPartNorms };  // of no layer
 // Post norms are of what a part gives, sum norms of the stream that it was added to.
 enum NormIndex {
   kAttentionNorm,
@@ -44,6 +47,12 @@ enum NormIndex {
   kAttentionSumNorm,
   kCrossSumNorm,
   kMlpSumNorm,
+  kValueNorm,
+  kInputNorm,
+  kDensePostNorm,
+  kExpertsNorm,
+  kExpertsPostNorm,
+  kRouterNorm,
   kNorms
 };
 
@@ -69,10 +78,14 @@ struct DecoderLayer : HeadstartLayer {
   DistanceBias distance_bias;
   std::vector<float> sinks;                  // [heads] scores that no key has, or empty
   std::vector<float> constants[kConstants];  // padded with zeros; empty where there is no such part
-  std::unique_ptr<ExpertsLayer> experts;     // then the dense matrices are the shared expert's, if there is one
+  std::unique_ptr<ExpertsLayer> experts;     // then the dense matrices are the shared expert's, or stand beside them
 
   bool is(Mixer kind) const { return mixer == static_cast<int>(kind); }
   bool is(Channel kind) const { return channel == static_cast<int>(kind); }
+  // Of what it gives.
+  float scale() const { return constants[kScale].empty() ? 1.f : constants[kScale][0]; }
+  // The same where the channel part comes last.
+  float channel_scale() const { return input ? 1.f : scale(); }
 
   // The first of its matrices that every pass reads.
   const PackedLinear &first_linear() const {
@@ -80,6 +93,13 @@ struct DecoderLayer : HeadstartLayer {
       if (linears[which].pairs) return linears[which];
     return experts->router;
   }
+};
+
+// What layers read beside their stream: made of embeddings, and looked up by token.
+struct InputsOfLayers {
+  PackedLinear projection;
+  Norm norm;  // of each
+  EmbeddingTable table;
 };
 
 class Decoder {
@@ -109,7 +129,7 @@ class Decoder {
     for (DecoderLayer &layer : layers) {
       const auto index = &layer - layers.data();
       static_cast<HeadstartLayer &>(layer) = of_layers[index];
-      if (layer.is(Channel::experts)) layer.experts = lay_out_experts(of_experts);
+      if (layer.is(Channel::experts) || layer.is(Channel::mlp_experts)) layer.experts = lay_out_experts(of_experts);
       of_experts += s.experts.count * kExpertLinears * kParts;
       const uint8_t *const own = forms + index * kLinears * kParts;
       if (layer.is(Mixer::latent))
@@ -135,8 +155,13 @@ class Decoder {
       layer.linears[kUp] = lay_out_up(own + kUp * kParts, layer.mlp, s.gated);
       layer.linears[kDown] =
           lay_out(own + kDown * kParts, {layer.mlp ? s.hidden : 0}, layer.mlp, round_up(layer.mlp, kPadding));
+      if (layer.input) {
+        lay_out(layer, kInputGate, own, {s.inputs.size}, s.hidden);
+        lay_out(layer, kInputOutput, own, {s.hidden}, s.inputs.size);
+      }
       for (const PackedLinear &linear : layer.linears) widest = std::max(widest, linear.padded_inputs);
     }
+    inputs.projection = lay_out(of_experts, {s.inputs.count * s.inputs.size}, s.inputs.count ? s.hidden : 0, hidden);
     if (is_head()) {
       const int inputs = entry == Entry::fused ? 2 * s.hidden : s.features;
       const uint8_t form[kParts] = {4, 4, 4};
@@ -157,9 +182,15 @@ class Decoder {
   }
 
   void set_linear(int layer, int which, const StoredMatrix &weight, const float *bias) {
-    PackedLinear &linear = layer >= 0 ? layers[layer].linears[which] : which == 0 ? head : fuse;
+    PackedLinear &linear = this->linear(layer, which);
     pack(linear, layer >= 0 && which == kUp && shape.gated, weight, bias);
     if (&linear == &head && screen.present()) pack_screen(screen, head_precision, weight, bias);
+  }
+
+  // Layer -1: of the model, as ModelLinearIndex has them.
+  PackedLinear &linear(int layer, int which) {
+    if (layer >= 0) return layers[layer].linears[which];
+    return which == kOutputHead ? head : which == kFuse ? fuse : inputs.projection;
   }
 
   static void pack(PackedLinear &linear, bool gated, const StoredMatrix &weight, const float *bias) {
@@ -173,6 +204,7 @@ class Decoder {
                  : which >= kPartNorms     ? part_norms[which - kPartNorms]
                  : which == kFeatureNorm   ? feature_norm
                  : which == kEmbeddingNorm ? embedding_norm
+                 : which == kInputsNorm    ? inputs.norm
                                            : final_norm;
     norm.weight.assign(round_up(size, kPadding), 0.f);
     std::copy_n(weight, size, norm.weight.begin());
@@ -206,6 +238,7 @@ class Decoder {
   }
   bool has_form(int form) const {
     const auto is = [&](const PackedLinear &linear) { return form_of(linear) == form; };
+    if (inputs.projection.pairs && is(inputs.projection)) return true;
     return form == 0 || std::any_of(layers.begin(), layers.end(), [&](const DecoderLayer &layer) {
              const auto any = [&](const std::vector<PackedLinear> &all) {
                return std::any_of(all.begin(), all.end(), is);
@@ -221,6 +254,7 @@ class Decoder {
   std::vector<PackedLinear *> linears() {
     std::vector<PackedLinear *> in_order;
     if (fuse.outputs) in_order.push_back(&fuse);
+    if (inputs.projection.pairs) in_order.push_back(&inputs.projection);
     for (DecoderLayer &layer : layers) {
       const auto add = [&](std::initializer_list<int> all) {
         for (const int which : all)
@@ -236,6 +270,7 @@ class Decoder {
       if (layer.is(Mixer::attention_mamba2)) add({kStateOutput});
       if (shape.cross) add({kCrossQuery, kCrossOutput});
       add({kUp, kDown});
+      if (layer.input) add({kInputGate, kInputOutput});
       if (!layer.experts) continue;
       in_order.push_back(&layer.experts->router);
       for (std::vector<PackedLinear> &all : layer.experts->linears)
@@ -275,7 +310,7 @@ class Decoder {
   // Of the packed matrices, allocated or not: layers (with what fuses features), output head, its screen.
   std::array<int64_t, 3> packed_bytes() const {
     const auto of = [](const PackedLinear &linear) { return static_cast<int64_t>(linear.bytes()); };
-    int64_t total = of(fuse);
+    int64_t total = of(fuse) + of(inputs.projection);
     for (const DecoderLayer &layer : layers) {
       for (const PackedLinear &linear : layer.linears) total += of(linear);
       if (!layer.experts) continue;
@@ -312,6 +347,7 @@ class Decoder {
   std::vector<Norm> part_norms;  // of equal parts of a row's true features; empty: none
   std::vector<RopeTable> ropes;
   EmbeddingTable embedding;
+  InputsOfLayers inputs;
   std::vector<float> learned;              // [position][hidden], or empty
   std::vector<HugeBuffer> streams;         // [thread], weights in order of use
   std::vector<HugeBuffer> screen_streams;  // [thread]
