@@ -92,6 +92,7 @@ NATIVE = (
     *("mamba", "mamba-biased", "falcon_mamba", "jamba", "jamba-dense"),
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
     *("cohere2", "gptj", "codegen", "afmoe", "llama4", "ministral3", "dbrx", "qwen3_vl_moe"),
+    *("gemma4_unified", "gemma4_text", "gemma4", "gemma4_text-experts"),
 )
 KEYS = 32
 SAID: dict[str, dict[str, object]] = {

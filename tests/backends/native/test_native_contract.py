@@ -25,6 +25,7 @@ from headstart.backends.native.formats import (
     CROSS_LINEARS,
     DELTA_LINEARS,
     GATE_LINEARS,
+    INPUT_LINEARS,
     LATENT_LINEARS,
     LINEARS,
     MAMBA_LINEARS,
@@ -196,6 +197,7 @@ def test_enumerations_are_in_the_same_order() -> None:
     assert linears("CrossLinearIndex") == list(CROSS_LINEARS)
     assert linears("LatentLinearIndex") == list(LATENT_LINEARS)
     assert linears("GateLinearIndex") == list(GATE_LINEARS)
+    assert linears("InputLinearIndex") == list(INPUT_LINEARS)
     assert linears("MambaLinearIndex") == list(MAMBA_LINEARS)
     assert linears("TwoMixersLinearIndex") == list(TWO_MIXERS_LINEARS)
     assert linears("DeltaLinearIndex") == list(DELTA_LINEARS)
@@ -213,6 +215,7 @@ def test_enumerations_are_in_the_same_order() -> None:
         "kFinalNorm": packing.FINAL_NORM,
         "kFeatureNorm": packing.FEATURE_NORM,
         "kEmbeddingNorm": packing.EMBEDDING_NORM,
+        "kInputsNorm": packing.INPUTS_NORM,
         "kPartNorms": packing.PART_NORMS,
     }
     entries = {name: index for index, name in enumerate(enumerators("pass/decoder.h", "Entry"))}

@@ -26,6 +26,7 @@ from headstart.backends.native.formats import (
     blocks_forms,
     computed_in,
     experts_of,
+    experts_part,
     head_row,
     linears_of,
     nearest_forms,
@@ -37,6 +38,9 @@ from headstart.backends.native.packing import (
     COPIED,
     EMBEDDING_NORM,
     FINAL_NORM,
+    INPUTS_NORM,
+    INPUTS_PROJECTION,
+    NORMS,
     OUTPUT_HEAD,
     THE_HEAD,
     Packer,
@@ -49,9 +53,9 @@ from headstart.backends.native.shapes import layers_of, shape_of
 from headstart.memory import readable, require_room
 from headstart.models.config import ModelConfig
 from headstart.models.files import WeightsIdentity
-from headstart.models.linear_weights import LinearWeights
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix
-from headstart.models.weights import AttentionWeights, ExpertsWeights, LayerWeights
+from headstart.models.weights import AttentionWeights, LayerWeights
 
 _BEHIND = 1 << 30
 """Bytes of packed weights from which on they are written while the model is in use already."""
@@ -191,12 +195,16 @@ class PackedModel:
         packer = Packer(library, handle, config.norm_offset)
         packer.norm(-1, FINAL_NORM, weights.final_norm)
         packer.norm(-1, EMBEDDING_NORM, weights.embedding_norm)
+        packer.norm(-1, INPUTS_NORM, None if weights.layer_inputs is None else weights.layer_inputs.norm)
         after_sums = config.encoder is not None and not config.encoder.normed_before
         for index, parts in enumerate(weights.layers):
             packer.norms(index, _with_norms_at_work(config, index, parts), after_sums, config.shared_norm)
             packer.constants(index, parts)
-            if isinstance(parts.channel, ExpertsWeights):
-                packer.router(index, parts.channel)
+            if config.value_norm:
+                blank = torch.ones(config.head_dim_of(config.layers[index])) - config.norm_offset
+                packer.norm(index, NORMS.index("value_norm"), NormWeights(blank))
+            if (experts := experts_part(parts)) is not None:
+                packer.router(index, experts)
             if isinstance(parts.mixer, AttentionWeights) and parts.mixer.sinks is not None:
                 packer.sinks(index, parts.mixer.sinks)
         matrices = list(_placed(packer, weights))
@@ -243,6 +251,8 @@ def _placed(packer: Packer, weights: DecoderParts) -> Iterator[tuple[LinearWeigh
             for which, linear in enumerate((expert.up, expert.down)):
                 yield linear, partial(packer.expert, index, number, which)
     yield weights.head, partial(packer.linear, -1, OUTPUT_HEAD)
+    if weights.layer_inputs is not None:
+        yield weights.layer_inputs.projection, partial(packer.linear, -1, INPUTS_PROJECTION)
 
 
 def _destroy(library: Library, handle: int, saving: Thread | None) -> None:

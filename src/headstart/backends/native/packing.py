@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from headstart.backends.native.formats import FOUR, KINDS, MATRICES, PARTS
+from headstart.backends.native.formats import FOUR, KINDS, MATRICES, PARTS, experts_part
 from headstart.backends.native.library import Layer, Library, Rows, Shape
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.team import team_size
@@ -22,24 +22,32 @@ from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
 from headstart.models.stored import Matrix, MatrixPart, StoredTensor
-from headstart.models.weights import AttentionWeights, ExpertsWeights, LatentWeights, LayerWeights, TwoMixersWeights
+from headstart.models.weights import (
+    AttentionWeights,
+    ExpertsWeights,
+    LatentWeights,
+    LayerWeights,
+    MlpAndExpertsWeights,
+    TwoMixersWeights,
+)
 from headstart.passes import IntArray
 
 NORMS = (
     *("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm"),
-    *("cross_norm", "attention_sum_norm", "cross_sum_norm", "mlp_sum_norm"),
+    *("cross_norm", "attention_sum_norm", "cross_sum_norm", "mlp_sum_norm", "value_norm", "input_norm"),
+    *("dense_post_norm", "experts_norm", "experts_post_norm", "router_norm"),
 )
 """Of a layer, by their numbers in the interface."""
-CONSTANTS = ("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm")
-"""Of a layer's mixer that keeps a state, likewise."""
+CONSTANTS = ("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm", "scale", "expert_scales")
+"""Small parts of a layer, likewise."""
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 """Those of the library, by their numbers in the interface."""
 _BAND = 16
 """Channels of Mamba whose states stand together."""
 BORROWED, COPIED, THE_HEAD = range(3)
 """How the embedding is kept, likewise."""
-OUTPUT_HEAD, FUSE = range(2)
-FINAL_NORM, FEATURE_NORM, EMBEDDING_NORM, PART_NORMS = range(4)
+OUTPUT_HEAD, FUSE, INPUTS_PROJECTION = range(3)
+FINAL_NORM, FEATURE_NORM, EMBEDDING_NORM, INPUTS_NORM, PART_NORMS = range(5)
 """Of no layer, likewise."""
 
 
@@ -73,7 +81,7 @@ def create_model(owner: object, library: Library, shape: Shape, layers: Sequence
     Raises:
         ConfigError: memory is short.
     """
-    forms = np.full((len(layers) * MATRICES + 1, PARTS), FOUR, np.uint8)
+    forms = np.full((len(layers) * MATRICES + 2, PARTS), FOUR, np.uint8)
     handle = new_model(library, shape, layers, name, forms)
     weakref.finalize(owner, library.destroy, handle)
     return handle
@@ -160,6 +168,12 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
     norms = dict(zip(names, of_parts, strict=True))
     for name in ("attention_post_norm", "mlp_post_norm"):
         norms[name] = getattr(layer, name)
+    norms["input_norm"] = None if layer.input is None else layer.input.norm
+    channel = layer.channel
+    if isinstance(channel, MlpAndExpertsWeights):
+        norms["mlp_norm"], norms["dense_post_norm"] = channel.mlp_norm, channel.mlp_post_norm
+        norms["experts_norm"], norms["experts_post_norm"] = channel.experts_norm, channel.experts_post_norm
+        norms["router_norm"] = channel.experts.router_norm
     mixer = layer.mixer.attention if isinstance(layer.mixer, TwoMixersWeights) else layer.mixer
     if isinstance(mixer, LatentWeights):
         norms["q_norm"], norms["k_norm"] = mixer.q_norm, mixer.kv_norm
@@ -171,15 +185,17 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
 def constants_of(layer: LayerWeights) -> list[Tensor | None]:
     """A layer's constants, as ``CONSTANTS`` numbers them."""
     mixer = layer.mixer.mamba2 if isinstance(layer.mixer, TwoMixersWeights) else layer.mixer
-    constants: dict[str, Tensor | None] = {}
+    experts = experts_part(layer)
+    constants: dict[str, Tensor | None] = {"scale": layer.scale}
+    constants["expert_scales"] = None if experts is None else experts.own_scales
     if isinstance(mixer, ConvolutionWeights):
-        constants = {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
+        constants |= {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
     elif isinstance(mixer, DeltaWeights):
-        constants = {"kernel": mixer.kernel.T, "step_bias": mixer.step_bias, "decay": mixer.log_decay.exp()}
+        constants |= {"kernel": mixer.kernel.T, "step_bias": mixer.step_bias, "decay": -mixer.log_decay.exp()}
         constants["state_norm"] = mixer.norm.weight
     elif isinstance(mixer, MambaWeights):
         size = mixer.log_decay.shape[1]
-        constants = {
+        constants |= {
             "kernel": mixer.kernel.T,
             "kernel_bias": mixer.kernel_bias,
             "step_bias": mixer.step_bias,
@@ -188,7 +204,7 @@ def constants_of(layer: LayerWeights) -> list[Tensor | None]:
             "state_norm": None if mixer.norms is None else torch.cat([_filled_up(each.weight) for each in mixer.norms]),
         }
     elif isinstance(mixer, Mamba2Weights):
-        constants = {
+        constants |= {
             "kernel": _filled_up(mixer.kernel.T),
             "kernel_bias": mixer.kernel_bias,
             "step_bias": mixer.step_bias,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from headstart.backends.native.library import Convolution, Delta, Experts, Latent, Layer, Mamba, Mamba2, Shape
+from headstart.backends.native.library import Convolution, Delta, Experts, Inputs, Latent, Layer, Mamba, Mamba2, Shape
 from headstart.backends.native.packing import ACTIVATIONS
 from headstart.backends.native.precision import Precision, library_number
 from headstart.models.config import (
@@ -15,6 +15,7 @@ from headstart.models.config import (
     HeadNorms,
     LatentConfig,
     LayerConfig,
+    LayerInputsConfig,
     Mixer,
     ModelConfig,
     NormKind,
@@ -63,6 +64,7 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         mamba=_mamba(config.mamba),
         mamba2=_mamba2(config.mamba2),
         delta=_delta(config.delta),
+        inputs=_inputs(config.layer_inputs),
     )
 
 
@@ -80,6 +82,7 @@ def layers_of(config: ModelConfig) -> list[Layer]:
             reads=-1 if layer.reads is None else layer.reads,
             values_are_keys=layer.values_are_keys,
             mlp=_dense_size(config, layer),
+            input=0 if config.layer_inputs is None or layer.input is None else 1 + layer.input,
         )
         for layer in config.layers
     ]
@@ -93,6 +96,10 @@ def _dense_size(config: ModelConfig, layer: LayerConfig) -> int:
         assert config.experts is not None
         return config.experts.shared_size
     return config.mlp_size if layer.mlp_size is None else layer.mlp_size
+
+
+def _inputs(config: LayerInputsConfig | None) -> Inputs:
+    return Inputs() if config is None else Inputs(config.count, config.size, config.vocab_size)
 
 
 def _delta(config: DeltaConfig | None) -> Delta:

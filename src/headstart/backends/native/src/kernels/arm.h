@@ -7,10 +7,6 @@
 
 static inline void pause_core() { __asm__ volatile("yield"); }
 
-static inline void copy_past_caches(float *to, const float *from, size_t count) {
-  std::memcpy(to, from, count * sizeof(float));
-}
-
 // Rounds to nearest even.
 static inline uint16_t to_half(float x) {
   const __fp16 half = static_cast<__fp16>(x);

@@ -5,10 +5,6 @@
 
 static inline void pause_core() {}
 
-static inline void copy_past_caches(float *to, const float *from, size_t count) {
-  std::memcpy(to, from, count * sizeof(float));
-}
-
 // Rounds to nearest even; a NaN stays a NaN. What is below the least normal half is counted in the least subnormal one:
 // a float of the magnitude of 1/2 has no room for less.
 static inline uint16_t to_half(float x) {

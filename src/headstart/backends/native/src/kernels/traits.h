@@ -25,8 +25,6 @@
 // and by its own means, shared with others:
 //
 //   pause_core()             tells a core that it waits
-//   copy_past_caches()       copies floats, a multiple of 16, between lines of caches; what is not read soon does not
-//                            take the place there of what is, nor is it read first where the processor can do without
 //   to_half(), from_half()   conversions of half precision
 //   interleave()             stores four times sixteen words side by side
 #pragma once

@@ -6,11 +6,6 @@
 
 static inline void pause_core() { _mm_pause(); }
 
-static inline void copy_past_caches(float *to, const float *from, size_t count) {
-  for (size_t i = 0; i < count; i += 8) _mm256_stream_ps(to + i, _mm256_load_ps(from + i));
-  _mm_sfence();
-}
-
 // Rounds to nearest even.
 static inline uint16_t to_half(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }
 static inline float from_half(uint16_t bits) { return _cvtsh_ss(bits); }

@@ -21,19 +21,20 @@ enum class Channel { mlp, experts, mlp_experts, none };
 enum class StateNorm { after_gate, before_gate, none };  // where the norm of what a state gives stands
 
 enum LinearIndex { kQkv, kOutput, kUp, kDown, kOwnLinears };
-// What cross attention, latent attention, a gate and the delta rule bring besides: no layer has two of these.
+// What cross attention, latent attention, a gate, mixers with states and a layer's input bring besides: no layer has
+// two of these.
 enum CrossLinearIndex { kCrossQuery = kOwnLinears, kCrossOutput };
 enum LatentLinearIndex { kKeyUp = kOwnLinears, kValueUp, kQueryUp };
 enum GateLinearIndex { kGate = kOwnLinears };
+enum DeltaLinearIndex { kRates = kOwnLinears };
 enum MambaLinearIndex { kSelection = kOwnLinears, kStep };
 enum TwoMixersLinearIndex { kStateInput = kOwnLinears, kStateOutput };  // of the mixer beside attention
-enum DeltaLinearIndex { kRates = kOwnLinears };
-constexpr int kLinears = 7;      // places of a layer's matrices
-constexpr int kDeltaBand = 32;   // columns of a head's state in the delta rule that are computed together
-constexpr int kMamba2Band = 32;  // elements of a head in Mamba-2, likewise
-// Small parts of mixers that keep states.
-enum ConstantIndex { kKernel, kKernelBias, kStepBias, kDecay, kSkip, kStateNorm, kConstants };
-enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kPartNorms };  // of no layer
+enum InputLinearIndex { kInputGate = kOwnLinears, kInputOutput };
+enum ModelLinearIndex { kOutputHead, kFuse, kInputsProjection };  // of no layer
+constexpr int kLinears = 7;                                       // places of a layer's matrices
+// Small parts of a layer.
+enum ConstantIndex { kKernel, kKernelBias, kStepBias, kDecay, kSkip, kStateNorm, kScale, kExpertScales, kConstants };
+enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kInputsNorm, kPartNorms };  // of no layer
 // Post norms are of what a part gives, sum norms of the stream that it was added to.
 enum NormIndex {
   kAttentionNorm,
@@ -46,6 +47,12 @@ enum NormIndex {
   kAttentionSumNorm,
   kCrossSumNorm,
   kMlpSumNorm,
+  kValueNorm,
+  kInputNorm,
+  kDensePostNorm,
+  kExpertsNorm,
+  kExpertsPostNorm,
+  kRouterNorm,
   kNorms
 };
 
@@ -58,20 +65,27 @@ enum class Entry {
   block,          // the token's embedding; of features every layer makes keys and values (DFlash)
 };
 
+constexpr int kMamba2Band = 32;  // elements of a head whose state stands together
+constexpr int kDeltaBand = 32;   // likewise in the delta rule
+
 struct DecoderLayer : HeadstartLayer {
   Norm norms[kNorms];
   PackedLinear linears[kLinears];  // without pairs where there is no such matrix
   int queries = 0;                 // that the first product gives, or what they are made of
   int projected = 0;               // columns of the first product
-  int beside = 0;                  // where those of a mixer beside attention stand
+  int beside = 0;                  // where those of a mixer beside attention stand, or the delta rule's rates
   int head_count = 0;              // which of `Decoder::head_counts` it has
   DistanceBias distance_bias;
   std::vector<float> sinks;                  // [heads] scores that no key has, or empty
   std::vector<float> constants[kConstants];  // padded with zeros; empty where there is no such part
-  std::unique_ptr<ExpertsLayer> experts;     // then the dense matrices are the shared expert's, if there is one
+  std::unique_ptr<ExpertsLayer> experts;     // then the dense matrices are the shared expert's, or stand beside them
 
   bool is(Mixer kind) const { return mixer == static_cast<int>(kind); }
   bool is(Channel kind) const { return channel == static_cast<int>(kind); }
+  // Of what it gives.
+  float scale() const { return constants[kScale].empty() ? 1.f : constants[kScale][0]; }
+  // The same where the channel part comes last.
+  float channel_scale() const { return input ? 1.f : scale(); }
 
   // The first of its matrices that every pass reads.
   const PackedLinear &first_linear() const {
@@ -79,6 +93,13 @@ struct DecoderLayer : HeadstartLayer {
       if (linears[which].pairs) return linears[which];
     return experts->router;
   }
+};
+
+// What layers read beside their stream: made of embeddings, and looked up by token.
+struct InputsOfLayers {
+  PackedLinear projection;
+  Norm norm;  // of each
+  EmbeddingTable table;
 };
 
 class Decoder {
@@ -108,19 +129,19 @@ class Decoder {
     for (DecoderLayer &layer : layers) {
       const auto index = &layer - layers.data();
       static_cast<HeadstartLayer &>(layer) = of_layers[index];
-      if (layer.is(Channel::experts)) layer.experts = lay_out_experts(of_experts);
+      if (layer.is(Channel::experts) || layer.is(Channel::mlp_experts)) layer.experts = lay_out_experts(of_experts);
       of_experts += s.experts.count * kExpertLinears * kParts;
       const uint8_t *const own = forms + index * kLinears * kParts;
       if (layer.is(Mixer::latent))
         lay_out_latent(layer, own);
       else if (layer.is(Mixer::convolution))
         lay_out_convolution(layer, own);
+      else if (layer.is(Mixer::delta))
+        lay_out_delta(layer, own);
       else if (layer.is(Mixer::mamba))
         lay_out_mamba(layer, own);
       else if (layer.is(Mixer::mamba2))
         layer.projected = lay_out_mamba2(layer, own, kQkv, kOutput);
-      else if (layer.is(Mixer::delta))
-        lay_out_delta(layer, own);
       else if (!layer.is(Mixer::none))
         lay_out_attention(layer, own, is_beside() && index == 0 ? 2 * s.hidden : s.hidden);
       if (layer.is(Mixer::attention_mamba2)) {
@@ -134,8 +155,13 @@ class Decoder {
       layer.linears[kUp] = lay_out_up(own + kUp * kParts, layer.mlp, s.gated);
       layer.linears[kDown] =
           lay_out(own + kDown * kParts, {layer.mlp ? s.hidden : 0}, layer.mlp, round_up(layer.mlp, kPadding));
+      if (layer.input) {
+        lay_out(layer, kInputGate, own, {s.inputs.size}, s.hidden);
+        lay_out(layer, kInputOutput, own, {s.hidden}, s.inputs.size);
+      }
       for (const PackedLinear &linear : layer.linears) widest = std::max(widest, linear.padded_inputs);
     }
+    inputs.projection = lay_out(of_experts, {s.inputs.count * s.inputs.size}, s.inputs.count ? s.hidden : 0, hidden);
     if (is_head()) {
       const int inputs = entry == Entry::fused ? 2 * s.hidden : s.features;
       const uint8_t form[kParts] = {4, 4, 4};
@@ -156,9 +182,15 @@ class Decoder {
   }
 
   void set_linear(int layer, int which, const StoredMatrix &weight, const float *bias) {
-    PackedLinear &linear = layer >= 0 ? layers[layer].linears[which] : which == 0 ? head : fuse;
+    PackedLinear &linear = this->linear(layer, which);
     pack(linear, layer >= 0 && which == kUp && shape.gated, weight, bias);
     if (&linear == &head && screen.present()) pack_screen(screen, head_precision, weight, bias);
+  }
+
+  // Layer -1: of the model, as ModelLinearIndex has them.
+  PackedLinear &linear(int layer, int which) {
+    if (layer >= 0) return layers[layer].linears[which];
+    return which == kOutputHead ? head : which == kFuse ? fuse : inputs.projection;
   }
 
   static void pack(PackedLinear &linear, bool gated, const StoredMatrix &weight, const float *bias) {
@@ -172,6 +204,7 @@ class Decoder {
                  : which >= kPartNorms     ? part_norms[which - kPartNorms]
                  : which == kFeatureNorm   ? feature_norm
                  : which == kEmbeddingNorm ? embedding_norm
+                 : which == kInputsNorm    ? inputs.norm
                                            : final_norm;
     norm.weight.assign(round_up(size, kPadding), 0.f);
     std::copy_n(weight, size, norm.weight.begin());
@@ -205,6 +238,7 @@ class Decoder {
   }
   bool has_form(int form) const {
     const auto is = [&](const PackedLinear &linear) { return form_of(linear) == form; };
+    if (inputs.projection.pairs && is(inputs.projection)) return true;
     return form == 0 || std::any_of(layers.begin(), layers.end(), [&](const DecoderLayer &layer) {
              const auto any = [&](const std::vector<PackedLinear> &all) {
                return std::any_of(all.begin(), all.end(), is);
@@ -220,6 +254,7 @@ class Decoder {
   std::vector<PackedLinear *> linears() {
     std::vector<PackedLinear *> in_order;
     if (fuse.outputs) in_order.push_back(&fuse);
+    if (inputs.projection.pairs) in_order.push_back(&inputs.projection);
     for (DecoderLayer &layer : layers) {
       const auto add = [&](std::initializer_list<int> all) {
         for (const int which : all)
@@ -235,6 +270,7 @@ class Decoder {
       if (layer.is(Mixer::attention_mamba2)) add({kStateOutput});
       if (shape.cross) add({kCrossQuery, kCrossOutput});
       add({kUp, kDown});
+      if (layer.input) add({kInputGate, kInputOutput});
       if (!layer.experts) continue;
       in_order.push_back(&layer.experts->router);
       for (std::vector<PackedLinear> &all : layer.experts->linears)
@@ -274,7 +310,7 @@ class Decoder {
   // Of the packed matrices, allocated or not: layers (with what fuses features), output head, its screen.
   std::array<int64_t, 3> packed_bytes() const {
     const auto of = [](const PackedLinear &linear) { return static_cast<int64_t>(linear.bytes()); };
-    int64_t total = of(fuse);
+    int64_t total = of(fuse) + of(inputs.projection);
     for (const DecoderLayer &layer : layers) {
       for (const PackedLinear &linear : layer.linears) total += of(linear);
       if (!layer.experts) continue;
@@ -311,6 +347,7 @@ class Decoder {
   std::vector<Norm> part_norms;  // of equal parts of a row's true features; empty: none
   std::vector<RopeTable> ropes;
   EmbeddingTable embedding;
+  InputsOfLayers inputs;
   std::vector<float> learned;              // [position][hidden], or empty
   std::vector<HugeBuffer> streams;         // [thread], weights in order of use
   std::vector<HugeBuffer> screen_streams;  // [thread]
@@ -326,6 +363,10 @@ class Decoder {
 
   StateShape state_of(const DecoderLayer &layer) const {
     if (layer.is(Mixer::convolution)) return {shape.convolution.length - 1, shape.hidden, 0, 0};
+    const HeadstartDelta &delta = shape.delta;
+    if (layer.is(Mixer::delta))
+      return {delta.length - 1, delta_channels(), delta.value_heads * delta.value_dim / kDeltaBand,
+              delta.key_dim * kDeltaBand};
     const HeadstartMamba &mamba = shape.mamba;
     if (layer.is(Mixer::mamba)) return {mamba.length - 1, mamba.inner, mamba.inner / 16, mamba.state_size * 16};
     if (layer.is(Mixer::mamba2) || layer.is(Mixer::attention_mamba2)) {
@@ -333,10 +374,6 @@ class Decoder {
       const int bands = of.heads * ceil_div(of.head_dim, kMamba2Band);
       return {of.length - 1, round_up(convolved(of), 16), bands, of.state_size * kMamba2Band};
     }
-    const HeadstartDelta &delta = shape.delta;
-    if (layer.is(Mixer::delta))
-      return {delta.length - 1, delta_channels(), delta.value_heads * delta.value_dim / kDeltaBand,
-              delta.key_dim * kDeltaBand};
     return {};
   }
 
@@ -385,6 +422,21 @@ class Decoder {
     lay_out(layer, kOutput, forms, {shape.hidden}, shape.hidden);
   }
 
+  // Of the delta rule's convolution: queries, keys, values.
+  int delta_channels() const {
+    return 2 * shape.delta.key_heads * shape.delta.key_dim + shape.delta.value_heads * shape.delta.value_dim;
+  }
+
+  void lay_out_delta(DecoderLayer &layer, const uint8_t *forms) const {
+    const int values = shape.delta.value_heads * shape.delta.value_dim;
+    layer.beside = round_up(delta_channels() + values, kColumns);
+    layer.projected = layer.beside + 2 * shape.delta.value_heads;
+    lay_out(layer, kQkv, forms, {delta_channels(), values}, shape.hidden);
+    const uint8_t full[kParts] = {kFullBits, kFullBits, kFullBits};
+    layer.linears[kRates] = lay_out(full, {2 * shape.delta.value_heads}, shape.hidden, hidden);
+    lay_out(layer, kOutput, forms, {shape.hidden}, values);
+  }
+
   void lay_out_mamba(DecoderLayer &layer, const uint8_t *forms) const {
     const HeadstartMamba &of = shape.mamba;
     layer.projected = 2 * of.inner;
@@ -404,19 +456,6 @@ class Decoder {
   }
   // What is written, where to and from where.
   static int convolved(const HeadstartMamba2 &of) { return of.heads * of.head_dim + 2 * of.groups * of.state_size; }
-  // Of the delta rule's convolution: queries, keys, values.
-  int delta_channels() const {
-    return 2 * shape.delta.key_heads * shape.delta.key_dim + shape.delta.value_heads * shape.delta.value_dim;
-  }
-
-  void lay_out_delta(DecoderLayer &layer, const uint8_t *forms) const {
-    const int values = shape.delta.value_heads * shape.delta.value_dim;
-    layer.projected = delta_channels() + values;
-    lay_out(layer, kQkv, forms, {delta_channels(), values}, shape.hidden);
-    const uint8_t full[kParts] = {kFullBits, kFullBits, kFullBits};
-    layer.linears[kRates] = lay_out(full, {2 * shape.delta.value_heads}, shape.hidden, hidden);
-    lay_out(layer, kOutput, forms, {shape.hidden}, values);
-  }
 
   // Heads' matrices stand one below the other in one.
   void lay_out_latent(DecoderLayer &layer, const uint8_t *forms) const {

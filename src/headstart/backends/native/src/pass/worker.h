@@ -4,6 +4,7 @@
 // Cache lines asked of memory between two looks at a barrier, and for each key or value that is stored: about what it
 // delivers meanwhile.
 constexpr int kLinesWhileWaiting = 8, kLinesAUnit = 4;
+constexpr float kHalfPower = 0.70710678f;  // so that a sum of two is as strong as each
 static const Norm kNoNorm{};
 static const DistanceBias kNoBias{};
 
@@ -25,6 +26,7 @@ class PassRunner::Worker {
       enter();
     else
       embed();
+    if (p_.given_) take_inputs();
     for (int layer = 0; layer < pass_.layers; ++layer) {
       copy_taps(layer);
       run_layer(m_.layers[layer], layer);
@@ -132,6 +134,30 @@ class PassRunner::Worker {
       for (int r = 0; r < rows; ++r)
         std::memcpy(to + (row + r) * stride + pair * kColumns, out + r * kColumns, kColumns * sizeof(float));
     };
+  }
+
+  // What layers read beside their stream, of all rows: made of their embeddings, and looked up by their tokens.
+  void take_inputs() {
+    const PackedLinear &projection = m_.inputs.projection;
+    linear(projection, pack_norm(projection, kNoNorm, p_.input_, p_.private_input_[thread_]), rows_,
+           copy_columns(p_.given_, p_.given_stride_));
+    barrier();
+    const HeadstartInputs &of = m_.shape.inputs;
+    const float shrunk = 1.f / std::sqrt(static_cast<float>(m_.shape.hidden));
+    const float grown = std::sqrt(static_cast<float>(of.size));
+    my_rows(rows_, [&](int row) {
+      float *const given = p_.given_ + row * p_.given_stride_, *const scratch = p_.row_[thread_];
+      float *const looked_up = p_.looked_up_[thread_];
+      const int32_t token = pass_.tokens[pass_row(row)];
+      m_.inputs.table.read(token < of.tokens ? token : 0, of.count * of.size, false, looked_up);
+      for (int input = 0; input < of.count; ++input) {
+        float *const to = given + input * of.size;
+        for (int k = 0; k < of.size; ++k) scratch[k] = to[k] * shrunk;
+        normalise(m_.norm_kind, m_.inputs.norm, m_.shape.norm_eps, scratch, of.size, scratch);
+        for (int k = 0; k < of.size; ++k) to[k] = (scratch[k] + looked_up[input * of.size + k] * grown) * kHalfPower;
+      }
+    });
+    barrier();
   }
 
   // to = the fusing layer over what `source` gives for `rows` rows.
@@ -242,11 +268,11 @@ class PassRunner::Worker {
            queries_from(layer, narrows ? first_of_finished() : p_.context_));
     barrier();
     const bool has_two = layer.is(Mixer::attention_mamba2), keeps_state = m_.keeps_state(layer);
-    if (has_two) project_beside(layer, input);
-    if (layer.is(Mixer::delta)) run_rates(layer, input);
+    if (has_two) project_beside(layer, layer.linears[kStateInput], input);
+    if (layer.is(Mixer::delta)) project_beside(layer, layer.linears[kRates], input);
     if (keeps_state)
       p_.states_->run(layer, index,
-                      {p_.qkv_ + layer.beside, p_.qkv_stride_, p_.rates_, p_.rates_stride_, places(narrows),
+                      {p_.qkv_ + (has_two ? layer.beside : 0), p_.qkv_stride_, places(narrows),
                        has_two ? p_.middle_ : p_.attended_, m_.middle_kind()},
                       thread_, ahead_, p_.deal_, [this] { barrier(); });
     if (keeps_state && !has_two) {
@@ -283,6 +309,7 @@ class PassRunner::Worker {
       run_mlp(layer, mlp_input);
     else if (!layer.is(Channel::none))
       run_channel(layer, index);
+    if (layer.input) run_input(layer);
   }
 
   void run_channel(const DecoderLayer &layer, int index) {
@@ -296,7 +323,28 @@ class PassRunner::Worker {
     const PackedLinear &down = layer.linears[kDown];
     run_up(layer.linears[kUp], input);
     barrier();
-    add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm]);
+    add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm],
+               layer.channel_scale());
+  }
+
+  // x = scale * (x + what the layer makes of its input, opened by the stream).
+  void run_input(const DecoderLayer &layer) {
+    const PackedLinear &gate = layer.linears[kInputGate], &output = layer.linears[kInputOutput];
+    const int size = m_.shape.inputs.size;
+    linear(gate, pack_norm(gate, kNoNorm, p_.input_, p_.private_input_[thread_]), rows_,
+           [&](int pair, int row, int rows, const float *out) {
+             for (int r = 0; r < rows; ++r)
+               for (int h = 0; h < kColumns; h += 16) {
+                 const int column = pair * kColumns + h;
+                 const float *const given =
+                     p_.given_ + panel_rows_[row + r] * p_.given_stride_ + (layer.input - 1) * size;
+                 const Lanes opened = activate(m_.activation, load(out + r * kColumns + h));
+                 const Lanes read = column < size ? load_first(given, column, size) : splat(0.f);
+                 store_activation(m_.middle_kind(), p_.middle_, row + r, column, opened * read);
+               }
+           });
+    barrier();
+    add_branch(output, pack_quantised(output, p_.middle_), layer.norms[kInputNorm], kNoNorm, layer.scale());
   }
 
   // Behind what a mixer leaves for its output projection: other layers' mixers may leave more.
@@ -318,21 +366,37 @@ class PassRunner::Worker {
     add_branch(output, pack_quantised(output, p_.attended_), kNoNorm, layer.norms[kCrossSumNorm]);
   }
 
-  // x += what the experts give, normed first where the model has a post norm.
+  // x = scale * (x + what the experts give), normed first where the model has a post norm.
   void run_experts(const DecoderLayer &layer, int index) {
+    const float scale = layer.channel_scale();
     const PackedLinear &up = layer.linears[kUp], &down = layer.linears[kDown];
-    const Norm &norm = layer.norms[kMlpNorm], &post_norm = layer.norms[kMlpPostNorm];
     const bool shares = up.pairs > 0;
     if (shares) {
-      run_up(up, pack_norm(up, norm, p_.input_, p_.private_input_[thread_]));
+      run_up(up, pack_norm(up, layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]));
       barrier();
       linear(down, pack_quantised(down, p_.middle_), rows_, copy_columns(p_.branch_, p_.branch_stride_));
     }
-    ExpertsChannel &experts = *p_.experts_;
-    experts.run(
-        *layer.experts, index, rows_, thread_, ahead_, p_.deal_,
-        [&](int row, float *out) { norm_row(norm, x(row), out); }, [this] { barrier(); },
+    p_.experts_->run(
+        layer, index, rows_, thread_, ahead_, p_.deal_,
+        [&](NormIndex norm, int row, float *out) { norm_row(layer.norms[norm], x(row), out); }, [this] { barrier(); },
         [&] { read_on_from(index + 1); });
+    if (layer.is(Channel::mlp_experts))
+      my_rows(rows_, [&](int row) { join_experts(layer, row); });
+    else
+      add_experts(layer.norms[kMlpPostNorm], shares, scale);
+    barrier();
+    const Norm &post_norm = layer.norms[kMlpPostNorm];
+    if (!post_norm.present() && !layer.is(Channel::mlp_experts)) return;
+    my_rows(rows_, [&](int row) {
+      add_normed_branch(post_norm, row);
+      if (scale != 1.f) scale_row(x(row), scale);
+    });
+    barrier();
+  }
+
+  // What all experts give goes to the stream or, where a norm comes before, to the branch.
+  void add_experts(const Norm &post_norm, bool shares, float scale) {
+    const ExpertsChannel &experts = *p_.experts_;
     const int64_t parts = m_.hidden / 16, all = rows_ * parts;
     for (int64_t i = all * thread_ / threads_; i < all * (thread_ + 1) / threads_; ++i) {
       const int row = static_cast<int>(i / parts), k = static_cast<int>(i % parts) * 16;
@@ -342,12 +406,17 @@ class PassRunner::Worker {
       if (post_norm.present())
         store(branch, sum);
       else
-        store(x(row) + k, load(x(row) + k) + sum);
+        store(x(row) + k, (load(x(row) + k) + sum) * splat(scale));
     }
-    barrier();
-    if (!post_norm.present()) return;
-    my_rows(rows_, [&](int row) { add_normed_branch(post_norm, row); });
-    barrier();
+  }
+
+  // The branch of a row becomes the sum of MLP and experts, each normed.
+  void join_experts(const DecoderLayer &layer, int row) const {
+    float *const dense = p_.branch_ + row * p_.branch_stride_, *const mixed = p_.row_[thread_];
+    for (int k = 0; k < m_.hidden; k += 16) store(mixed + k, p_.experts_->sum(row, k, thread_));
+    norm_row(layer.norms[kExpertsPostNorm], mixed, mixed);
+    norm_row(layer.norms[kDensePostNorm], dense, dense);
+    for (int k = 0; k < m_.hidden; k += 16) store(dense + k, load(dense + k) + load(mixed + k));
   }
 
   // Nobody reads the queries of rows before this one.
@@ -373,8 +442,9 @@ class PassRunner::Worker {
     return any;
   }
 
-  // x += linear(input), normed first where the model has a post norm, and then where it has a sum norm.
-  void add_branch(const PackedLinear &layer, const Activations &input, const Norm &post_norm, const Norm &sum_norm) {
+  // x = scale * (x + linear(input)), normed first where the model has a post norm, and then where it has a sum norm.
+  void add_branch(const PackedLinear &layer, const Activations &input, const Norm &post_norm, const Norm &sum_norm,
+                  float scale = 1.f) {
     const bool direct = !post_norm.present();
     linear(layer, input, rows_, [&](int pair, int row, int rows, const float *out) {
       for (int r = 0; r < rows; ++r)
@@ -389,10 +459,11 @@ class PassRunner::Worker {
         }
     });
     barrier();
-    if (direct && !sum_norm.present()) return;
+    if (direct && !sum_norm.present() && scale == 1.f) return;
     my_rows(rows_, [&](int row) {
       if (!direct) add_normed_branch(post_norm, row);
       if (sum_norm.present()) norm_row(sum_norm, x(row), x(row));
+      if (scale != 1.f) scale_row(x(row), scale);
     });
     barrier();
   }
@@ -401,6 +472,9 @@ class PassRunner::Worker {
     float *branch = p_.branch_ + row * p_.branch_stride_;
     normalise(m_.norm_kind, post_norm, m_.shape.norm_eps, branch, m_.shape.hidden, branch);
     for (int k = 0; k < m_.hidden; k += 16) store(x(row) + k, load(x(row) + k) + load(branch + k));
+  }
+  void scale_row(float *row, float scale) const {
+    for (int k = 0; k < m_.hidden; k += 16) store(row + k, load(row + k) * splat(scale));
   }
 
   void run_up(const PackedLinear &layer, const Activations &input) {
@@ -418,9 +492,8 @@ class PassRunner::Worker {
     });
   }
 
-  // The projection of the mixer beside attention.
-  void project_beside(const DecoderLayer &layer, const Activations &input) {
-    const PackedLinear &projection = layer.linears[kStateInput];
+  // A second projection of what the first one reads: that of the mixer beside attention, or the delta rule's rates.
+  void project_beside(const DecoderLayer &layer, const PackedLinear &projection, const Activations &input) {
     linear(projection, input_beside(layer, projection, input), p_.rows_,
            copy_columns(p_.qkv_ + layer.beside, p_.qkv_stride_));
     barrier();
@@ -431,13 +504,6 @@ class PassRunner::Worker {
     const PackedLinear &gate = layer.linears[kGate];
     linear(gate, input_beside(layer, gate, input), rows_, copy_columns(p_.gates_, p_.gate_stride_),
            narrows ? WantedFrom{gate.pairs, first_of_finished() / kRowBlock * kRowBlock} : WantedFrom{});
-    barrier();
-  }
-
-  // The rates of the delta rule; they read what its first product reads.
-  void run_rates(const DecoderLayer &layer, const Activations &input) {
-    const PackedLinear &rates = layer.linears[kRates];
-    linear(rates, input_beside(layer, rates, input), rows_, copy_columns(p_.rates_, p_.rates_stride_));
     barrier();
   }
 
@@ -509,13 +575,16 @@ class PassRunner::Worker {
     const float *from = p_.qkv_ + panel_row * p_.qkv_stride_ + layer.queries + place * d;
     const SequenceLayout &s = p_.text_.layout.sequence_of(row);
     const int slot = s.slot(row), page = p_.text_.layout.page(s, slot / kPageKeys);
+    alignas(64) float to[HeadRotation::kMostDimensions];
     if (head >= kv_heads) {
-      write_value(p_.cache_->keys_values.values<Cell>(index, page, head - kv_heads), slot % kPageKeys, from, d);
+      const Norm &norm = layer.norms[kValueNorm];
+      if (norm.present()) normalise(NormKind::rms, norm, m_.shape.norm_eps, from, d, to);
+      write_value(p_.cache_->keys_values.values<Cell>(index, page, head - kv_heads), slot % kPageKeys,
+                  norm.present() ? to : from, d);
       return;
     }
-    alignas(64) float key[HeadRotation::kMostDimensions];
-    of_keys.apply(head, from, p_.text_.layout.positions()[row], key);
-    write_key(p_.cache_->keys_values.keys<Cell>(index, page, head), slot % kPageKeys, key, d);
+    of_keys.apply(head, from, p_.text_.layout.positions()[row], to);
+    write_key(p_.cache_->keys_values.keys<Cell>(index, page, head), slot % kPageKeys, to, d);
   }
 
   // The same of latent attention. Keys whose values share words are one thread's.

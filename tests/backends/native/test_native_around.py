@@ -1,0 +1,134 @@
+"""Layers of several sizes and what stands around them in the native pass: as PyTorch computes it, and a row's bits are
+its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from native_cases import (
+    BLOCK,
+    FASTEST,
+    SHUFFLED,
+    Rows,
+    check_a_broken_row_is_alone,
+    check_instruction_sets_agree,
+    check_rows_of_their_own,
+    each_isa,
+    each_precision,
+    make_pass,
+    native,
+    needs_native,
+    random_tokens,
+    random_weights,
+    small_config,
+)
+from torch import Tensor
+
+from headstart.backends.native.backend import supports
+from headstart.backends.native.precision import Precision
+from headstart.backends.torch.backend import TorchBackend
+from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, LayerInputsConfig, ModelConfig, RopeConfig
+
+NARROW, WIDE = LayerConfig(window=7), LayerConfig(rope=1, head_dim=64, num_kv_heads=3)
+ROPES = (RopeConfig(1000.0, 32), RopeConfig(1e5, 64, factors=(1.0,) * 8 + (float("inf"),) * 24))
+
+
+def layered(*layers: LayerConfig, **changes: object) -> ModelConfig:
+    return small_config(layers=layers, ropes=ROPES, **changes)
+
+
+GEMMA = {"qk_norm": HeadNorms(), "value_norm": True, "attention_scale": 1.0, "post_norms": True, "layer_scales": True}
+EXPERTS = ExpertsConfig(9, 3, 40, normalised=True, router_norm=True, own_scales=True)
+BOTH = LayerConfig(channel="mlp+experts")
+KINDS = {
+    "heads of several sizes": layered(NARROW, WIDE),
+    "heads of 512": small_config(head_dim=512, num_heads=3, num_kv_heads=1, ropes=(RopeConfig(1000.0, 512),)),
+    "norms of values": layered(NARROW, WIDE, value_norm=True),
+    "values that are keys": layered(
+        NARROW, LayerConfig(rope=1, head_dim=64, values_are_keys=True), value_norm=True, qk_norm=HeadNorms()
+    ),
+    "keys of earlier layers": layered(
+        NARROW, WIDE, LayerConfig(window=7, reads=0), LayerConfig(rope=1, head_dim=64, num_kv_heads=3, reads=1)
+    ),
+    "MLPs of several sizes": layered(LayerConfig(mlp_size=40), LayerConfig(), LayerConfig(mlp_size=224)),
+    "scales of layers": layered(NARROW, WIDE, layer_scales=True),
+    "scales behind norms": layered(NARROW, WIDE, layer_scales=True, post_norms=True),
+    "inputs of layers": layered(
+        LayerConfig(input=0), LayerConfig(), LayerConfig(input=2), layer_inputs=LayerInputsConfig(3, 64, 77)
+    ),
+    "small inputs of few tokens": layered(
+        LayerConfig(input=0), LayerConfig(input=1), layer_inputs=LayerInputsConfig(2, 12, 40), layer_scales=True
+    ),
+    "experts beside an MLP": layered(BOTH, LayerConfig(), BOTH, experts=EXPERTS, post_norms=True),
+    "experts beside an MLP, scaled": layered(
+        replace(BOTH, rope=1, head_dim=64, values_are_keys=True), BOTH, experts=EXPERTS, **GEMMA
+    ),
+    "all of it": layered(
+        LayerConfig(window=7, input=0),
+        LayerConfig(rope=1, head_dim=64, num_kv_heads=1, values_are_keys=True, input=1),
+        LayerConfig(window=7, reads=0, mlp_size=224, input=2),
+        LayerConfig(rope=1, head_dim=64, num_kv_heads=1, reads=1, mlp_size=224, input=3),
+        layer_inputs=LayerInputsConfig(4, 48, 77),
+        **GEMMA,
+    ),
+}
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@cache
+def torch_logits(kind: str) -> Tensor:
+    torch.set_num_threads(1)
+    backend = TorchBackend(KINDS[kind], random_weights(KINDS[kind]), torch.float32)
+    return backend.forward(make_pass(Rows(random_tokens(50), 0, SHUFFLED)), backend.allocate_cache(6, BLOCK)).logits
+
+
+@needs_native
+@each_kind
+def test_logits_are_pytorchs(kind: str) -> None:
+    backend = native(KINDS[kind], "fp32", FASTEST, 2)
+    assert supports(KINDS[kind]) is None
+    out = backend.forward(make_pass(Rows(random_tokens(50), 0, SHUFFLED)), backend.allocate_cache(6, BLOCK))
+    assert (out.logits - torch_logits(kind)).abs().max().item() <= 1e-4
+
+
+@each_isa
+def test_with_every_instruction_set(isa: str) -> None:
+    backend = native(KINDS["all of it"], "fp32", isa, 2)
+    out = backend.forward(make_pass(Rows(random_tokens(50), 0, SHUFFLED)), backend.allocate_cache(6, BLOCK))
+    assert (out.logits - torch_logits("all of it")).abs().max().item() <= 1e-4
+
+
+@needs_native
+@each_kind
+def test_a_rows_bits_are_its_own(kind: str) -> None:
+    check_rows_of_their_own(KINDS[kind], "bf16", FASTEST)
+
+
+@each_isa
+def test_so_they_are_with_every_instruction_set(isa: str) -> None:
+    check_rows_of_their_own(KINDS["all of it"], "bf16", isa)
+
+
+@needs_native
+@each_precision
+def test_so_they_are_in_every_precision(precision: Precision) -> None:
+    check_rows_of_their_own(KINDS["all of it"], precision, FASTEST)
+
+
+@pytest.mark.parametrize("precision", ["int4", "bf16"])
+def test_instruction_sets_agree(precision: Precision) -> None:
+    check_instruction_sets_agree(KINDS["all of it"], precision)
+
+
+@needs_native
+def test_a_broken_row_is_alone() -> None:
+    check_a_broken_row_is_alone(KINDS["all of it"], FASTEST)
+
+
+def test_heads_that_are_too_wide_are_left_to_pytorch() -> None:
+    assert supports(small_config(head_dim=544)) == "head_dim 544 is no multiple of 32 up to 512"
+    assert supports(layered(LayerConfig(), LayerConfig(head_dim=40))) == "head_dim 40 is no multiple of 32 up to 512"
+    assert supports(layered(LayerConfig(num_kv_heads=4))) == "6 heads do not share 4 kv heads evenly"
