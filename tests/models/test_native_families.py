@@ -118,7 +118,6 @@ def test_logits_equal_transformers(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "lacking"),
     [
-        ("gemma3n_text", "several residual streams"),
     ],
 )
 def test_what_it_lacks_is_said(family: str, lacking: str, tmp_path: Path) -> None:
