@@ -23,6 +23,7 @@ from native_cases import (
     needs_native,
     random_tokens,
     random_weights,
+    run_chunks,
     small_config,
 )
 from torch import Tensor
@@ -39,6 +40,7 @@ from headstart.models.config import (
     RopeConfig,
     StreamsConfig,
 )
+from headstart.passes import FINAL_TAP
 
 NARROW, WIDE = LayerConfig(window=7), LayerConfig(rope=1, head_dim=64, num_kv_heads=3)
 ROPES = (RopeConfig(1000.0, 32), RopeConfig(1e5, 64, factors=(1.0,) * 8 + (float("inf"),) * 24))
@@ -169,3 +171,35 @@ def test_heads_that_are_too_wide_are_left_to_pytorch() -> None:
     assert supports(small_config(head_dim=544)) == "head_dim 544 is no multiple of 32 up to 512"
     assert supports(layered(LayerConfig(), LayerConfig(head_dim=40))) == "head_dim 40 is no multiple of 32 up to 512"
     assert supports(layered(LayerConfig(num_kv_heads=4))) == "6 heads do not share 4 kv heads evenly"
+
+
+@needs_native
+@each_whole
+def test_taps_are_pytorchs(kind: str) -> None:
+    """Of several streams, the first."""
+    batch = make_pass(Rows(random_tokens(20), 0, SHUFFLED), taps=(0, 2, 4, FINAL_TAP))
+    backends = (
+        native(KINDS[kind], "fp32", FASTEST, 2),
+        TorchBackend(KINDS[kind], random_weights(KINDS[kind]), torch.float32),
+    )
+    ours, theirs = (each.forward(batch, each.allocate_cache(6, BLOCK)).hidden for each in backends)
+    for tap in batch.taps:
+        assert abs(ours[tap] - theirs[tap]).max() <= 1e-4
+
+
+@needs_native
+@each_whole
+def test_nothing_ends_where_a_panel_does(kind: str) -> None:
+    """A pass computes 256 rows at once."""
+    backend, tokens, blocks = native(KINDS[kind], "bf16", FASTEST, 2), random_tokens(300), list(range(10))
+    whole = backend.forward(make_pass(Rows(tokens, 0, blocks)), backend.allocate_cache(10, BLOCK)).logits
+    assert torch.equal(run_chunks(backend, backend.allocate_cache(10, BLOCK), tokens, [100, 1, 199], blocks), whole)
+    last = backend.forward(make_pass(Rows(tokens, 0, blocks), logit_rows=[299]), backend.allocate_cache(10, BLOCK))
+    assert torch.equal(last.logits, whole[299:])
+
+
+@needs_native
+def test_keys_of_earlier_layers_take_no_room() -> None:
+    backend = native(KINDS["keys of earlier layers"], "fp32", FASTEST, 2)
+    narrow, wide = 2 * 2 * 32, 2 * 3 * 64
+    assert backend.allocate_cache(2, BLOCK).nbytes == 2 * BLOCK * 4 * (narrow + wide)

@@ -208,7 +208,7 @@ def constants_of(layer: LayerWeights) -> list[Tensor | None]:
     if isinstance(mixer, ConvolutionWeights):
         constants |= {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
     elif isinstance(mixer, DeltaWeights):
-        constants |= {"kernel": mixer.kernel.T, "step_bias": mixer.step_bias, "decay": mixer.log_decay.exp()}
+        constants |= {"kernel": mixer.kernel.T, "step_bias": mixer.step_bias, "decay": -mixer.log_decay.exp()}
         constants["state_norm"] = mixer.norm.weight
     elif isinstance(mixer, MambaWeights):
         size = mixer.log_decay.shape[1]

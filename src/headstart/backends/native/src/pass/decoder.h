@@ -26,16 +26,14 @@ enum LinearIndex { kQkv, kOutput, kUp, kDown, kOwnLinears };
 enum CrossLinearIndex { kCrossQuery = kOwnLinears, kCrossOutput };
 enum LatentLinearIndex { kKeyUp = kOwnLinears, kValueUp, kQueryUp };
 enum GateLinearIndex { kGate = kOwnLinears };
+enum DeltaLinearIndex { kRates = kOwnLinears };
 enum MambaLinearIndex { kSelection = kOwnLinears, kStep };
 enum TwoMixersLinearIndex { kStateInput = kOwnLinears, kStateOutput };  // of the mixer beside attention
-enum DeltaLinearIndex { kRates = kOwnLinears };
 enum InputLinearIndex { kInputGate = kOwnLinears, kInputOutput };
 enum SideLinearIndex { kSideDown = kInputOutput + 1, kSideUp };  // behind those of an input
 // Of no layer; those of streams follow: what spreads all but the first, then what merges them.
 enum ModelLinearIndex { kOutputHead, kFuse, kInputsProjection, kStreamLinears };
-constexpr int kLinears = 8;      // places of a layer's matrices
-constexpr int kDeltaBand = 32;   // columns of a head's state in the delta rule that are computed together
-constexpr int kMamba2Band = 32;  // elements of a head in Mamba-2, likewise
+constexpr int kLinears = 8;  // places of a layer's matrices
 // Small parts of a layer.
 enum ConstantIndex {
   kKernel,
@@ -85,12 +83,15 @@ enum class Entry {
   block,          // the token's embedding; of features every layer makes keys and values (DFlash)
 };
 
+constexpr int kMamba2Band = 32;  // elements of a head whose state stands together
+constexpr int kDeltaBand = 32;   // likewise in the delta rule
+
 struct DecoderLayer : HeadstartLayer {
   Norm norms[kNorms];
   PackedLinear linears[kLinears];  // without pairs where there is no such matrix
   int queries = 0;                 // that the first product gives, or what they are made of
   int projected = 0;               // columns of the first product
-  int beside = 0;                  // where those of a mixer beside attention stand
+  int beside = 0;                  // where those of a mixer beside attention stand, or the delta rule's rates
   int head_count = 0;              // which of `Decoder::head_counts` it has
   DistanceBias distance_bias;
   std::vector<float> sinks;                  // [heads] scores that no key has, or empty
@@ -153,12 +154,12 @@ class Decoder {
         lay_out_latent(layer, own);
       else if (layer.is(Mixer::convolution))
         lay_out_convolution(layer, own);
+      else if (layer.is(Mixer::delta))
+        lay_out_delta(layer, own);
       else if (layer.is(Mixer::mamba))
         lay_out_mamba(layer, own);
       else if (layer.is(Mixer::mamba2))
         layer.projected = lay_out_mamba2(layer, own, kQkv, kOutput);
-      else if (layer.is(Mixer::delta))
-        lay_out_delta(layer, own);
       else if (!layer.is(Mixer::none))
         lay_out_attention(layer, own, is_beside() && index == 0 ? 2 * s.hidden : s.hidden);
       if (layer.is(Mixer::attention_mamba2)) {
@@ -403,6 +404,10 @@ class Decoder {
 
   StateShape state_of(const DecoderLayer &layer) const {
     if (layer.is(Mixer::convolution)) return {shape.convolution.length - 1, shape.hidden, 0, 0};
+    const HeadstartDelta &delta = shape.delta;
+    if (layer.is(Mixer::delta))
+      return {delta.length - 1, delta_channels(), delta.value_heads * delta.value_dim / kDeltaBand,
+              delta.key_dim * kDeltaBand};
     const HeadstartMamba &mamba = shape.mamba;
     if (layer.is(Mixer::mamba)) return {mamba.length - 1, mamba.inner, mamba.inner / 16, mamba.state_size * 16};
     if (layer.is(Mixer::mamba2) || layer.is(Mixer::attention_mamba2)) {
@@ -410,10 +415,6 @@ class Decoder {
       const int bands = of.heads * ceil_div(of.head_dim, kMamba2Band);
       return {of.length - 1, round_up(convolved(of), 16), bands, of.state_size * kMamba2Band};
     }
-    const HeadstartDelta &delta = shape.delta;
-    if (layer.is(Mixer::delta))
-      return {delta.length - 1, delta_channels(), delta.value_heads * delta.value_dim / kDeltaBand,
-              delta.key_dim * kDeltaBand};
     return {};
   }
 
@@ -462,6 +463,21 @@ class Decoder {
     lay_out(layer, kOutput, forms, {shape.hidden}, shape.hidden);
   }
 
+  // Of the delta rule's convolution: queries, keys, values.
+  int delta_channels() const {
+    return 2 * shape.delta.key_heads * shape.delta.key_dim + shape.delta.value_heads * shape.delta.value_dim;
+  }
+
+  void lay_out_delta(DecoderLayer &layer, const uint8_t *forms) const {
+    const int values = shape.delta.value_heads * shape.delta.value_dim;
+    layer.beside = round_up(delta_channels() + values, kColumns);
+    layer.projected = layer.beside + 2 * shape.delta.value_heads;
+    lay_out(layer, kQkv, forms, {delta_channels(), values}, shape.hidden);
+    const uint8_t full[kParts] = {kFullBits, kFullBits, kFullBits};
+    layer.linears[kRates] = lay_out(full, {2 * shape.delta.value_heads}, shape.hidden, hidden);
+    lay_out(layer, kOutput, forms, {shape.hidden}, values);
+  }
+
   void lay_out_mamba(DecoderLayer &layer, const uint8_t *forms) const {
     const HeadstartMamba &of = shape.mamba;
     layer.projected = 2 * of.inner;
@@ -481,19 +497,6 @@ class Decoder {
   }
   // What is written, where to and from where.
   static int convolved(const HeadstartMamba2 &of) { return of.heads * of.head_dim + 2 * of.groups * of.state_size; }
-  // Of the delta rule's convolution: queries, keys, values.
-  int delta_channels() const {
-    return 2 * shape.delta.key_heads * shape.delta.key_dim + shape.delta.value_heads * shape.delta.value_dim;
-  }
-
-  void lay_out_delta(DecoderLayer &layer, const uint8_t *forms) const {
-    const int values = shape.delta.value_heads * shape.delta.value_dim;
-    layer.projected = delta_channels() + values;
-    lay_out(layer, kQkv, forms, {delta_channels(), values}, shape.hidden);
-    const uint8_t full[kParts] = {kFullBits, kFullBits, kFullBits};
-    layer.linears[kRates] = lay_out(full, {2 * shape.delta.value_heads}, shape.hidden, hidden);
-    lay_out(layer, kOutput, forms, {shape.hidden}, values);
-  }
 
   // Heads' matrices stand one below the other in one.
   void lay_out_latent(DecoderLayer &layer, const uint8_t *forms) const {

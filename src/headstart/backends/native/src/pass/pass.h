@@ -32,7 +32,6 @@ class PassRunner {
     if (m_.shape.side_rank) side_ = floats(m_.hidden, side_stride_);
     if (const int cut = m_.widest_cut()) raised_ = floats(2 * cut, raised_stride_);
     if (m_.inputs.projection.pairs) given_ = floats(m_.inputs.projection.pairs * kColumns, given_stride_);
-    if (m_.shape.delta.length) rates_ = floats(round_up(2 * m_.shape.delta.value_heads, kColumns), rates_stride_);
     for (int t = 0; t < m_.shape.threads; ++t) {
       private_input_.push_back(packed(kRowBlock));
       private_mlp_input_.push_back(m_.shape.parallel_residual ? packed(kRowBlock) : private_input_[t]);
@@ -139,11 +138,10 @@ class PassRunner {
   float *x_, *qkv_, *branch_;  // [panel row]: residual stream; q, k, v; a branch's output before its post norm
   float *gates_ = nullptr;     // [panel row], where attention has a gate
   float *given_ = nullptr;     // [panel row], where layers have inputs: those of all layers
-  float *rates_ = nullptr;     // [panel row], where there is the delta rule
   float *side_ = nullptr;      // [panel row], what a second path gives
   float *raised_ = nullptr;    // [panel row], gates and ups, where gates are cut off
-  size_t x_stride_, qkv_stride_, branch_stride_, gate_stride_ = 0, given_stride_ = 0, rates_stride_ = 0,
-                                                 side_stride_ = 0, raised_stride_ = 0;
+  size_t x_stride_, qkv_stride_, branch_stride_, gate_stride_ = 0, given_stride_ = 0;
+  size_t side_stride_ = 0, raised_stride_ = 0;
   PackedRows input_, mlp_input_;
   PackedRows block_input_;  // context rows, the same in all layers, and behind them what attention reads of the others
   Activations attended_, middle_;

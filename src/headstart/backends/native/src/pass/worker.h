@@ -271,11 +271,11 @@ class PassRunner::Worker {
            queries_from(layer, narrows ? first_of_finished() : p_.context_));
     barrier();
     const bool has_two = layer.is(Mixer::attention_mamba2), keeps_state = m_.keeps_state(layer);
-    if (has_two) project_beside(layer, input);
-    if (layer.is(Mixer::delta)) run_rates(layer, input);
+    if (has_two) project_beside(layer, layer.linears[kStateInput], input);
+    if (layer.is(Mixer::delta)) project_beside(layer, layer.linears[kRates], input);
     if (keeps_state)
       p_.states_->run(layer, index,
-                      {p_.qkv_ + layer.beside, p_.qkv_stride_, p_.rates_, p_.rates_stride_, places(narrows),
+                      {p_.qkv_ + (has_two ? layer.beside : 0), p_.qkv_stride_, places(narrows),
                        has_two ? p_.middle_ : p_.attended_, m_.middle_kind()},
                       thread_, ahead_, p_.deal_, [this] { barrier(); });
     if (keeps_state && !has_two) {
@@ -622,9 +622,8 @@ class PassRunner::Worker {
     });
   }
 
-  // The projection of the mixer beside attention.
-  void project_beside(const DecoderLayer &layer, const Activations &input) {
-    const PackedLinear &projection = layer.linears[kStateInput];
+  // A second projection of what the first one reads: that of the mixer beside attention, or the delta rule's rates.
+  void project_beside(const DecoderLayer &layer, const PackedLinear &projection, const Activations &input) {
     linear(projection, input_beside(layer, projection, input), p_.rows_,
            copy_columns(p_.qkv_ + layer.beside, p_.qkv_stride_));
     barrier();
@@ -635,13 +634,6 @@ class PassRunner::Worker {
     const PackedLinear &gate = layer.linears[kGate];
     linear(gate, input_beside(layer, gate, input), rows_, copy_columns(p_.gates_, p_.gate_stride_),
            narrows ? WantedFrom{gate.pairs, first_of_finished() / kRowBlock * kRowBlock} : WantedFrom{});
-    barrier();
-  }
-
-  // The rates of the delta rule; they read what its first product reads.
-  void run_rates(const DecoderLayer &layer, const Activations &input) {
-    const PackedLinear &rates = layer.linears[kRates];
-    linear(rates, input_beside(layer, rates, input), rows_, copy_columns(p_.rates_, p_.rates_stride_));
     barrier();
   }
 
