@@ -227,7 +227,7 @@ def test_gguf_files_of_latent_attention_keep_their_blocks(kind: str, joint: bool
     assert off < bf16_off < 0.05 * expected.norm().item()
     matrices = linears_of(weights.layers[0])
     forms = nearest_forms(weights, load_library().multiplies_bytes)[: len(matrices)]  # type: ignore[union-attr]
-    key_up, value_up, _ = forms[len(LINEARS) :, 0].tolist()
+    key_up, value_up, *_ = forms[len(LINEARS) :, 0].tolist()
     held = {OWN + KINDS[kind], EIGHT}
     assert value_up in held
     assert key_up == BF16 if joint else key_up in held
