@@ -42,6 +42,7 @@ from headstart.backends.native.packing import (
     INPUTS_PROJECTION,
     NORMS,
     OUTPUT_HEAD,
+    STREAM_LINEARS,
     THE_HEAD,
     Packer,
     address,
@@ -263,6 +264,9 @@ def _placed(packer: Packer, weights: DecoderParts) -> Iterator[tuple[LinearWeigh
     yield weights.head, partial(packer.linear, -1, OUTPUT_HEAD)
     if weights.layer_inputs is not None:
         yield weights.layer_inputs.projection, partial(packer.linear, -1, INPUTS_PROJECTION)
+    if weights.streams is not None:
+        for which, linear in enumerate((*weights.streams.spread, *weights.streams.merge), STREAM_LINEARS):
+            yield linear, partial(packer.linear, -1, which)
 
 
 def _destroy(library: Library, handle: int, saving: Thread | None) -> None:
