@@ -87,7 +87,7 @@ def test_rows_of_the_table_stay_in_the_file(tmp_path: Path) -> None:
 
 
 @needs_native
-@pytest.mark.parametrize("name", ["gemma4", "experts"])
+@pytest.mark.parametrize("name", ["gemma3n", "gemma4", "experts"])
 def test_the_native_pass_keeps_their_blocks(name: str, tmp_path: Path) -> None:
     """And reads inputs of layers from the file's own."""
     path = write_gemma(wide_model(name), tmp_path / "tiny.gguf", in_blocks(name))

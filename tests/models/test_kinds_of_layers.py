@@ -42,6 +42,7 @@ NATIVE = {
     "attention beside Mamba-2, native": "falcon_h1",
     "gated delta rule, native": "qwen3_next",
     "keys of earlier layers, native": "gemma4_text",
+    "streams, native": "gemma3n_text",
 }
 """Those of layers that differ from each other, with heads as wide as the native pass needs."""
 DRAFTERS = ("suffix", "early-exit", "draft-model", "auto")

@@ -18,7 +18,7 @@ from headstart.backends.native.isa import by_name
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packing import Packer
 from headstart.backends.native.precision import PRECISIONS, Precision
-from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
+from headstart.models.config import LayerConfig, ModelConfig, RopeConfig, StreamsConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
 from headstart.models.weights import (
@@ -33,6 +33,9 @@ from headstart.models.weights import (
     MixerWeights,
     MlpAndExpertsWeights,
     MlpWeights,
+    SideWeights,
+    StreamEndsWeights,
+    StreamsWeights,
     TwoMixersWeights,
 )
 from headstart.passes import KVStorage, PassBatch
@@ -191,6 +194,15 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             output=linear(hidden, of.values),
         )
 
+    def streams(of: StreamsConfig) -> StreamsWeights:
+        return StreamsWeights(
+            router=linear(of.count, hidden, scale=float(hidden)),
+            router_norm=norm(hidden),
+            predict=linear(of.count**2, of.count, scale=0.5),
+            correct=linear(of.count, of.count, scale=0.5),
+            scale=0.5 + normal(hidden).abs() if of.scaled else None,
+        )
+
     mixers: dict[str, Callable[[], MixerWeights | None]] = {
         "latent": latent,
         "convolution": convolution,
@@ -213,6 +225,10 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             attention_post_norm=norm(hidden) if config.post_norms else None,
             mlp_post_norm=norm(hidden) if config.post_norms else None,
             scale=0.5 + normal(1).abs() if config.layer_scales else None,
+            side=None
+            if config.side_rank is None
+            else SideWeights(linear(config.side_rank, hidden), linear(hidden, config.side_rank), norm(hidden)),
+            streams=None if config.streams is None else streams(config.streams),
             input=None
             if config.layer_inputs is None or layer.input is None
             else LayerInputWeights(
@@ -231,6 +247,12 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             norm(of.size),
             normal(of.vocab_size, of.count * of.size, scale=0.1).bfloat16(),
         )
+    ends = None
+    if config.streams is not None:
+        spread, merge = (
+            tuple(linear(hidden, hidden) for _ in range(config.streams.count - 1)) for _ in ("spread", "merge")
+        )
+        ends = StreamEndsWeights(spread, merge)
     return DecoderWeights(
         embedding=embedding,
         layers=layers,
@@ -238,6 +260,7 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
         head=head,
         positions=normal(config.max_positions, hidden, scale=0.3) if config.learned_positions else None,
         layer_inputs=inputs,
+        streams=ends,
     )
 
 

@@ -29,6 +29,7 @@ from headstart.backends.native.formats import (
     LATENT_LINEARS,
     LINEARS,
     MAMBA_LINEARS,
+    SIDE_LINEARS,
     TWO_MIXERS_LINEARS,
 )
 from headstart.backends.native.precision import PRECISIONS
@@ -198,6 +199,9 @@ def test_enumerations_are_in_the_same_order() -> None:
     assert linears("LatentLinearIndex") == list(LATENT_LINEARS)
     assert linears("GateLinearIndex") == list(GATE_LINEARS)
     assert linears("InputLinearIndex") == list(INPUT_LINEARS)
+    side = enumerators("pass/decoder.h", "SideLinearIndex")
+    assert side[0].endswith(" = kInputOutput + 1")
+    assert [snake(each.partition(" = ")[0]) for each in side] == list(SIDE_LINEARS)
     assert linears("MambaLinearIndex") == list(MAMBA_LINEARS)
     assert linears("TwoMixersLinearIndex") == list(TWO_MIXERS_LINEARS)
     assert linears("DeltaLinearIndex") == list(DELTA_LINEARS)

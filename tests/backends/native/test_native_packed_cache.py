@@ -92,6 +92,7 @@ WIDE_DELTA = {"head_dim": 32, "linear_key_head_dim": 32, "linear_value_head_dim"
         ("bloom", {"hidden_size": 64, "n_head": 2}),
         ("llama4", {"head_dim": 32}),
         ("gemma4_text", {"head_dim": 32}),
+        ("gemma3n_text", {"head_dim": 32}),
     ],
 )
 def test_so_do_models_with_layers_of_other_kinds(

@@ -16,7 +16,7 @@ from headstart.backends.native.kit import NativeKit
 from headstart.backends.native.library import Pass
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_model import PackedModel
-from headstart.backends.native.packing import ACTIVATIONS, RopeTables, RowTable, address, as_float32, as_int32
+from headstart.backends.native.packing import RopeTables, RowTable, address, as_float32, as_int32
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.storage import PAGE_KEYS, NativeStorage
 from headstart.backends.native.stretch import NativeStretches
@@ -27,6 +27,7 @@ from headstart.models.state_config import DeltaConfig, Mamba2Config
 from headstart.models.stored import Matrix
 from headstart.passes import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
 
+_MOST_STREAMS = 8
 _MOST_LENGTH = 16
 """Rows that a convolution may see."""
 
@@ -65,13 +66,13 @@ def _lacking(config: ModelConfig) -> str | None:
         and any("none" in (layer.mixer, layer.channel) for layer in config.layers),
         "gates, sinks or post norms of two mixers": any(layer.mixer == "attention+mamba2" for layer in config.layers)
         and (config.attention_gate or config.sinks or config.post_norms or config.parallel_residual),
-        "several residual streams": config.streams is not None,
-        "a second path beside attention": config.side_rank is not None,
-        "gates that are cut off": any(layer.sparsity for layer in config.layers),
+        f"more than {_MOST_STREAMS} residual streams": config.streams is not None
+        and config.streams.count > _MOST_STREAMS,
+        "a second path beside attention of this kind": config.side_rank is not None
+        and (config.parallel_residual or any(layer.mixer != "attention" for layer in config.layers)),
+        "gates of this kind that are cut off": any(layer.sparsity for layer in config.layers) and not config.gated_mlp,
         "experts beside attention": config.has_experts and config.parallel_residual,
         "attention of several kinds": len({layer.mixer for layer in config.layers if layer.attends}) > 1,
-        f"activation {config.activation}": config.activation not in ACTIVATIONS,
-        "computed position embeddings": config.sinusoid_positions,
         "a limit of heads that are normed one by one": config.qkv_clip is not None
         and norms is not None
         and norms.reach == "head"

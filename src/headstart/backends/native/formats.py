@@ -23,6 +23,7 @@ from headstart.models.weights import (
     LayerWeights,
     MlpAndExpertsWeights,
     MlpWeights,
+    StreamEndsWeights,
     TwoMixersWeights,
 )
 
@@ -36,13 +37,15 @@ GATE_LINEARS = ("gate",)
 """That of a layer whose attention has a gate, likewise."""
 INPUT_LINEARS = ("input_gate", "input_output")
 """Those of a layer that reads an input, likewise."""
+SIDE_LINEARS = ("side_down", "side_up")
+"""Those of a second path beside attention, behind an input's."""
 MAMBA_LINEARS = ("selection", "step")
 """Those of Mamba between its first and its last, likewise."""
 TWO_MIXERS_LINEARS = ("state_input", "state_output")
 """Those of the mixer beside attention, likewise."""
 DELTA_LINEARS = ("rates",)
 """That of a layer with the delta rule, likewise: in float32, so that it has no form."""
-MATRICES = 7
+MATRICES = 8
 """Places of a layer's matrices, some of which hold none."""
 EXPERT_LINEARS = ("up", "down")
 """Of an expert, by number."""
@@ -160,6 +163,8 @@ class DecoderParts(Protocol):
     @property
     def layer_inputs(self) -> LayerInputsWeights | None: ...
     @property
+    def streams(self) -> StreamEndsWeights | None: ...
+    @property
     def linears(self) -> Iterator[LinearWeights]:
         """Every layer's as ``linears_of`` has them, the output head last."""
         ...
@@ -174,8 +179,8 @@ def types_of(matrix: Tensor | Matrix) -> list[str]:
 
 def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     """A layer's ``MATRICES`` by number: the mixer's and a dense channel part's, or the shared expert's, then cross
-    attention's, or latent attention's further ones, or the gate's, or the delta rule's rates, or its input's. None:
-    there is no such matrix."""
+    attention's, or latent attention's further ones, or the gate's, or the delta rule's rates, or its input's and a
+    second path's. None: there is no such matrix."""
     linears = _linears_of(layer)
     return (*linears, *[None] * (MATRICES - len(linears)))
 
@@ -196,6 +201,8 @@ def _linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     attention, output, *further = mixer.linears
     cross = () if layer.cross is None else (layer.cross.q, layer.cross.output)
     inputs = () if layer.input is None else (layer.input.gate, layer.input.output)
+    if layer.side is not None:
+        return (attention, output, *channel, *(inputs or (None, None)), layer.side.down, layer.side.up)
     return (attention, output, *channel, *cross, *further, *inputs)
 
 
@@ -228,8 +235,8 @@ def experts_of(layer: LayerWeights) -> tuple[MlpWeights, ...]:
 
 def matrices_of(weights: DecoderParts) -> list[LinearWeights | None]:
     """In the order of forms: every layer's as ``linears_of`` has them, the output head, the experts'
-    [layer, expert, matrix] as ``EXPERT_LINEARS`` numbers them, and what makes inputs of layers. None: there is no such
-    matrix, or it is in float32, as the delta rule's rates are. Routers are left out."""
+    [layer, expert, matrix] as ``EXPERT_LINEARS`` numbers them, what makes inputs of layers, and what spreads and merges
+    streams. None: there is no such matrix, or it is in float32, as the delta rule's rates are. Routers are left out."""
     layers = weights.layers
     count = max(len(experts_of(layer)) for layer in layers)
     experts: list[LinearWeights | None] = []
@@ -237,7 +244,8 @@ def matrices_of(weights: DecoderParts) -> list[LinearWeights | None]:
         own = [linear for expert in experts_of(layer) for linear in (expert.up, expert.down)]
         experts += own or [None] * (count * len(EXPERT_LINEARS))
     inputs = None if weights.layer_inputs is None else weights.layer_inputs.projection
-    return [*(linear for layer in layers for linear in _formed_of(layer)), weights.head, *experts, inputs]
+    ends = () if weights.streams is None else (*weights.streams.spread, *weights.streams.merge)
+    return [*(linear for layer in layers for linear in _formed_of(layer)), weights.head, *experts, inputs, *ends]
 
 
 def head_row(layers: Sequence[LayerWeights]) -> int:

@@ -72,7 +72,8 @@ class Layer(Structure):
 
     _fields_ = (
         *((name, c_int32) for name in ("mixer", "channel", "window", "chunk", "rope", "head_dim", "kv_heads")),
-        *((name, c_int32) for name in ("reads", "values_are_keys", "mlp", "input")),
+        *((name, c_int32) for name in ("reads", "values_are_keys", "mlp", "input", "cuts")),
+        ("cut", c_float),
     )
 
 
@@ -95,6 +96,8 @@ class Shape(Structure):
         ("mamba2", Mamba2),
         ("delta", Delta),
         ("inputs", Inputs),
+        ("streams", c_int32),
+        ("side_rank", c_int32),
     )
 
 

@@ -42,6 +42,7 @@ from headstart.backends.native.packing import (
     INPUTS_PROJECTION,
     NORMS,
     OUTPUT_HEAD,
+    STREAM_LINEARS,
     THE_HEAD,
     Packer,
     address,
@@ -50,6 +51,7 @@ from headstart.backends.native.packing import (
 )
 from headstart.backends.native.precision import Precision, library_number
 from headstart.backends.native.shapes import layers_of, shape_of
+from headstart.layers.positions import counted_sinusoids
 from headstart.memory import readable, require_room
 from headstart.models.config import ModelConfig
 from headstart.models.files import WeightsIdentity
@@ -136,6 +138,8 @@ class PackedModel:
         table = 0 if self._shares_head(weights) else _table_bytes(weights.table, in_full)
         if weights.positions is not None:
             table += 4 * weights.positions.numel()
+        elif self._config.sinusoid_positions:
+            table += 4 * self._config.max_positions * self._config.hidden_size
         loading = _WHILE_PACKING + max(_copied_bytes(each.matrix) for each in weights.linears)
         self._require({"layers": matrices, "output head": head + screen, "embedding": table, "packing": loading})
 
@@ -216,7 +220,7 @@ class PackedModel:
         if shares and self._losses(handle)[head_row(weights.layers), 0] != 0:
             shares = False  # its copy was not counted
             self._require({"embedding beside the output head": _table_bytes(weights.table, in_full=False)})
-        packer.embedding(weights.table, weights.positions, THE_HEAD if shares else COPIED)
+        packer.embedding(weights.table, _positions(config, weights), THE_HEAD if shares else COPIED)
         return True
 
     def _losses(self, handle: int) -> NDArray[np.float64]:
@@ -241,6 +245,13 @@ class PackedModel:
         return key.hexdigest()
 
 
+def _positions(config: ModelConfig, weights: DecoderParts) -> Tensor | None:
+    """float32 [position, hidden] what is added to embeddings."""
+    if config.sinusoid_positions:
+        return counted_sinusoids(torch.arange(config.max_positions), config.hidden_size)
+    return weights.positions
+
+
 def _placed(packer: Packer, weights: DecoderParts) -> Iterator[tuple[LinearWeights, Callable[[LinearWeights], None]]]:
     """Matrices but the routers', as files mostly have them in order, and what packs each."""
     for index, layer in enumerate(weights.layers):
@@ -253,6 +264,9 @@ def _placed(packer: Packer, weights: DecoderParts) -> Iterator[tuple[LinearWeigh
     yield weights.head, partial(packer.linear, -1, OUTPUT_HEAD)
     if weights.layer_inputs is not None:
         yield weights.layer_inputs.projection, partial(packer.linear, -1, INPUTS_PROJECTION)
+    if weights.streams is not None:
+        for which, linear in enumerate((*weights.streams.spread, *weights.streams.merge), STREAM_LINEARS):
+            yield linear, partial(packer.linear, -1, which)
 
 
 def _destroy(library: Library, handle: int, saving: Thread | None) -> None:

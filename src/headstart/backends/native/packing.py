@@ -17,7 +17,7 @@ from headstart.backends.native.library import Layer, Library, Rows, Shape
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
-from headstart.models.config import Activation, RopeConfig
+from headstart.models.config import RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
@@ -28,6 +28,7 @@ from headstart.models.weights import (
     LatentWeights,
     LayerWeights,
     MlpAndExpertsWeights,
+    MlpWeights,
     TwoMixersWeights,
 )
 from headstart.passes import IntArray
@@ -35,18 +36,21 @@ from headstart.passes import IntArray
 NORMS = (
     *("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm"),
     *("cross_norm", "attention_sum_norm", "cross_sum_norm", "mlp_sum_norm", "value_norm", "input_norm"),
-    *("dense_post_norm", "experts_norm", "experts_post_norm", "router_norm"),
+    *("dense_post_norm", "experts_norm", "experts_post_norm", "router_norm", "side_norm", "stream_norm"),
 )
 """Of a layer, by their numbers in the interface."""
-CONSTANTS = ("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm", "scale", "expert_scales")
+CONSTANTS = (
+    *("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm", "scale", "expert_scales"),
+    *("stream_router", "stream_predict", "stream_correct", "stream_scale", "curve"),
+)
 """Small parts of a layer, likewise."""
-ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
-"""Those of the library, by their numbers in the interface."""
+_PADDING = 64
+"""The stream's rows are padded to multiples of it."""
 _BAND = 16
 """Channels of Mamba whose states stand together."""
 BORROWED, COPIED, THE_HEAD = range(3)
 """How the embedding is kept, likewise."""
-OUTPUT_HEAD, FUSE, INPUTS_PROJECTION = range(3)
+OUTPUT_HEAD, FUSE, INPUTS_PROJECTION, STREAM_LINEARS = range(4)
 FINAL_NORM, FEATURE_NORM, EMBEDDING_NORM, INPUTS_NORM, PART_NORMS = range(5)
 """Of no layer, likewise."""
 
@@ -169,6 +173,8 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
     for name in ("attention_post_norm", "mlp_post_norm"):
         norms[name] = getattr(layer, name)
     norms["input_norm"] = None if layer.input is None else layer.input.norm
+    norms["side_norm"] = None if layer.side is None else layer.side.norm
+    norms["stream_norm"] = None if layer.streams is None else layer.streams.router_norm
     channel = layer.channel
     if isinstance(channel, MlpAndExpertsWeights):
         norms["mlp_norm"], norms["dense_post_norm"] = channel.mlp_norm, channel.mlp_post_norm
@@ -182,12 +188,25 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
     return [norms.get(name) for name in NORMS]
 
 
+def _padded(matrix: Tensor) -> Tensor:
+    """Rows as long as those of the stream."""
+    return functional.pad(matrix, (0, -matrix.shape[1] % _PADDING))
+
+
 def constants_of(layer: LayerWeights) -> list[Tensor | None]:
     """A layer's constants, as ``CONSTANTS`` numbers them."""
     mixer = layer.mixer.mamba2 if isinstance(layer.mixer, TwoMixersWeights) else layer.mixer
     experts = experts_part(layer)
     constants: dict[str, Tensor | None] = {"scale": layer.scale}
     constants["expert_scales"] = None if experts is None else experts.own_scales
+    if isinstance(layer.channel, MlpWeights) and layer.channel.curve is not None:
+        above, below, slope, least = layer.channel.curve
+        constants["curve"] = torch.stack((functional.softplus(above), slope + functional.softplus(below), slope, least))
+    if layer.streams is not None:
+        constants["stream_router"] = _padded(layer.streams.router.weight)
+        constants["stream_predict"] = layer.streams.predict.weight
+        constants["stream_correct"] = layer.streams.correct.weight
+        constants["stream_scale"] = layer.streams.scale
     if isinstance(mixer, ConvolutionWeights):
         constants |= {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
     elif isinstance(mixer, DeltaWeights):

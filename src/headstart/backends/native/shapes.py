@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import get_args
 
 from headstart.backends.native.library import Convolution, Delta, Experts, Inputs, Latent, Layer, Mamba, Mamba2, Shape
-from headstart.backends.native.packing import ACTIVATIONS
 from headstart.backends.native.precision import Precision, library_number
 from headstart.models.config import (
+    Activation,
     Channel,
     ExpertsConfig,
     ExpertScore,
@@ -38,7 +39,7 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         precision=library_number(precision),
         threads=threads,
         norm=get_args(NormKind).index(config.norm),
-        activation=ACTIVATIONS.index(config.activation),
+        activation=get_args(Activation).index(config.activation),
         gated=config.gated_mlp,
         parallel_residual=config.parallel_residual,
         joint_head_norms=norms.reach == "all",
@@ -65,6 +66,8 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         mamba2=_mamba2(config.mamba2),
         delta=_delta(config.delta),
         inputs=_inputs(config.layer_inputs),
+        streams=0 if config.streams is None else config.streams.count,
+        side_rank=config.side_rank or 0,
     )
 
 
@@ -83,6 +86,8 @@ def layers_of(config: ModelConfig) -> list[Layer]:
             values_are_keys=layer.values_are_keys,
             mlp=_dense_size(config, layer),
             input=0 if config.layer_inputs is None or layer.input is None else 1 + layer.input,
+            cuts=layer.sparsity > 0,
+            cut=NormalDist().inv_cdf(layer.sparsity) if layer.sparsity else 0.0,
         )
         for layer in config.layers
     ]

@@ -100,6 +100,8 @@ HEADSTART_API void headstart_losses(const void *model, double *losses) {
       for (int which = 0; which < kExpertLinears; ++which)
         write(layer.experts ? layer.experts->linears[which][expert] : none);
   write(decoder.inputs.projection);
+  for (const auto *ends : {&decoder.spread, &decoder.merge})
+    for (const PackedLinear &linear : *ends) write(linear);
 }
 HEADSTART_API void headstart_set_alibi(void *model, const float *slopes, float scale, int coarse) {
   Decoder &decoder = model_of(model)->decoder;

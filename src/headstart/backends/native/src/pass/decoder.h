@@ -30,10 +30,27 @@ enum DeltaLinearIndex { kRates = kOwnLinears };
 enum MambaLinearIndex { kSelection = kOwnLinears, kStep };
 enum TwoMixersLinearIndex { kStateInput = kOwnLinears, kStateOutput };  // of the mixer beside attention
 enum InputLinearIndex { kInputGate = kOwnLinears, kInputOutput };
-enum ModelLinearIndex { kOutputHead, kFuse, kInputsProjection };  // of no layer
-constexpr int kLinears = 7;                                       // places of a layer's matrices
+enum SideLinearIndex { kSideDown = kInputOutput + 1, kSideUp };  // behind those of an input
+// Of no layer; those of streams follow: what spreads all but the first, then what merges them.
+enum ModelLinearIndex { kOutputHead, kFuse, kInputsProjection, kStreamLinears };
+constexpr int kLinears = 8;  // places of a layer's matrices
 // Small parts of a layer.
-enum ConstantIndex { kKernel, kKernelBias, kStepBias, kDecay, kSkip, kStateNorm, kScale, kExpertScales, kConstants };
+enum ConstantIndex {
+  kKernel,
+  kKernelBias,
+  kStepBias,
+  kDecay,
+  kSkip,
+  kStateNorm,
+  kScale,
+  kExpertScales,
+  kStreamRouter,
+  kStreamPredict,
+  kStreamCorrect,
+  kStreamScale,
+  kCurve,
+  kConstants
+};
 enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kInputsNorm, kPartNorms };  // of no layer
 // Post norms are of what a part gives, sum norms of the stream that it was added to.
 enum NormIndex {
@@ -53,6 +70,8 @@ enum NormIndex {
   kExpertsNorm,
   kExpertsPostNorm,
   kRouterNorm,
+  kSideNorm,
+  kStreamNorm,
   kNorms
 };
 
@@ -156,11 +175,18 @@ class Decoder {
       layer.linears[kDown] =
           lay_out(own + kDown * kParts, {layer.mlp ? s.hidden : 0}, layer.mlp, round_up(layer.mlp, kPadding));
       if (layer.input) {
-        lay_out(layer, kInputGate, own, {s.inputs.size}, s.hidden);
+        layer.linears[kInputGate] = lay_out_narrow(own + kInputGate * kParts, s.inputs.size);
         lay_out(layer, kInputOutput, own, {s.hidden}, s.inputs.size);
+      }
+      if (s.side_rank) {
+        layer.linears[kSideDown] = lay_out_narrow(own + kSideDown * kParts, s.side_rank);
+        lay_out(layer, kSideUp, own, {s.hidden}, s.side_rank);
       }
       for (const PackedLinear &linear : layer.linears) widest = std::max(widest, linear.padded_inputs);
     }
+    const uint8_t *const of_ends = of_experts + kParts;
+    for (int i = 0; i < 2 * (s.streams - 1); ++i)
+      (i < s.streams - 1 ? spread : merge).push_back(lay_out(of_ends + i * kParts, {s.hidden}, s.hidden, hidden));
     inputs.projection = lay_out(of_experts, {s.inputs.count * s.inputs.size}, s.inputs.count ? s.hidden : 0, hidden);
     if (is_head()) {
       const int inputs = entry == Entry::fused ? 2 * s.hidden : s.features;
@@ -190,7 +216,9 @@ class Decoder {
   // Layer -1: of the model, as ModelLinearIndex has them.
   PackedLinear &linear(int layer, int which) {
     if (layer >= 0) return layers[layer].linears[which];
-    return which == kOutputHead ? head : which == kFuse ? fuse : inputs.projection;
+    if (which < kStreamLinears) return which == kOutputHead ? head : which == kFuse ? fuse : inputs.projection;
+    const int end = which - kStreamLinears, others = shape.streams - 1;
+    return end < others ? spread[end] : merge[end - others];
   }
 
   static void pack(PackedLinear &linear, bool gated, const StoredMatrix &weight, const float *bias) {
@@ -239,6 +267,7 @@ class Decoder {
   bool has_form(int form) const {
     const auto is = [&](const PackedLinear &linear) { return form_of(linear) == form; };
     if (inputs.projection.pairs && is(inputs.projection)) return true;
+    if (std::any_of(spread.begin(), spread.end(), is) || std::any_of(merge.begin(), merge.end(), is)) return true;
     return form == 0 || std::any_of(layers.begin(), layers.end(), [&](const DecoderLayer &layer) {
              const auto any = [&](const std::vector<PackedLinear> &all) {
                return std::any_of(all.begin(), all.end(), is);
@@ -255,6 +284,7 @@ class Decoder {
     std::vector<PackedLinear *> in_order;
     if (fuse.outputs) in_order.push_back(&fuse);
     if (inputs.projection.pairs) in_order.push_back(&inputs.projection);
+    for (PackedLinear &linear : spread) in_order.push_back(&linear);
     for (DecoderLayer &layer : layers) {
       const auto add = [&](std::initializer_list<int> all) {
         for (const int which : all)
@@ -265,6 +295,7 @@ class Decoder {
       if (layer.is(Mixer::mamba)) add({kSelection, kStep});
       if (layer.is(Mixer::latent)) add({kQueryUp, kKeyUp, kValueUp});
       if (layer.is(Mixer::attention) && shape.attention_gate) add({kGate});
+      if (shape.side_rank) add({kSideDown, kSideUp});
       if (layer.is(Mixer::delta)) add({kRates});
       add({kOutput});
       if (layer.is(Mixer::attention_mamba2)) add({kStateOutput});
@@ -276,6 +307,7 @@ class Decoder {
       for (std::vector<PackedLinear> &all : layer.experts->linears)
         for (PackedLinear &linear : all) in_order.push_back(&linear);
     }
+    for (PackedLinear &linear : merge) in_order.push_back(&linear);
     in_order.push_back(&head);
     return in_order;
   }
@@ -299,6 +331,13 @@ class Decoder {
     return std::any_of(layers.begin(), layers.end(), [&](const DecoderLayer &layer) { return keeps_state(layer); });
   }
   bool keeps_state(const DecoderLayer &layer) const { return state_of(layer).size() > 0; }
+  // Most gates of a layer that cuts some off, padded.
+  int widest_cut() const {
+    int most = 0;
+    for (const DecoderLayer &layer : layers)
+      if (layer.cuts) most = std::max(most, static_cast<int>(layer.linears[kDown].padded_inputs));
+    return most;
+  }
   // The layer whose keys and values a layer reads.
   static int source_of(const DecoderLayer &layer, int index) { return layer.reads < 0 ? index : layer.reads; }
 
@@ -311,6 +350,8 @@ class Decoder {
   std::array<int64_t, 3> packed_bytes() const {
     const auto of = [](const PackedLinear &linear) { return static_cast<int64_t>(linear.bytes()); };
     int64_t total = of(fuse) + of(inputs.projection);
+    for (const auto *ends : {&spread, &merge})
+      for (const PackedLinear &linear : *ends) total += of(linear);
     for (const DecoderLayer &layer : layers) {
       for (const PackedLinear &linear : layer.linears) total += of(linear);
       if (!layer.experts) continue;
@@ -348,9 +389,10 @@ class Decoder {
   std::vector<RopeTable> ropes;
   EmbeddingTable embedding;
   InputsOfLayers inputs;
-  std::vector<float> learned;              // [position][hidden], or empty
-  std::vector<HugeBuffer> streams;         // [thread], weights in order of use
-  std::vector<HugeBuffer> screen_streams;  // [thread]
+  std::vector<PackedLinear> spread, merge;  // [stream - 1]: of embeddings; to where the first stream is
+  std::vector<float> learned;               // [position][hidden], or empty
+  std::vector<HugeBuffer> streams;          // [thread], weights in order of use
+  std::vector<HugeBuffer> screen_streams;   // [thread]
 
  private:
   // The keys and values that a layer's rows see.
@@ -467,6 +509,11 @@ class Decoder {
     lay_out(layer, kKeyUp, forms, {shape.heads * of.kv_rank}, of.plain_dim);
     lay_out(layer, kValueUp, forms, {shape.heads * of.value_dim}, of.kv_rank);
     lay_out(layer, kQueryUp, forms, {of.q_rank ? heads : 0}, of.q_rank);
+  }
+
+  // Of the stream, with few outputs, all that its reader pads them to.
+  PackedLinear lay_out_narrow(const uint8_t *forms, int outputs) const {
+    return lay_out(forms, {outputs}, shape.hidden, hidden, round_up(outputs, kPadding) / kColumns);
   }
 
   // A layer's matrix, of the forms of all of them.

@@ -14,6 +14,7 @@
 #include "latent_attention.h"
 #include "output_head.h"
 #include "state_mixers.h"
+#include "streams.h"
 
 class PassRunner {
  public:
@@ -28,6 +29,8 @@ class PassRunner {
     middle_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest);
     branch_ = floats(m_.hidden, branch_stride_);
     if (m_.shape.attention_gate) gates_ = floats(m_.projected, gate_stride_);
+    if (m_.shape.side_rank) side_ = floats(m_.hidden, side_stride_);
+    if (const int cut = m_.widest_cut()) raised_ = floats(2 * cut, raised_stride_);
     if (m_.inputs.projection.pairs) given_ = floats(m_.inputs.projection.pairs * kColumns, given_stride_);
     for (int t = 0; t < m_.shape.threads; ++t) {
       private_input_.push_back(packed(kRowBlock));
@@ -38,6 +41,7 @@ class PassRunner {
     head_ = std::make_unique<OutputHead>(m_);
     if (m_.shape.latent.kv_rank) latent_ = std::make_unique<LatentAttention>(m_);
     if (m_.keeps_states()) states_ = std::make_unique<StateMixers>(m_);
+    if (m_.shape.streams) streams_ = std::make_unique<ResidualStreams>(m_);
     if (m_.shape.experts.count) experts_ = std::make_unique<ExpertsChannel>(m_);
     std::iota(all_rows_.begin(), all_rows_.end(), 0);
   }
@@ -134,7 +138,10 @@ class PassRunner {
   float *x_, *qkv_, *branch_;  // [panel row]: residual stream; q, k, v; a branch's output before its post norm
   float *gates_ = nullptr;     // [panel row], where attention has a gate
   float *given_ = nullptr;     // [panel row], where layers have inputs: those of all layers
+  float *side_ = nullptr;      // [panel row], what a second path gives
+  float *raised_ = nullptr;    // [panel row], gates and ups, where gates are cut off
   size_t x_stride_, qkv_stride_, branch_stride_, gate_stride_ = 0, given_stride_ = 0;
+  size_t side_stride_ = 0, raised_stride_ = 0;
   PackedRows input_, mlp_input_;
   PackedRows block_input_;  // context rows, the same in all layers, and behind them what attention reads of the others
   Activations attended_, middle_;
@@ -145,6 +152,7 @@ class PassRunner {
   std::unique_ptr<LatentAttention> latent_;  // null where the model has none, as are the next two
   std::unique_ptr<StateMixers> states_;
   std::unique_ptr<ExpertsChannel> experts_;
+  std::unique_ptr<ResidualStreams> streams_;
   std::vector<AttentionScratch<Bf16>> scratch_bf16_;
   std::vector<AttentionScratch<float>> scratch_fp32_;
 };

@@ -27,11 +27,13 @@ class PassRunner::Worker {
     else
       embed();
     if (p_.given_) take_inputs();
+    if (p_.streams_) spread();
     for (int layer = 0; layer < pass_.layers; ++layer) {
       copy_taps(layer);
       run_layer(m_.layers[layer], layer);
     }
     copy_taps(pass_.layers);
+    if (p_.streams_ && rows_) merge();
     copy_final_taps();
     p_.head_->run(
         thread_, ahead_, p_.deal_,
@@ -257,6 +259,7 @@ class PassRunner::Worker {
       run_channel(layer, index);
       return;
     }
+    if (p_.streams_) predict_streams(layer);
     const Activations input = pack_attention_input(layer, index);
     Activations mlp_input;
     const auto pack_beside = [&] {
@@ -279,6 +282,7 @@ class PassRunner::Worker {
       if (narrows && !narrow()) return;
     } else {
       if (m_.shape.attention_gate) run_gate(layer, input, narrows);
+      if (p_.side_) run_side(layer, input);
       prepare_heads(layer);
       if (m_.precision == Precision::fp32)
         store_keys_and_values<float>(layer, index);
@@ -305,11 +309,84 @@ class PassRunner::Worker {
       add_branch(layer.linears[kStateOutput], pack_quantised(layer.linears[kStateOutput], p_.middle_), kNoNorm,
                  kNoNorm);
     if (m_.shape.cross) run_cross_attention(layer, index, narrows);
+    if (p_.side_) add_side();
     if (m_.shape.parallel_residual)
       run_mlp(layer, mlp_input);
     else if (!layer.is(Channel::none))
       run_channel(layer, index);
+    if (p_.streams_) correct_streams(layer);
     if (layer.input) run_input(layer);
+  }
+
+  // All streams of embeddings, of which the first is there.
+  void spread() {
+    const ResidualStreams &streams = *p_.streams_;
+    for (int stream = 0; stream < streams.others(); ++stream) {
+      const PackedLinear &projection = m_.spread[stream];
+      linear(projection, pack_norm(projection, kNoNorm, p_.input_, p_.private_input_[thread_]), rows_,
+             copy_columns(streams.other(stream), streams.stride()));
+      barrier();
+    }
+    my_rows(rows_, [&](int row) { streams.strengthen(row, x(row)); });
+    barrier();
+  }
+
+  // x becomes the mean of all streams.
+  void merge() {
+    const ResidualStreams &streams = *p_.streams_;
+    my_rows(rows_, [&](int row) { streams.begin_sum(row, x(row)); });
+    for (int stream = 0; stream < streams.others(); ++stream) {
+      const PackedLinear &projection = m_.merge[stream];
+      linear(projection,
+             pack(projection, p_.input_, p_.private_input_[thread_], rows_,
+                  [&](int row, float *) { return streams.other(stream, row); }),
+             rows_, copy_columns(p_.branch_, p_.branch_stride_));
+      barrier();
+      my_rows(rows_, [&](int row) { streams.add(row, p_.branch_ + row * p_.branch_stride_, x(row)); });
+      barrier();
+    }
+    my_rows(rows_, [&](int row) { streams.end_sum(x(row)); });
+    barrier();
+  }
+
+  void predict_streams(const DecoderLayer &layer) {
+    my_rows(rows_, [&](int row) { p_.streams_->predict(layer, row, x(row), thread_); });
+    barrier();
+  }
+  void correct_streams(const DecoderLayer &layer) {
+    my_rows(rows_, [&](int row) { p_.streams_->correct(layer, row, x(row), thread_); });
+    barrier();
+  }
+
+  // What the second path gives for all rows: the normed stream, and what two small matrices make of it.
+  void run_side(const DecoderLayer &layer, const Activations &input) {
+    const PackedLinear &down = layer.linears[kSideDown], &up = layer.linears[kSideUp];
+    const bool alike = m_.form_of(down) == m_.form_of(layer.linears[kQkv]);
+    const Activations &rows =
+        alike ? input : pack_norm(down, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
+    linear(down, rows, rows_, [&](int pair, int row, int count, const float *out) {
+      for (int r = 0; r < count; ++r)
+        for (int h = 0; h < kColumns; h += 16)
+          store_activation(m_.middle_kind(), p_.middle_, row + r, pair * kColumns + h, load(out + r * kColumns + h));
+    });
+    barrier();
+    linear(up, pack_quantised(up, p_.middle_), rows_, copy_columns(p_.side_, p_.side_stride_));
+    barrier();
+    my_rows(rows_, [&](int row) {
+      float *const side = p_.side_ + row * p_.side_stride_, *const normed = p_.row_[thread_];
+      norm_row(layer.norms[kSideNorm], side, side);
+      norm_row(layer.norms[kAttentionNorm], x(row), normed);
+      for (int k = 0; k < m_.hidden; k += 16) store(side + k, load(normed + k) + load(side + k));
+    });
+  }
+
+  void add_side() {
+    my_rows(rows_, [&](int row) {
+      const float *const side = p_.side_ + panel_rows_[row] * p_.side_stride_;
+      for (int k = 0; k < m_.hidden; k += 16)
+        store(x(row) + k, (load(x(row) + k) + load(side + k)) * splat(kHalfPower));
+    });
+    barrier();
   }
 
   void run_channel(const DecoderLayer &layer, int index) {
@@ -321,17 +398,28 @@ class PassRunner::Worker {
 
   void run_mlp(const DecoderLayer &layer, const Activations &input) {
     const PackedLinear &down = layer.linears[kDown];
-    run_up(layer.linears[kUp], input);
+    if (layer.cuts)
+      run_cut_up(layer, input);
+    else
+      run_up(layer, input);
     barrier();
     add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm],
                layer.channel_scale());
   }
 
-  // x = scale * (x + what the layer makes of its input, opened by the stream).
+  // x = scale * (x + what the layer makes of its input, opened by the stream); of several streams all but the first get
+  // it.
   void run_input(const DecoderLayer &layer) {
     const PackedLinear &gate = layer.linears[kInputGate], &output = layer.linears[kInputOutput];
     const int size = m_.shape.inputs.size;
-    linear(gate, pack_norm(gate, kNoNorm, p_.input_, p_.private_input_[thread_]), rows_,
+    const std::vector<float> &factors = layer.constants[kStreamScale];
+    const auto read = [&](int row, float *scratch) {
+      norm_row(kNoNorm, x(row), scratch);
+      for (int k = 0; k < static_cast<int>(factors.size()); k += 16)
+        store(scratch + k, load(scratch + k) * load(&factors[k]));
+      return scratch;
+    };
+    linear(gate, pack(gate, p_.input_, p_.private_input_[thread_], rows_, read), rows_,
            [&](int pair, int row, int rows, const float *out) {
              for (int r = 0; r < rows; ++r)
                for (int h = 0; h < kColumns; h += 16) {
@@ -344,7 +432,18 @@ class PassRunner::Worker {
                }
            });
     barrier();
-    add_branch(output, pack_quantised(output, p_.middle_), layer.norms[kInputNorm], kNoNorm, layer.scale());
+    if (!p_.streams_) {
+      add_branch(output, pack_quantised(output, p_.middle_), layer.norms[kInputNorm], kNoNorm, layer.scale());
+      return;
+    }
+    linear(output, pack_quantised(output, p_.middle_), rows_, copy_columns(p_.branch_, p_.branch_stride_));
+    barrier();
+    my_rows(rows_, [&](int row) {
+      float *const branch = p_.branch_ + row * p_.branch_stride_;
+      norm_row(layer.norms[kInputNorm], branch, branch);
+      p_.streams_->add_to_others(row, branch);
+    });
+    barrier();
   }
 
   // Behind what a mixer leaves for its output projection: other layers' mixers may leave more.
@@ -372,7 +471,7 @@ class PassRunner::Worker {
     const PackedLinear &up = layer.linears[kUp], &down = layer.linears[kDown];
     const bool shares = up.pairs > 0;
     if (shares) {
-      run_up(up, pack_norm(up, layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]));
+      run_up(layer, pack_norm(up, layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]));
       barrier();
       linear(down, pack_quantised(down, p_.middle_), rows_, copy_columns(p_.branch_, p_.branch_stride_));
     }
@@ -430,8 +529,11 @@ class PassRunner::Worker {
   bool narrow() {
     rows_ = p_.finished_.count(), panel_rows_ = p_.finished_.rows();
     if (thread_ == 0)
-      for (int i = 0; i < rows_; ++i)
-        std::memmove(x(i), x(p_.finished_.row(i) - p_.context_), m_.hidden * sizeof(float));
+      for (int i = 0; i < rows_; ++i) {
+        const int from = p_.finished_.row(i) - p_.context_;
+        std::memmove(x(i), x(from), m_.hidden * sizeof(float));
+        if (p_.streams_) p_.streams_->move(from, i);
+      }
     return rows_ > 0;
   }
   // The same where nobody waited for others since the stream was read.
@@ -477,17 +579,49 @@ class PassRunner::Worker {
     for (int k = 0; k < m_.hidden; k += 16) store(row + k, load(row + k) * splat(scale));
   }
 
-  void run_up(const PackedLinear &layer, const Activations &input) {
+  void run_up(const DecoderLayer &layer, const Activations &input) {
     const ElementKind kind = m_.middle_kind();
-    linear(layer, input, rows_, [&](int pair, int row, int rows, const float *out) {
+    const float *const curve = layer.constants[kCurve].data();
+    const auto activated = [&](Lanes x) {
+      return m_.activation == Activation::xielu ? xielu(curve, x) : activate(m_.activation, x);
+    };
+    linear(layer.linears[kUp], input, rows_, [&](int pair, int row, int rows, const float *out) {
       for (int r = 0; r < rows; ++r) {
-        const Lanes left = activate(m_.activation, load(out + r * kColumns)), right = load(out + r * kColumns + 16);
+        const Lanes left = activated(load(out + r * kColumns)), right = load(out + r * kColumns + 16);
         if (m_.shape.gated) {
           store_activation(kind, p_.middle_, row + r, pair * 16, left * right);
         } else {
           store_activation(kind, p_.middle_, row + r, pair * kColumns, left);
-          store_activation(kind, p_.middle_, row + r, pair * kColumns + 16, activate(m_.activation, right));
+          store_activation(kind, p_.middle_, row + r, pair * kColumns + 16, activated(right));
         }
+      }
+    });
+  }
+
+  // The same where gates count from so far above their mean on: all of a row's have to be there.
+  void run_cut_up(const DecoderLayer &layer, const Activations &input) {
+    const int size = layer.mlp, padded = static_cast<int>(layer.linears[kDown].padded_inputs);
+    linear(layer.linears[kUp], input, rows_, [&](int pair, int row, int rows, const float *out) {
+      for (int r = 0; r < rows; ++r) {
+        float *const to = p_.raised_ + (row + r) * p_.raised_stride_ + pair * 16;
+        store(to, load(out + r * kColumns)), store(to + padded, load(out + r * kColumns + 16));
+      }
+    });
+    barrier();
+    my_rows(rows_, [&](int row) {
+      const float *const gates = p_.raised_ + row * p_.raised_stride_;
+      Lanes sum = splat(0.f), squares = splat(0.f);
+      for (int k = 0; k < size; k += 16) sum = sum + load_first(gates, k, size);
+      const float mean = reduce_add(sum) / static_cast<float>(size);
+      for (int k = 0; k < size; k += 16) {
+        const Lanes off = select_range(load(gates + k) - splat(mean), 0, size - k, splat(0.f));
+        squares = fma(off, off, squares);
+      }
+      const Lanes least = splat(mean + std::sqrt(reduce_add(squares) / static_cast<float>(size)) * layer.cut);
+      for (int k = 0; k < padded; k += 16) {
+        const Lanes gate = max(splat(0.f), load(gates + k) - least);  // what is no number stands second, and stays
+        store_activation(m_.middle_kind(), p_.middle_, row, k,
+                         activate(m_.activation, gate) * load(gates + padded + k));
       }
     });
   }
