@@ -50,6 +50,9 @@ class PassRunner {
   const char *run(const Cache &cache, const HeadstartPass &pass);
 
  private:
+  class RowWorker;
+  class AttentionWorker;
+  class ChannelWorker;
   class Worker;
 
   float *floats(int columns, size_t &stride) {
