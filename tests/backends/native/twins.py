@@ -97,7 +97,7 @@ PAIRS = {
     ),
     "round": Pair(
         ("engine/round.py", "engine/commit.py", "engine/stretch.py"),
-        ("rounds/stretch.h",),
+        ("rounds/stretch.h", "rounds/round_states.h"),
         ("backends/native/test_native_stretch.py", "backends/native/test_native_stretch_batches.py"),
     ),
 }
