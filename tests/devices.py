@@ -7,7 +7,7 @@ that a device's own arithmetic, streams and speed are not simulated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -77,7 +77,7 @@ class _Simulation(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if _is_composite(func):
+        if is_composite(func):
             # In inference mode operations come before they are taken apart.
             with self:
                 return func.decompose(*args, **kwargs or {})
@@ -116,12 +116,13 @@ def simulated_device() -> Iterator[torch.device]:
 
 
 @cache
-def _is_composite(func: Any) -> bool:
+def is_composite(func: Any) -> bool:
+    """Whether an operation is made of others."""
     return bool(func.has_kernel_for_dispatch_key(torch.DispatchKey.CompositeImplicitAutograd))
 
 
 def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    tensors = list(_tensors((args, kwargs.values())))
+    tensors = _tensors(args) + _tensors(list(kwargs.values())) if kwargs else _tensors(args)
     there = [each for each in tensors if isinstance(each, SimulatedTensor)]
     target = kwargs.get("device")
     if not there and (target is None or torch.device(target) != SIMULATED):
@@ -133,7 +134,7 @@ def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     picks = picks and not (len(args) > 2 and args[2].dim() and not isinstance(args[2], SimulatedTensor))
     if there and here and func not in _MOVES and not picks:
         raise RuntimeError(f"Expected all tensors to be on the same device, but {func} got two: simulated and cpu")
-    inner_kwargs = {name: _inner(value) for name, value in kwargs.items()}
+    inner_kwargs = {name: _inner(value) for name, value in kwargs.items()} if kwargs else {}
     if target is not None:
         inner_kwargs["device"] = torch.device("cpu")
     # Views of what was made before inference began cannot be tensors of inference.
@@ -144,12 +145,14 @@ def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return _wrapped(done) if target is None or torch.device(target) == SIMULATED else done
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+def _tensors(values: Sequence[Any]) -> list[Tensor]:
+    found = []
     for each in values:
         if isinstance(each, Tensor):
-            yield each
-        elif isinstance(each, Iterable) and not isinstance(each, str):
-            yield from _tensors(each)
+            found.append(each)
+        elif isinstance(each, list | tuple):
+            found += _tensors(each)
+    return found
 
 
 def _inner(value: Any) -> Any:

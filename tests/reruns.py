@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from devices import PLACES, on
+from devices import PLACES, is_composite, on
 from headstart.backends.torch.recorder import Recorder, Run
 
 RECORDED_PLACES = [*PLACES, "recorded"]
@@ -34,7 +34,7 @@ class _Capture(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given = dict(kwargs or {})
-        if func.has_kernel_for_dispatch_key(torch.DispatchKey.CompositeImplicitAutograd):
+        if is_composite(func):
             with self:
                 return func.decompose(*args, **given)
         tensors = [each for each in args if isinstance(each, Tensor)]

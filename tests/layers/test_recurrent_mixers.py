@@ -32,6 +32,8 @@ class Parts:
     inner: int
     heads: int
     most_decay: float
+    num_rates: int = 0
+    """Columns of what goes in that are the delta rule's rates, the last ones."""
 
     def __post_init__(self) -> None:
         self.kernel, self.kernel_bias = torch.ones(1, 1), None
@@ -42,7 +44,10 @@ class Parts:
         self.norms = None
 
     def input(self, x: Tensor) -> Tensor:
-        return x
+        return x[:, : x.shape[1] - self.num_rates]
+
+    def rates(self, x: Tensor) -> Tensor:
+        return x[:, -self.num_rates :]
 
     def output(self, x: Tensor) -> Tensor:
         return x
@@ -68,7 +73,7 @@ def made(kind: str, rows: int, seed: int, most_decay: float) -> tuple[Run, Tenso
         return lambda x, recur: run_mamba(MAMBA, parts, x, looks_nowhere, recur), x, (24, 6)
     if kind.startswith("delta"):
         config = replace(DELTA, tiled=kind == "delta-tiled")
-        parts = Parts(drawn, config.values, config.value_heads, most_decay)
+        parts = Parts(drawn, config.values, config.value_heads, most_decay, 2 * config.value_heads)
         x = torch.randn(rows, config.convolved + config.values + 2 * config.value_heads, generator=drawn)
         return lambda x, recur: run_delta(config, parts, x, looks_nowhere, recur), x, STATES[kind]
     mamba2 = replace(MAMBA2, least_step=0.2, most_step=0.9) if kind == "mamba2-bounded" else MAMBA2

@@ -11,6 +11,9 @@ import pytest
 import torch
 from gguf_gemma import write_gemma
 
+from headstart.backend import Backend
+from headstart.backends.native.backend import NativeBackend
+from headstart.backends.native.loader import load_library
 from headstart.backends.torch.backend import TorchBackend
 from headstart.errors import CheckpointError
 from headstart.models.checkpoint import open_checkpoint
@@ -18,17 +21,23 @@ from headstart.models.families import config_from_gguf, config_from_hf
 from headstart.models.gguf_file import GgufFile
 from headstart.models.stored_rows import rows_in_file
 from headstart.models.weight_loading import config_of, load_decoder
-from passes import BLOCK_SIZE, Rows, make_pass
+from passes import Rows, make_pass
 from tiny_models import make_model, reference_logits
 
 TEXT = [3 + (7 * i * i + i) % 190 for i in range(40)]
-WIDE = {"hidden_size": 256, "intermediate_size": 256, "hidden_size_per_layer_input": 128, "moe_intermediate_size": 256}
+needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+WIDE = {
+    "head_dim": 32,
+    "hidden_size": 256,
+    "intermediate_size": 256,
+    "hidden_size_per_layer_input": 128,
+    "moe_intermediate_size": 256,
+}
 
 
-def logits_of(backend: TorchBackend) -> torch.Tensor:
-    blocks = -(-len(TEXT) // BLOCK_SIZE)
-    batch = make_pass([Rows(TEXT, 0, range(blocks))])
-    return backend.forward(batch, backend.allocate_cache(blocks, BLOCK_SIZE)).logits
+def logits_of(backend: Backend) -> torch.Tensor:
+    batch = make_pass([Rows(TEXT, 0, range(2))])
+    return backend.forward(batch, backend.allocate_cache(2, 32)).logits
 
 
 def wide_model(name: str) -> Any:
@@ -75,6 +84,23 @@ def test_rows_of_the_table_stay_in_the_file(tmp_path: Path) -> None:
         layer_inputs = TorchBackend(config, weights).decoder.layer_inputs
         assert layer_inputs is not None
         assert layer_inputs.nbytes == layer_inputs.projection.nbytes
+
+
+@needs_native
+@pytest.mark.parametrize("name", ["gemma3n", "gemma4", "experts"])
+def test_the_native_pass_keeps_their_blocks(name: str, tmp_path: Path) -> None:
+    """And reads inputs of layers from the file's own."""
+    path = write_gemma(wide_model(name), tmp_path / "tiny.gguf", in_blocks(name))
+    config, weights = load_decoder(open_checkpoint(path), torch.float32)
+    expected = logits_of(TorchBackend(config, weights))
+    in_full = NativeBackend(config, weights, "fp32", 2)
+    assert (logits_of(in_full) - expected).abs().max().item() <= 1e-4
+    kept, in_bf16 = (NativeBackend(config, weights, each, 2) for each in ("nearest", "bf16"))
+    assert all(kind in kept.kept for kind in ("Q4_K", "Q5_K", "Q6_K"))
+    if name == "experts":
+        return  # rounded rows call others
+    off, bf16_off = ((logits_of(each) - expected).norm().item() for each in (kept, in_bf16))
+    assert off < bf16_off < 0.1 * expected.norm().item()  # scores of normed heads are steep
 
 
 @pytest.mark.parametrize("family", ["gemma4_text", "gemma4_text-experts", "gemma3n_text"])

@@ -41,8 +41,10 @@ NATIVE = {
     "Mamba-2, native": "nemotron_h",
     "attention beside Mamba-2, native": "falcon_h1",
     "gated delta rule, native": "qwen3_next",
+    "keys of earlier layers, native": "gemma4_text",
+    "streams, native": "gemma3n_text",
 }
-"""Those that keep states, with heads as wide as the native pass needs."""
+"""Those of layers that differ from each other, with heads as wide as the native pass needs."""
 DRAFTERS = ("suffix", "early-exit", "draft-model", "auto")
 PROMPTS = [[5 + length, *range(10, 10 + length)] for length in (26, 25, 2, 33)]
 GREEDY = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from headstart.models.encoder_decoder import Positions, RelativeBias
 
+_FIRST = 2
+"""What XGLM counts its positions from."""
+
 
 def distance_buckets(distances: Tensor, bias: RelativeBias, both_sides: bool) -> Tensor:
     """The bucket of each distance, int64 of the same shape (Raffel et al. 2020, section 2.1; transformers' T5).
@@ -26,6 +29,11 @@ def distance_buckets(distances: Tensor, bias: RelativeBias, both_sides: bool) ->
     scaled = torch.log(far.clamp(min=1).float() / exact) / math.log(bias.max_distance / exact) * (count - exact)
     wide = (exact + scaled.long()).clamp(max=count - 1)
     return offset + torch.where(far < exact, far, wide)
+
+
+def counted_sinusoids(positions: Tensor, size: int) -> Tensor:
+    """float32 [row, size] what a decoder with ``sinusoid_positions`` adds to the rows at ``positions`` [row]."""
+    return sinusoids_at("tensor2tensor", positions + _FIRST, size)
 
 
 def sinusoids(kind: Positions, count: int, size: int) -> Tensor:

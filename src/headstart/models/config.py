@@ -14,8 +14,7 @@ from headstart.models.encoder_decoder import EncoderConfig
 from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config, MambaConfig
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu"]
-"""relu2: the square of relu; xielu: with two learnt numbers a layer (Huang et al. 2024). The native pass has all but
-the last."""
+"""relu2: the square of relu; xielu: with two learnt numbers a layer (Huang et al. 2024)."""
 NormKind = Literal["rms", "layer"]
 Mixer = Literal["attention", "latent", "convolution", "mamba", "mamba2", "delta", "attention+mamba2", "none"]
 """Through what the rows of a layer see each other. Those after the first two keep a state in place of keys and values,

@@ -18,17 +18,24 @@ from headstart.backends.native.isa import by_name
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packing import Packer
 from headstart.backends.native.precision import PRECISIONS, Precision
-from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
+from headstart.models.config import LayerConfig, ModelConfig, RopeConfig, StreamsConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
 from headstart.models.weights import (
     AttentionWeights,
+    ChannelWeights,
     DecoderWeights,
     ExpertsWeights,
     LatentWeights,
+    LayerInputsWeights,
+    LayerInputWeights,
     LayerWeights,
     MixerWeights,
+    MlpAndExpertsWeights,
     MlpWeights,
+    SideWeights,
+    StreamEndsWeights,
+    StreamsWeights,
     TwoMixersWeights,
 )
 from headstart.passes import KVStorage, PassBatch
@@ -79,21 +86,28 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
     def mlp(size: int, bias: bool, gated: bool = True) -> MlpWeights:
         return MlpWeights(linear(size * (2 if gated else 1), hidden, bias), linear(hidden, size, bias))
 
-    def channel(layer: LayerConfig) -> MlpWeights | ExpertsWeights | None:
+    def channel(layer: LayerConfig) -> ChannelWeights | None:
+        if layer.channel == "mlp+experts":
+            dense, mixture = channel(replace(layer, channel="mlp")), channel(replace(layer, channel="experts"))
+            assert isinstance(dense, MlpWeights)
+            assert isinstance(mixture, ExpertsWeights)
+            return MlpAndExpertsWeights(dense, mixture, *(norm(hidden) for _ in range(4)))
         experts = config.experts
         if layer.channel == "none":
             return None
         if layer.channel == "mlp" or experts is None:
-            return mlp(config.mlp_size, config.mlp_bias, config.gated_mlp)
+            return mlp(layer.mlp_size or config.mlp_size, config.mlp_bias, config.gated_mlp)
         return ExpertsWeights(
             router=linear(experts.count, hidden, experts.router_bias, scale=2.0),
             experts=tuple(mlp(experts.size, experts.bias, experts.gated) for _ in range(experts.count)),
             correction=normal(experts.count, scale=0.2) if experts.correction else None,
             shared=mlp(experts.shared_size, config.mlp_bias, config.gated_mlp) if experts.shared_size else None,
             shared_gate=linear(1, hidden) if experts.shared_gate else None,
+            router_norm=norm(hidden) if experts.router_norm else None,
+            own_scales=0.5 + normal(experts.count).abs() if experts.own_scales else None,
         )
 
-    def head_norm(heads: int) -> NormWeights | None:
+    def head_norm(heads: int, head_dim: int) -> NormWeights | None:
         norms = config.qk_norm
         if norms is None:
             return None
@@ -114,14 +128,16 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             output=linear(hidden, heads * of.value_dim),
         )
 
-    def attention() -> AttentionWeights:
+    def attention(layer: LayerConfig) -> AttentionWeights:
+        size, kv_heads = config.head_dim_of(layer), config.kv_heads_of(layer)
+        heads, kept = config.num_heads * size, 0 if layer.reads is not None else 1 if layer.values_are_keys else 2
         return AttentionWeights(
-            qkv=linear(qkv_width, hidden, config.qkv_bias, scale=1.5),
-            output=linear(hidden, heads_width, config.output_bias),
-            q_norm=head_norm(config.num_heads),
-            k_norm=head_norm(config.num_kv_heads),
+            qkv=linear(heads + kept * kv_heads * size, hidden, config.qkv_bias, scale=1.5),
+            output=linear(hidden, heads, config.output_bias),
+            q_norm=head_norm(config.num_heads, size),
+            k_norm=head_norm(kv_heads, size) if kept else None,
             sinks=normal(config.num_heads) if config.sinks else None,
-            gate=linear(heads_width, hidden, scale=2.0) if config.attention_gate else None,
+            gate=linear(heads, hidden, scale=2.0) if config.attention_gate else None,
         )
 
     def convolution() -> ConvolutionWeights:
@@ -178,38 +194,73 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             output=linear(hidden, of.values),
         )
 
+    def streams(of: StreamsConfig) -> StreamsWeights:
+        return StreamsWeights(
+            router=linear(of.count, hidden, scale=float(hidden)),
+            router_norm=norm(hidden),
+            predict=linear(of.count**2, of.count, scale=0.5),
+            correct=linear(of.count, of.count, scale=0.5),
+            scale=0.5 + normal(hidden).abs() if of.scaled else None,
+        )
+
     mixers: dict[str, Callable[[], MixerWeights | None]] = {
-        "attention": attention,
         "latent": latent,
         "convolution": convolution,
         "mamba": mamba,
         "mamba2": mamba2,
-        "attention+mamba2": lambda: TwoMixersWeights(attention(), mamba2()),
+        "attention+mamba2": lambda: TwoMixersWeights(attention(LayerConfig()), mamba2()),
         "none": lambda: None,
         "delta": delta,
     }
-    hidden, head_dim = config.hidden_size, config.head_dim
-    heads_width = config.num_heads * head_dim
-    qkv_width = heads_width + 2 * config.num_kv_heads * head_dim
+    hidden = config.hidden_size
+    heads_width = config.num_heads * config.head_dim
     layers = tuple(
         LayerWeights(
             attention_norm=norm(hidden) if config.pre_norms and layer.mixer != "none" else None,
-            mixer=mixers[layer.mixer](),
-            mlp_norm=norm(hidden) if config.pre_norms and not config.shared_norm and layer.channel != "none" else None,
+            mixer=attention(layer) if layer.mixer == "attention" else mixers[layer.mixer](),
+            mlp_norm=norm(hidden)
+            if config.pre_norms and not config.shared_norm and layer.channel not in ("none", "mlp+experts")
+            else None,
             channel=channel(layer),
             attention_post_norm=norm(hidden) if config.post_norms else None,
             mlp_post_norm=norm(hidden) if config.post_norms else None,
+            scale=0.5 + normal(1).abs() if config.layer_scales else None,
+            side=None
+            if config.side_rank is None
+            else SideWeights(linear(config.side_rank, hidden), linear(hidden, config.side_rank), norm(hidden)),
+            streams=None if config.streams is None else streams(config.streams),
+            input=None
+            if config.layer_inputs is None or layer.input is None
+            else LayerInputWeights(
+                linear(config.layer_inputs.size, hidden), linear(hidden, config.layer_inputs.size), norm(hidden)
+            ),
         )
         for layer in config.layers
     )
     embedding = normal(config.vocab_size, hidden, scale=0.3).bfloat16()
     head = LinearWeights(embedding) if config.tied_head else linear(config.vocab_size, hidden, scale=2.0)
+    inputs = None
+    if config.layer_inputs is not None:
+        of = config.layer_inputs
+        inputs = LayerInputsWeights(
+            linear(of.count * of.size, hidden),
+            norm(of.size),
+            normal(of.vocab_size, of.count * of.size, scale=0.1).bfloat16(),
+        )
+    ends = None
+    if config.streams is not None:
+        spread, merge = (
+            tuple(linear(hidden, hidden) for _ in range(config.streams.count - 1)) for _ in ("spread", "merge")
+        )
+        ends = StreamEndsWeights(spread, merge)
     return DecoderWeights(
         embedding=embedding,
         layers=layers,
         final_norm=norm(hidden),
         head=head,
         positions=normal(config.max_positions, hidden, scale=0.3) if config.learned_positions else None,
+        layer_inputs=inputs,
+        streams=ends,
     )
 
 

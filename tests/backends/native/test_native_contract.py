@@ -25,9 +25,11 @@ from headstart.backends.native.formats import (
     CROSS_LINEARS,
     DELTA_LINEARS,
     GATE_LINEARS,
+    INPUT_LINEARS,
     LATENT_LINEARS,
     LINEARS,
     MAMBA_LINEARS,
+    SIDE_LINEARS,
     TWO_MIXERS_LINEARS,
 )
 from headstart.backends.native.precision import PRECISIONS
@@ -196,6 +198,10 @@ def test_enumerations_are_in_the_same_order() -> None:
     assert linears("CrossLinearIndex") == list(CROSS_LINEARS)
     assert linears("LatentLinearIndex") == list(LATENT_LINEARS)
     assert linears("GateLinearIndex") == list(GATE_LINEARS)
+    assert linears("InputLinearIndex") == list(INPUT_LINEARS)
+    side = enumerators("pass/decoder.h", "SideLinearIndex")
+    assert side[0].endswith(" = kInputOutput + 1")
+    assert [snake(each.partition(" = ")[0]) for each in side] == list(SIDE_LINEARS)
     assert linears("MambaLinearIndex") == list(MAMBA_LINEARS)
     assert linears("TwoMixersLinearIndex") == list(TWO_MIXERS_LINEARS)
     assert linears("DeltaLinearIndex") == list(DELTA_LINEARS)
@@ -213,6 +219,7 @@ def test_enumerations_are_in_the_same_order() -> None:
         "kFinalNorm": packing.FINAL_NORM,
         "kFeatureNorm": packing.FEATURE_NORM,
         "kEmbeddingNorm": packing.EMBEDDING_NORM,
+        "kInputsNorm": packing.INPUTS_NORM,
         "kPartNorms": packing.PART_NORMS,
     }
     entries = {name: index for index, name in enumerate(enumerators("pass/decoder.h", "Entry"))}

@@ -30,7 +30,7 @@ from headstart.backends.native.sampling import NativeRows
 from headstart.loading import load_model
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
-from headstart.models.state_config import ConvolutionConfig, DeltaConfig
+from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config, MambaConfig
 from headstart.models.weight_loading import load_decoder
 from headstart.sampling.kernels import NoiseKey
 
@@ -62,6 +62,11 @@ DELTA = small_config(
     layers=(LayerConfig(rope=None, mixer="delta"), LayerConfig()),
     delta=DeltaConfig(2, 4, 32, 32, 4),
     attention_gate=True,
+)
+SPACES = small_config(
+    layers=tuple(LayerConfig(mixer=mixer) for mixer in ("mamba", "mamba2", "attention+mamba2")),
+    mamba=MambaConfig(112, 7, 20, 4, norms="learnt"),
+    mamba2=Mamba2Config(4, 20, 9, 1, 4),
 )
 NOISE = NoiseKey((0x9ABCDEF0, 0x12345678), (7, 0xFFFFFFFF, 3))
 
@@ -113,7 +118,7 @@ def test_so_it_has_in_a_mixture_of_experts(answers: Callable[..., Answer], isa: 
 
 @each_isa
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int4"])
-@pytest.mark.parametrize("config", [CONVOLVING, DELTA], ids=["convolution", "delta"])
+@pytest.mark.parametrize("config", [CONVOLVING, DELTA, SPACES], ids=["convolution", "delta", "state spaces"])
 def test_so_it_has_where_layers_keep_states(
     answers: Callable[..., Answer], isa: str, precision: Precision, config: ModelConfig
 ) -> None:

@@ -91,6 +91,8 @@ WIDE_DELTA = {"head_dim": 32, "linear_key_head_dim": 32, "linear_value_head_dim"
         ("youtu", WIDE_LATENT),
         ("bloom", {"hidden_size": 64, "n_head": 2}),
         ("llama4", {"head_dim": 32}),
+        ("gemma4_text", {"head_dim": 32}),
+        ("gemma3n_text", {"head_dim": 32}),
     ],
 )
 def test_so_do_models_with_layers_of_other_kinds(
@@ -295,6 +297,7 @@ def test_mixtures_of_experts_are_kept_as_well(
         ("gpt_oss", {"head_dim": 32}),
         ("qwen2_moe", {"hidden_size": 128}),
         ("glm4_moe", {"head_dim": 64}),
+        ("gemma4_text-experts", {"head_dim": 32}),
     ):
         path = tmp_path / family
         make_model(family, **sizes).save_pretrained(path)
@@ -302,4 +305,4 @@ def test_mixtures_of_experts_are_kept_as_well(
         second = load(path, "int8")
         assert len(packed) == before
         assert torch.equal(logits_of(second), logits_of(first))
-    assert len(list(folder.iterdir())) == 3
+    assert len(list(folder.iterdir())) == 4

@@ -12,15 +12,17 @@ from headstart.analysis.pass_times import measure_passes
 from headstart.analysis.workbench import Workbench
 from headstart.backends.native.loader import load_library
 from headstart.models.config import LayerConfig
-from headstart.models.state_config import ConvolutionConfig, Mamba2Config
+from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config
 from headstart.sampling.params import SamplingParams
 from toys import run_all, toy_sequence
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 CONVOLVING = LayerConfig(rope=None, mixer="convolution")
+DELTA = LayerConfig(rope=None, mixer="delta")
 CONFIG = small_config(
-    layers=(CONVOLVING, LayerConfig(), LayerConfig(mixer="mamba2")) * 2,
+    layers=(CONVOLVING, LayerConfig(), LayerConfig(mixer="mamba2"), DELTA, LayerConfig(), CONVOLVING),
     convolution=ConvolutionConfig(3),
+    delta=DeltaConfig(2, 4, 32, 32, 4),
     mamba2=Mamba2Config(4, 24, 8, 2, 4),
     family="states of a test",
 )

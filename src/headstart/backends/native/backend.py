@@ -16,7 +16,7 @@ from headstart.backends.native.kit import NativeKit
 from headstart.backends.native.library import Pass
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_model import PackedModel
-from headstart.backends.native.packing import ACTIVATIONS, RopeTables, address, as_float32, as_int32
+from headstart.backends.native.packing import RopeTables, RowTable, address, as_float32, as_int32
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.storage import PAGE_KEYS, NativeStorage
 from headstart.backends.native.stretch import NativeStretches
@@ -24,8 +24,10 @@ from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
 from headstart.models.config import HeadNorms, LatentConfig, ModelConfig
 from headstart.models.state_config import DeltaConfig, Mamba2Config
+from headstart.models.stored import Matrix
 from headstart.passes import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
 
+_MOST_STREAMS = 8
 _MOST_LENGTH = 16
 """Rows that a convolution may see."""
 
@@ -45,12 +47,14 @@ def supports(config: ModelConfig) -> str | None:
         return unfit
     if config.latent is not None:
         return _unfit_latent(config.latent)
-    if not any(layer.attends for layer in config.layers):
-        return None
-    if config.head_dim % 32 or config.head_dim > 256:
-        return f"head_dim {config.head_dim} is no multiple of 32 up to 256"
-    if config.num_heads % config.num_kv_heads:
-        return f"{config.num_heads} heads do not share {config.num_kv_heads} kv heads evenly"
+    for layer in config.layers:
+        if not layer.attends:
+            continue
+        size, kv_heads = config.head_dim_of(layer), config.kv_heads_of(layer)
+        if size % 32 or size > 512:
+            return f"head_dim {size} is no multiple of 32 up to 512"
+        if config.num_heads % kv_heads:
+            return f"{config.num_heads} heads do not share {kv_heads} kv heads evenly"
     return None
 
 
@@ -62,21 +66,13 @@ def _lacking(config: ModelConfig) -> str | None:
         and any("none" in (layer.mixer, layer.channel) for layer in config.layers),
         "gates, sinks or post norms of two mixers": any(layer.mixer == "attention+mamba2" for layer in config.layers)
         and (config.attention_gate or config.sinks or config.post_norms or config.parallel_residual),
-        "several residual streams": config.streams is not None,
-        "layers that read another one's keys": any(layer.reads is not None for layer in config.layers),
-        "heads of several sizes": len({config.head_dim_of(layer) for layer in config.layers}) > 1,
-        "inputs of layers": config.layer_inputs is not None,
-        "norms of values": config.value_norm,
-        "values that are keys": any(layer.values_are_keys for layer in config.layers),
-        "a second path beside attention": config.side_rank is not None,
-        "gates that are cut off": any(layer.sparsity for layer in config.layers),
-        "MLPs of several sizes": any(layer.mlp_size not in (None, config.mlp_size) for layer in config.layers),
-        "experts beside an MLP": any(layer.channel == "mlp+experts" for layer in config.layers),
-        "scales of layers": config.layer_scales,
+        f"more than {_MOST_STREAMS} residual streams": config.streams is not None
+        and config.streams.count > _MOST_STREAMS,
+        "a second path beside attention of this kind": config.side_rank is not None
+        and (config.parallel_residual or any(layer.mixer != "attention" for layer in config.layers)),
+        "gates of this kind that are cut off": any(layer.sparsity for layer in config.layers) and not config.gated_mlp,
         "experts beside attention": config.has_experts and config.parallel_residual,
         "attention of several kinds": len({layer.mixer for layer in config.layers if layer.attends}) > 1,
-        f"activation {config.activation}": config.activation not in ACTIVATIONS,
-        "computed position embeddings": config.sinusoid_positions,
         "a limit of heads that are normed one by one": config.qkv_clip is not None
         and norms is not None
         and norms.reach == "head"
@@ -165,6 +161,11 @@ class NativeBackend:
             slopes = torch.tensor(config.alibi.slopes)
             library.set_alibi(self.handle, slopes.data_ptr(), config.alibi.scale, config.alibi.coarse)
         self._ropes = RopeTables(library, self.handle, config.ropes, weights.rope_factors)
+        self._inputs_table: RowTable | None = None
+        """Borrowed by the library."""
+        if weights.layer_inputs is not None:
+            self._inputs_table = RowTable(library, _as_one(weights.layer_inputs.whole))
+            library.set_inputs_table(self.handle, self._inputs_table.rows)
         self._no_logits = torch.empty(0, config.vocab_size)
         self.stretches = NativeStretches(library, self.handle, self._ropes)
 
@@ -278,6 +279,13 @@ class NativeBackend:
             inputs.data_ptr(),
         )
         return inputs
+
+
+def _as_one(table: Tensor | Matrix) -> Tensor | Matrix:
+    """A table whose rows stand one behind the other, in order."""
+    if isinstance(table, Tensor) or (len(table.parts) == 1 and table.parts[0].order is None):
+        return table
+    return table.tensor()
 
 
 @cache

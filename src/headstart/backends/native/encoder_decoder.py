@@ -24,7 +24,7 @@ from headstart.models.encoder_decoder_weights import EncoderDecoderWeights
 from headstart.models.files import WeightsIdentity
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix
-from headstart.models.weights import AttentionWeights, LayerWeights, MlpWeights
+from headstart.models.weights import AttentionWeights, LayerInputsWeights, LayerWeights, MlpWeights, StreamEndsWeights
 from headstart.passes import EncoderInput, KVStorage
 
 _HOST = torch.device("cpu")
@@ -42,6 +42,8 @@ class _DecoderHalf:
     head: LinearWeights
     identity: WeightsIdentity | None
     rope_factors: Tensor | None = None
+    layer_inputs: LayerInputsWeights | None = None
+    streams: StreamEndsWeights | None = None
 
     @property
     def linears(self) -> Iterator[LinearWeights]:

@@ -16,7 +16,17 @@ from headstart.models.gguf_types import CODEBOOK_TYPES
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.state_weights import DeltaWeights, MambaWeights
 from headstart.models.stored import Matrix, MatrixPart
-from headstart.models.weights import ExpertsWeights, LatentWeights, LayerWeights, MlpWeights, TwoMixersWeights
+from headstart.models.weights import (
+    ChannelWeights,
+    ExpertsWeights,
+    LatentWeights,
+    LayerInputsWeights,
+    LayerWeights,
+    MlpAndExpertsWeights,
+    MlpWeights,
+    StreamEndsWeights,
+    TwoMixersWeights,
+)
 
 LINEARS = ("qkv", "output", "up", "down")
 """Of a layer, by their numbers in the interface."""
@@ -26,13 +36,17 @@ LATENT_LINEARS = ("k_up", "value_up", "q_up")
 """Those of a layer with latent attention likewise; it has no encoder memory."""
 GATE_LINEARS = ("gate",)
 """That of a layer whose attention has a gate, likewise."""
+INPUT_LINEARS = ("input_gate", "input_output")
+"""Those of a layer that reads an input, likewise."""
+SIDE_LINEARS = ("side_down", "side_up")
+"""Those of a second path beside attention, behind an input's."""
 MAMBA_LINEARS = ("selection", "step")
 """Those of Mamba between its first and its last, likewise."""
 TWO_MIXERS_LINEARS = ("state_input", "state_output")
 """Those of the mixer beside attention, likewise."""
 DELTA_LINEARS = ("rates",)
 """That of a layer with the delta rule, likewise: in float32, so that it has no form."""
-MATRICES = 7
+MATRICES = 8
 """Places of a layer's matrices, some of which hold none."""
 EXPERT_LINEARS = ("up", "down")
 """Of an expert, by number."""
@@ -155,6 +169,10 @@ class DecoderParts(Protocol):
     @property
     def table(self) -> Tensor | Matrix: ...
     @property
+    def layer_inputs(self) -> LayerInputsWeights | None: ...
+    @property
+    def streams(self) -> StreamEndsWeights | None: ...
+    @property
     def linears(self) -> Iterator[LinearWeights]:
         """Every layer's as ``linears_of`` has them, the output head last."""
         ...
@@ -169,16 +187,15 @@ def types_of(matrix: Tensor | Matrix) -> list[str]:
 
 def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     """A layer's ``MATRICES`` by number: the mixer's and a dense channel part's, or the shared expert's, then cross
-    attention's, or latent attention's further ones, or the gate's, or the delta rule's rates. None: there is no such
-    matrix."""
+    attention's, or latent attention's further ones, or the gate's, or the delta rule's rates, or its input's and a
+    second path's. None: there is no such matrix."""
     linears = _linears_of(layer)
     return (*linears, *[None] * (MATRICES - len(linears)))
 
 
 def _linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     mixer = layer.mixer
-    assert layer.channel is None or isinstance(layer.channel, MlpWeights | ExpertsWeights)
-    dense = layer.channel.shared if isinstance(layer.channel, ExpertsWeights) else layer.channel
+    dense = None if layer.channel is None else dense_part(layer.channel)
     channel = (None, None) if dense is None else (dense.up, dense.down)
     if mixer is None:
         return (None, None, *channel)
@@ -191,7 +208,23 @@ def _linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
         return (heads.qkv, heads.output, *channel, states.input, states.output)
     attention, output, *further = mixer.linears
     cross = () if layer.cross is None else (layer.cross.q, layer.cross.output)
-    return (attention, output, *channel, *cross, *further)
+    inputs = () if layer.input is None else (layer.input.gate, layer.input.output)
+    if layer.side is not None:
+        return (attention, output, *channel, *(inputs or (None, None)), layer.side.down, layer.side.up)
+    return (attention, output, *channel, *cross, *further, *inputs)
+
+
+def dense_part(channel: ChannelWeights) -> MlpWeights | None:
+    """The MLP that all rows go through, the shared expert included; None: there is none."""
+    if isinstance(channel, MlpAndExpertsWeights):
+        return channel.mlp
+    return channel.shared if isinstance(channel, ExpertsWeights) else channel
+
+
+def experts_part(layer: LayerWeights) -> ExpertsWeights | None:
+    """A layer's mixture of experts, by itself or beside an MLP."""
+    channel = layer.channel.experts if isinstance(layer.channel, MlpAndExpertsWeights) else layer.channel
+    return channel if isinstance(channel, ExpertsWeights) else None
 
 
 def _formed_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
@@ -204,20 +237,23 @@ def _formed_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
 
 def experts_of(layer: LayerWeights) -> tuple[MlpWeights, ...]:
     """A layer's experts, the shared one left out."""
-    return layer.channel.experts if isinstance(layer.channel, ExpertsWeights) else ()
+    experts = experts_part(layer)
+    return () if experts is None else experts.experts
 
 
 def matrices_of(weights: DecoderParts) -> list[LinearWeights | None]:
-    """In the order of forms: every layer's as ``linears_of`` has them, the output head, and the experts'
-    [layer, expert, matrix] as ``EXPERT_LINEARS`` numbers them. None: there is no such matrix, or it is in float32, as
-    the delta rule's rates are. Routers are left out."""
+    """In the order of forms: every layer's as ``linears_of`` has them, the output head, the experts'
+    [layer, expert, matrix] as ``EXPERT_LINEARS`` numbers them, what makes inputs of layers, and what spreads and merges
+    streams. None: there is no such matrix, or it is in float32, as the delta rule's rates are. Routers are left out."""
     layers = weights.layers
     count = max(len(experts_of(layer)) for layer in layers)
     experts: list[LinearWeights | None] = []
     for layer in layers:
         own = [linear for expert in experts_of(layer) for linear in (expert.up, expert.down)]
         experts += own or [None] * (count * len(EXPERT_LINEARS))
-    return [*(linear for layer in layers for linear in _formed_of(layer)), weights.head, *experts]
+    inputs = None if weights.layer_inputs is None else weights.layer_inputs.projection
+    ends = () if weights.streams is None else (*weights.streams.spread, *weights.streams.merge)
+    return [*(linear for layer in layers for linear in _formed_of(layer)), weights.head, *experts, inputs, *ends]
 
 
 def head_row(layers: Sequence[LayerWeights]) -> int:
@@ -271,8 +307,8 @@ def blocks_forms(weights: DecoderParts, as_stored: bool) -> NDArray[np.uint8]:
     """The same where everything is to be in blocks: the file's own, if that is asked for and they have a kernel; else
     the head has levels of eight bits."""
     matrices, in_four = matrices_of(weights), mostly_in_four_bits(weights.layers)
-    experts = [_levels(each, as_stored, in_four) for each in matrices[head_row(weights.layers) + 1 :]]
-    forms = _alike([*level_bits(weights.layers, as_stored).reshape(-1), EIGHT, *experts])
+    others = [_levels(each, as_stored, in_four) for each in matrices[head_row(weights.layers) + 1 :]]
+    forms = _alike([*level_bits(weights.layers, as_stored).reshape(-1), EIGHT, *others])
     if as_stored:
         _keep_own(weights, matrices, forms)
     return forms

@@ -28,6 +28,12 @@ class Latent(Structure):
     )
 
 
+class Inputs(Structure):
+    """``HeadstartInputs``."""
+
+    _fields_ = tuple((name, c_int32) for name in ("count", "size", "tokens"))
+
+
 class Convolution(Structure):
     """``HeadstartConvolution``."""
 
@@ -66,7 +72,8 @@ class Layer(Structure):
 
     _fields_ = (
         *((name, c_int32) for name in ("mixer", "channel", "window", "chunk", "rope", "head_dim", "kv_heads")),
-        *((name, c_int32) for name in ("reads", "values_are_keys", "mlp")),
+        *((name, c_int32) for name in ("reads", "values_are_keys", "mlp", "input", "cuts")),
+        ("cut", c_float),
     )
 
 
@@ -88,6 +95,9 @@ class Shape(Structure):
         ("mamba", Mamba),
         ("mamba2", Mamba2),
         ("delta", Delta),
+        ("inputs", Inputs),
+        ("streams", c_int32),
+        ("side_rank", c_int32),
     )
 
 
@@ -315,6 +325,7 @@ _SIGNATURES = {
     "set_alibi": (None, (c_void_p, c_void_p, c_float, c_int)),
     "set_rope": (None, (c_void_p, c_int, c_void_p, c_void_p, c_int, c_int)),
     "set_embedding": (None, (c_void_p, POINTER(Rows), c_int, c_void_p, c_int)),
+    "set_inputs_table": (None, (c_void_p, POINTER(Rows))),
     "first_inputs": (None, (c_void_p, c_void_p, c_void_p, c_int, c_void_p, c_int, c_void_p, c_void_p)),
     "save": (c_char_p, (c_void_p, c_int, c_int64)),
     "restore": (c_char_p, (c_void_p, c_int, c_int64)),

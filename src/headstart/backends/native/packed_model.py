@@ -26,6 +26,7 @@ from headstart.backends.native.formats import (
     blocks_forms,
     computed_in,
     experts_of,
+    experts_part,
     head_row,
     linears_of,
     nearest_forms,
@@ -37,7 +38,11 @@ from headstart.backends.native.packing import (
     COPIED,
     EMBEDDING_NORM,
     FINAL_NORM,
+    INPUTS_NORM,
+    INPUTS_PROJECTION,
+    NORMS,
     OUTPUT_HEAD,
+    STREAM_LINEARS,
     THE_HEAD,
     Packer,
     address,
@@ -47,12 +52,13 @@ from headstart.backends.native.packing import (
 )
 from headstart.backends.native.precision import Precision, library_number
 from headstart.backends.native.shapes import layers_of, shape_of
+from headstart.layers.positions import counted_sinusoids
 from headstart.memory import readable, require_room
 from headstart.models.config import ModelConfig
 from headstart.models.files import WeightsIdentity
-from headstart.models.linear_weights import LinearWeights
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix
-from headstart.models.weights import AttentionWeights, ExpertsWeights, LayerWeights
+from headstart.models.weights import AttentionWeights, LayerWeights
 
 _BEHIND = 1 << 30
 """Bytes of packed weights from which on they are written while the model is in use already."""
@@ -133,6 +139,8 @@ class PackedModel:
         table = 0 if self._shares_head(weights) else _table_bytes(weights.table, in_full)
         if weights.positions is not None:
             table += 4 * weights.positions.numel()
+        elif self._config.sinusoid_positions:
+            table += 4 * self._config.max_positions * self._config.hidden_size
         loading = _WHILE_PACKING + max(_copied_bytes(each.matrix) for each in weights.linears)
         self._require({"layers": matrices, "output head": head + screen, "embedding": table, "packing": loading})
 
@@ -193,12 +201,16 @@ class PackedModel:
         packer = Packer(library, handle, config.norm_offset)
         packer.norm(-1, FINAL_NORM, weights.final_norm)
         packer.norm(-1, EMBEDDING_NORM, weights.embedding_norm)
+        packer.norm(-1, INPUTS_NORM, None if weights.layer_inputs is None else weights.layer_inputs.norm)
         after_sums = config.encoder is not None and not config.encoder.normed_before
         for index, parts in enumerate(weights.layers):
             packer.norms(index, _with_norms_at_work(config, index, parts), after_sums, config.shared_norm)
             packer.constants(index, parts)
-            if isinstance(parts.channel, ExpertsWeights):
-                packer.router(index, parts.channel)
+            if config.value_norm:
+                blank = torch.ones(config.head_dim_of(config.layers[index])) - config.norm_offset
+                packer.norm(index, NORMS.index("value_norm"), NormWeights(blank))
+            if (experts := experts_part(parts)) is not None:
+                packer.router(index, experts)
             if isinstance(parts.mixer, AttentionWeights) and parts.mixer.sinks is not None:
                 packer.sinks(index, parts.mixer.sinks)
         matrices = list(_placed(packer, weights))
@@ -210,7 +222,7 @@ class PackedModel:
         if shares and self._losses(handle)[head_row(weights.layers), 0] != 0:
             shares = False  # its copy was not counted
             self._require({"embedding beside the output head": _table_bytes(weights.table, in_full=False)})
-        packer.embedding(weights.table, weights.positions, THE_HEAD if shares else COPIED)
+        packer.embedding(weights.table, _positions(config, weights), THE_HEAD if shares else COPIED)
         return True
 
     def _losses(self, handle: int) -> NDArray[np.float64]:
@@ -235,6 +247,13 @@ class PackedModel:
         return key.hexdigest()
 
 
+def _positions(config: ModelConfig, weights: DecoderParts) -> Tensor | None:
+    """float32 [position, hidden] what is added to embeddings."""
+    if config.sinusoid_positions:
+        return counted_sinusoids(torch.arange(config.max_positions), config.hidden_size)
+    return weights.positions
+
+
 def _placed(packer: Packer, weights: DecoderParts) -> Iterator[tuple[LinearWeights, Callable[[LinearWeights], None]]]:
     """Matrices but the routers', as files mostly have them in order, and what packs each."""
     for index, layer in enumerate(weights.layers):
@@ -245,6 +264,11 @@ def _placed(packer: Packer, weights: DecoderParts) -> Iterator[tuple[LinearWeigh
             for which, linear in enumerate((expert.up, expert.down)):
                 yield linear, partial(packer.expert, index, number, which)
     yield weights.head, partial(packer.linear, -1, OUTPUT_HEAD)
+    if weights.layer_inputs is not None:
+        yield weights.layer_inputs.projection, partial(packer.linear, -1, INPUTS_PROJECTION)
+    if weights.streams is not None:
+        for which, linear in enumerate((*weights.streams.spread, *weights.streams.merge), STREAM_LINEARS):
+            yield linear, partial(packer.linear, -1, which)
 
 
 def _destroy(library: Library, handle: int, saving: Thread | None) -> None:

@@ -12,35 +12,47 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from headstart.backends.native.formats import FOUR, KINDS, MATRICES, PARTS, types_of
+from headstart.backends.native.formats import FOUR, KINDS, MATRICES, PARTS, experts_part, types_of
 from headstart.backends.native.library import Layer, Library, Rows, Shape
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
-from headstart.models.config import Activation, RopeConfig
+from headstart.models.config import RopeConfig
 from headstart.models.gguf_types import CODEBOOK_TYPES, codebook
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
 from headstart.models.stored import Matrix, MatrixPart, StoredTensor
-from headstart.models.weights import AttentionWeights, ExpertsWeights, LatentWeights, LayerWeights, TwoMixersWeights
+from headstart.models.weights import (
+    AttentionWeights,
+    ExpertsWeights,
+    LatentWeights,
+    LayerWeights,
+    MlpAndExpertsWeights,
+    MlpWeights,
+    TwoMixersWeights,
+)
 from headstart.passes import IntArray
 
 NORMS = (
     *("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm"),
-    *("cross_norm", "attention_sum_norm", "cross_sum_norm", "mlp_sum_norm"),
+    *("cross_norm", "attention_sum_norm", "cross_sum_norm", "mlp_sum_norm", "value_norm", "input_norm"),
+    *("dense_post_norm", "experts_norm", "experts_post_norm", "router_norm", "side_norm", "stream_norm"),
 )
 """Of a layer, by their numbers in the interface."""
-CONSTANTS = ("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm")
-"""Of a layer's mixer that keeps a state, likewise."""
-ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
-"""Those of the library, by their numbers in the interface."""
+CONSTANTS = (
+    *("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm", "scale", "expert_scales"),
+    *("stream_router", "stream_predict", "stream_correct", "stream_scale", "curve"),
+)
+"""Small parts of a layer, likewise."""
+_PADDING = 64
+"""The stream's rows are padded to multiples of it."""
 _BAND = 16
 """Channels of Mamba whose states stand together."""
 BORROWED, COPIED, THE_HEAD = range(3)
 """How the embedding is kept, likewise."""
-OUTPUT_HEAD, FUSE = range(2)
-FINAL_NORM, FEATURE_NORM, EMBEDDING_NORM, PART_NORMS = range(4)
+OUTPUT_HEAD, FUSE, INPUTS_PROJECTION, STREAM_LINEARS = range(4)
+FINAL_NORM, FEATURE_NORM, EMBEDDING_NORM, INPUTS_NORM, PART_NORMS = range(5)
 """Of no layer, likewise."""
 
 
@@ -74,7 +86,7 @@ def create_model(owner: object, library: Library, shape: Shape, layers: Sequence
     Raises:
         ConfigError: memory is short.
     """
-    forms = np.full((len(layers) * MATRICES + 1, PARTS), FOUR, np.uint8)
+    forms = np.full((len(layers) * MATRICES + 2, PARTS), FOUR, np.uint8)
     handle = new_model(library, shape, layers, name, forms)
     weakref.finalize(owner, library.destroy, handle)
     return handle
@@ -171,6 +183,14 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
     norms = dict(zip(names, of_parts, strict=True))
     for name in ("attention_post_norm", "mlp_post_norm"):
         norms[name] = getattr(layer, name)
+    norms["input_norm"] = None if layer.input is None else layer.input.norm
+    norms["side_norm"] = None if layer.side is None else layer.side.norm
+    norms["stream_norm"] = None if layer.streams is None else layer.streams.router_norm
+    channel = layer.channel
+    if isinstance(channel, MlpAndExpertsWeights):
+        norms["mlp_norm"], norms["dense_post_norm"] = channel.mlp_norm, channel.mlp_post_norm
+        norms["experts_norm"], norms["experts_post_norm"] = channel.experts_norm, channel.experts_post_norm
+        norms["router_norm"] = channel.experts.router_norm
     mixer = layer.mixer.attention if isinstance(layer.mixer, TwoMixersWeights) else layer.mixer
     if isinstance(mixer, LatentWeights):
         norms["q_norm"], norms["k_norm"] = mixer.q_norm, mixer.kv_norm
@@ -179,18 +199,33 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
     return [norms.get(name) for name in NORMS]
 
 
+def _padded(matrix: Tensor) -> Tensor:
+    """Rows as long as those of the stream."""
+    return functional.pad(matrix, (0, -matrix.shape[1] % _PADDING))
+
+
 def constants_of(layer: LayerWeights) -> list[Tensor | None]:
     """A layer's constants, as ``CONSTANTS`` numbers them."""
     mixer = layer.mixer.mamba2 if isinstance(layer.mixer, TwoMixersWeights) else layer.mixer
-    constants: dict[str, Tensor | None] = {}
+    experts = experts_part(layer)
+    constants: dict[str, Tensor | None] = {"scale": layer.scale}
+    constants["expert_scales"] = None if experts is None else experts.own_scales
+    if isinstance(layer.channel, MlpWeights) and layer.channel.curve is not None:
+        above, below, slope, least = layer.channel.curve
+        constants["curve"] = torch.stack((functional.softplus(above), slope + functional.softplus(below), slope, least))
+    if layer.streams is not None:
+        constants["stream_router"] = _padded(layer.streams.router.weight)
+        constants["stream_predict"] = layer.streams.predict.weight
+        constants["stream_correct"] = layer.streams.correct.weight
+        constants["stream_scale"] = layer.streams.scale
     if isinstance(mixer, ConvolutionWeights):
-        constants = {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
+        constants |= {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
     elif isinstance(mixer, DeltaWeights):
-        constants = {"kernel": mixer.kernel.T, "step_bias": mixer.step_bias, "decay": mixer.log_decay.exp()}
+        constants |= {"kernel": mixer.kernel.T, "step_bias": mixer.step_bias, "decay": -mixer.log_decay.exp()}
         constants["state_norm"] = mixer.norm.weight
     elif isinstance(mixer, MambaWeights):
         size = mixer.log_decay.shape[1]
-        constants = {
+        constants |= {
             "kernel": mixer.kernel.T,
             "kernel_bias": mixer.kernel_bias,
             "step_bias": mixer.step_bias,
@@ -199,7 +234,7 @@ def constants_of(layer: LayerWeights) -> list[Tensor | None]:
             "state_norm": None if mixer.norms is None else torch.cat([_filled_up(each.weight) for each in mixer.norms]),
         }
     elif isinstance(mixer, Mamba2Weights):
-        constants = {
+        constants |= {
             "kernel": _filled_up(mixer.kernel.T),
             "kernel_bias": mixer.kernel_bias,
             "step_bias": mixer.step_bias,

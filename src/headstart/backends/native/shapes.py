@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import get_args
 
-from headstart.backends.native.library import Convolution, Delta, Experts, Latent, Layer, Mamba, Mamba2, Shape
-from headstart.backends.native.packing import ACTIVATIONS
+from headstart.backends.native.library import Convolution, Delta, Experts, Inputs, Latent, Layer, Mamba, Mamba2, Shape
 from headstart.backends.native.precision import Precision, library_number
 from headstart.models.config import (
+    Activation,
     Channel,
     ExpertsConfig,
     ExpertScore,
@@ -15,6 +16,7 @@ from headstart.models.config import (
     HeadNorms,
     LatentConfig,
     LayerConfig,
+    LayerInputsConfig,
     Mixer,
     ModelConfig,
     NormKind,
@@ -37,7 +39,7 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         precision=library_number(precision),
         threads=threads,
         norm=get_args(NormKind).index(config.norm),
-        activation=ACTIVATIONS.index(config.activation),
+        activation=get_args(Activation).index(config.activation),
         gated=config.gated_mlp,
         parallel_residual=config.parallel_residual,
         joint_head_norms=norms.reach == "all",
@@ -63,6 +65,9 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         mamba=_mamba(config.mamba),
         mamba2=_mamba2(config.mamba2),
         delta=_delta(config.delta),
+        inputs=_inputs(config.layer_inputs),
+        streams=0 if config.streams is None else config.streams.count,
+        side_rank=config.side_rank or 0,
     )
 
 
@@ -80,6 +85,9 @@ def layers_of(config: ModelConfig) -> list[Layer]:
             reads=-1 if layer.reads is None else layer.reads,
             values_are_keys=layer.values_are_keys,
             mlp=_dense_size(config, layer),
+            input=0 if config.layer_inputs is None or layer.input is None else 1 + layer.input,
+            cuts=layer.sparsity > 0,
+            cut=NormalDist().inv_cdf(layer.sparsity) if layer.sparsity else 0.0,
         )
         for layer in config.layers
     ]
@@ -93,6 +101,10 @@ def _dense_size(config: ModelConfig, layer: LayerConfig) -> int:
         assert config.experts is not None
         return config.experts.shared_size
     return config.mlp_size if layer.mlp_size is None else layer.mlp_size
+
+
+def _inputs(config: LayerInputsConfig | None) -> Inputs:
+    return Inputs() if config is None else Inputs(config.count, config.size, config.vocab_size)
 
 
 def _delta(config: DeltaConfig | None) -> Delta:

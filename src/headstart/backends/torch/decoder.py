@@ -19,7 +19,7 @@ from headstart.backends.torch.mixers import MixerPass, mixer_of
 from headstart.backends.torch.norms import Norm
 from headstart.backends.torch.states import LayerStore, StateLayout
 from headstart.layers.layer import Operation, run_layer
-from headstart.layers.positions import sinusoids_at
+from headstart.layers.positions import counted_sinusoids
 from headstart.layers.rotary import Rotation
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
@@ -28,8 +28,6 @@ from headstart.passes import FINAL_TAP
 
 _ROWS = 512
 """Whose logits are held at once where no more than their best tokens are wanted."""
-_FIRST_SINE = 2
-"""What the first position counts as where embeddings of positions are computed."""
 
 
 class DecoderLayer:
@@ -140,7 +138,7 @@ class Decoder:
         if self.positions is not None:
             hidden = hidden + F.embedding(positions, self.positions)
         if self.config.sinusoid_positions:
-            rows = sinusoids_at("tensor2tensor", positions + _FIRST_SINE, self.config.hidden_size)
+            rows = counted_sinusoids(positions, self.config.hidden_size)
             hidden = hidden + rows.to(hidden.dtype)
         return hidden if self.embedding_norm is None else self.embedding_norm(hidden)
 

@@ -60,7 +60,7 @@ HEADSTART_API void headstart_set_norm(void *model, int layer, int which, const f
 HEADSTART_API void headstart_set_linear(void *model, int layer, int which, const HeadstartRows *parts, int count,
                                         const float *bias) {
   Decoder &decoder = model_of(model)->decoder;
-  const PackedLinear &linear = layer >= 0 ? decoder.layers[layer].linears[which] : which ? decoder.fuse : decoder.head;
+  const PackedLinear &linear = decoder.linear(layer, which);
   decoder.set_linear(layer, which, StoredMatrix(parts, count, linear.inputs), bias);
 }
 HEADSTART_API void headstart_set_expert(void *model, int layer, int expert, int which, const HeadstartRows *parts,
@@ -99,6 +99,9 @@ HEADSTART_API void headstart_losses(const void *model, double *losses) {
     for (int expert = 0; expert < decoder.shape.experts.count; ++expert)
       for (int which = 0; which < kExpertLinears; ++which)
         write(layer.experts ? layer.experts->linears[which][expert] : none);
+  write(decoder.inputs.projection);
+  for (const auto *ends : {&decoder.spread, &decoder.merge})
+    for (const PackedLinear &linear : *ends) write(linear);
 }
 HEADSTART_API void headstart_set_alibi(void *model, const float *slopes, float scale, int coarse) {
   Decoder &decoder = model_of(model)->decoder;
@@ -126,6 +129,9 @@ HEADSTART_API void headstart_set_embedding(void *model, const HeadstartRows *tab
   else
     decoder.embedding.borrow(*table);
   decoder.learned.assign(learned, learned + static_cast<size_t>(positions) * size);
+}
+HEADSTART_API void headstart_set_inputs_table(void *model, const HeadstartRows *table) {
+  model_of(model)->decoder.inputs.table.borrow(*table);
 }
 HEADSTART_API void headstart_first_inputs(const void *model, const int32_t *tokens, const int32_t *positions, int count,
                                           const int32_t *given, int given_count, const float *values, float *inputs) {

@@ -27,6 +27,14 @@ struct HeadstartLayer {
   int32_t reads;            // the earlier layer whose keys and values it reads; -1: it keeps its own
   int32_t values_are_keys;  // before their norm and rotation
   int32_t mlp;              // of the dense part or, where there are experts, of the shared one; 0: there is none
+  int32_t input;            // which of the inputs it reads, counted from 1; 0: none
+  int32_t cuts;             // gates count from `cut` standard deviations above their mean on
+  float cut;
+};
+
+// What layers read beside their stream, see headstart.models.config.LayerInputsConfig; `count` 0: nothing.
+struct HeadstartInputs {
+  int32_t count, size, tokens;  // the latter: rows of their table; tokens beyond it read the first one
 };
 
 // Short convolutions, see headstart.models.state_config.ConvolutionConfig; `length` 0: there are none.
@@ -74,6 +82,9 @@ struct HeadstartShape {
   HeadstartMamba mamba;
   HeadstartMamba2 mamba2;
   HeadstartDelta delta;
+  HeadstartInputs inputs;
+  int32_t streams;    // residual streams; 0: one
+  int32_t side_rank;  // of a second path beside attention; 0: there is none
 };
 
 // One pass; field by field headstart.models.backend.PassBatch. A draft head's rows all have `inputs` beside their
@@ -312,26 +323,30 @@ struct HeadstartStretch {
 // Whether this library can run here (asks the system for the matrix unit where it needs one).
 int headstart_enable();
 
-// `layers` [layers]. `forms` [matrices][3]: of each layer 7, in the order of headstart_set_linear; the output head's;
-// and of experts [layers][experts][2], in the order of headstart_set_expert. 0: there is no such matrix; where weights
-// are in blocks, 4 or 8 bits of a level, 10 for blocks of 16 inputs with levels of 8, 16 for a matrix in bf16; or 64
-// and the number of a type (src/kernels/stored_rows.h) for a file's own blocks (src/kernels/stored/), which the parts
-// of a matrix (queries, keys, values; gates, ups) may have of several types, gates and ups of one. Null when memory is
-// short.
+// `layers` [layers]. `forms` [matrices][3]: of each layer 8, in the order of headstart_set_linear; the output head's;
+// of experts [layers][experts][2], in the order of headstart_set_expert; of what makes inputs of layers; and of what
+// spreads and merges streams. 0: there is no such matrix; where weights are in blocks, 4 or 8 bits of a level, 10 for
+// blocks of 16 inputs with levels of 8, 16 for a matrix in bf16; or 64 and the number of a type
+// (src/kernels/stored_rows.h) for a file's own blocks (src/kernels/stored/), which the parts of a matrix (queries,
+// keys, values; gates, ups) may have of several types, gates and ups of one. Null when memory is short.
 void *headstart_create(const HeadstartShape *shape, const HeadstartLayer *layers, const uint8_t *forms);
 // Bytes [3] that such a model takes: layers, output head, what screens the head.
 void headstart_packed_bytes(const HeadstartShape *shape, const HeadstartLayer *layers, const uint8_t *forms,
                             int64_t *bytes);
 void headstart_destroy(void *model);
 // Norms: 0 attention, 1 mlp, 2 q, 3 k (of latent attention those of the small states), 4 attention post, 5 mlp post, 6
-// cross attention, and of the stream after 7 attention, 8 cross attention, 9 mlp were added to it; layer -1: 0 final, 1
-// of a head's features, 2 of what the first layer reads, from 3 on those of the parts that true features are cut into.
-// `bias` may be null.
+// cross attention, and of the stream after 7 attention, 8 cross attention, 9 mlp were added to it, 10 v,
+// 11 of what it makes of its input; of experts beside an MLP 12 of what the MLP gives, 13 of what the experts read, 14
+// of what they give, 15 of what the router reads, 16 of what the second path gives, 17 of what streams are routed by;
+// layer -1: 0 final, 1 of a head's features, 2 of what the first layer reads, 3 of each input of the layers, from 4 on
+// those of the parts that true features are cut into. `bias` may be null.
 void headstart_set_norm(void *model, int layer, int which, const float *weight, const float *bias, int size);
 // Linears: 0 qkv, or what a mixer with a state reads, 1 output, 2 up, 3 down, of cross attention 4 queries, 5 output,
 // of latent attention instead 4 what takes queries to the states' space, 5 what takes values from there, head by head,
 // 6 queries from their own small state, or instead 4 the gate, or the delta rule's rates, in float32 whatever the
-// forms; layer -1: 0 output head, 1 what fuses features. The parts stand one below the other; nothing of them is kept.
+// forms, or instead 4 what opens its input, 5 what takes it to the stream, and 6, 7 the second path; layer -1: 0 output
+// head, 1 what fuses features, 2 what makes inputs of layers of embeddings. The parts stand one below the other;
+// nothing of them is kept.
 void headstart_set_linear(void *model, int layer, int which, const HeadstartRows *parts, int count, const float *bias);
 // One expert's matrices: 0 up (gates first), 1 down. The router [experts][hidden], and one row more where the shared
 // expert, whose matrices are the layer's own, has a gate; `correction` [experts] or null.
@@ -342,7 +357,9 @@ void headstart_set_router(void *model, int layer, const HeadstartRows *parts, in
 // Scores [heads] that no key has, copied.
 void headstart_set_sinks(void *model, int layer, const float *sinks);
 // A layer's constants, copied, by number: 0 kernel of a convolution [length][channels], 1 its bias, 2 bias of steps, 3
-// decay, 4 skip, 5 norm of what a state gives.
+// decay, 4 skip, 5 norm of what a state gives, 6 [1] factor of all that the layer gives, 7 [experts] factors of scores;
+// of streams 8 router [streams][hidden, padded], 9 what predicts [streams * streams][streams], 10 what corrects
+// [streams][streams], 11 [hidden] factors of the first one where inputs read it.
 void headstart_set_constant(void *model, int layer, int which, const float *values, int count);
 // What packing has done to the matrices, as many as `forms`, [3] each: sums of squares of what was lost, of what bf16
 // would lose, and of the weights. All 0 where they are not in 4 or 8 bits.
@@ -358,6 +375,8 @@ void headstart_set_rope(void *model, int index, const float *cosines, const floa
 // Embedding [tokens][hidden], borrowed or, where `keeps` is 1, copied; 2: it is the output head, which is in a file's
 // own blocks, and `table` is not read; learned positions [positions][hidden] or null.
 void headstart_set_embedding(void *model, const HeadstartRows *table, int keeps, const float *learned, int positions);
+// The table of inputs of layers [tokens][count * size], borrowed.
+void headstart_set_inputs_table(void *model, const HeadstartRows *table);
 // What the first layer reads [count][hidden]: embeddings of tokens, those of `given` rows replaced by `values`, and
 // learned positions.
 void headstart_first_inputs(const void *model, const int32_t *tokens, const int32_t *positions, int count,

@@ -13,6 +13,9 @@ struct Lanes {
 
 static inline Lanes load(const float *p) { return {_mm512_loadu_ps(p)}; }
 static inline void store(float *p, Lanes a) { _mm512_storeu_ps(p, a.v); }
+// Past the caches, to an aligned place; other threads see it behind `finish_streams`.
+static inline void stream(float *p, Lanes a) { _mm512_stream_ps(p, a.v); }
+static inline void finish_streams() { _mm_sfence(); }
 static inline Lanes splat(float x) { return {_mm512_set1_ps(x)}; }
 static inline Lanes operator+(Lanes a, Lanes b) { return {_mm512_add_ps(a.v, b.v)}; }
 static inline Lanes operator-(Lanes a, Lanes b) { return {_mm512_sub_ps(a.v, b.v)}; }

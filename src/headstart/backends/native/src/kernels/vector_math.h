@@ -49,7 +49,16 @@ static inline Lanes erf(Lanes x) {
   return positive * min(max(x * splat(1e38f), splat(-1.f)), splat(1.f));  // the sign of x
 }
 
-enum class Activation { silu, gelu, gelu_tanh, relu, relu2 };
+enum class Activation { silu, gelu, gelu_tanh, relu, relu2, xielu };
+
+// xIELU (Huang et al. 2024, equation 5) with a layer's numbers: of a parabola above zero, of an exponential below it,
+// the slope, and the largest number that the exponential sees.
+static inline Lanes xielu(const float *curve, Lanes x) {
+  const Lanes above = max(splat(0.f), x), below = min(x, splat(0.f));
+  const Lanes is_below = min(below * splat(-1e38f), splat(1.f));
+  const Lanes falling = exp(min(x, splat(curve[3]))) - splat(1.f) - below;
+  return fma(splat(curve[0]) * above, above, fma(falling * is_below, splat(curve[1]), splat(curve[2]) * x));
+}
 
 static inline Lanes activate(Activation kind, Lanes x) {
   switch (kind) {
@@ -65,6 +74,8 @@ static inline Lanes activate(Activation kind, Lanes x) {
       return max(splat(0.f), x);
     case Activation::relu2:
       return max(splat(0.f), x) * max(splat(0.f), x);
+    case Activation::xielu:
+      break;
   }
   return x;
 }

@@ -23,6 +23,9 @@ static inline Lanes load(const float *p) {
   return {load_quad<Quad>(p), load_quad<Quad>(p + 4), load_quad<Quad>(p + 8), load_quad<Quad>(p + 12)};
 }
 static inline void store(float *p, Lanes x) { std::memcpy(p, &x, sizeof x); }
+// Where a processor has means to write past its caches, they are not used here.
+static inline void stream(float *p, Lanes x) { store(p, x); }
+static inline void finish_streams() {}
 static inline Lanes splat(float x) {
   const Quad all = {x, x, x, x};
   return {all, all, all, all};

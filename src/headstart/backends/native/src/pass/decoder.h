@@ -21,19 +21,37 @@ enum class Channel { mlp, experts, mlp_experts, none };
 enum class StateNorm { after_gate, before_gate, none };  // where the norm of what a state gives stands
 
 enum LinearIndex { kQkv, kOutput, kUp, kDown, kOwnLinears };
-// What cross attention, latent attention, a gate and the delta rule bring besides: no layer has two of these.
+// What cross attention, latent attention, a gate, mixers with states and a layer's input bring besides: no layer has
+// two of these.
 enum CrossLinearIndex { kCrossQuery = kOwnLinears, kCrossOutput };
 enum LatentLinearIndex { kKeyUp = kOwnLinears, kValueUp, kQueryUp };
 enum GateLinearIndex { kGate = kOwnLinears };
+enum DeltaLinearIndex { kRates = kOwnLinears };
 enum MambaLinearIndex { kSelection = kOwnLinears, kStep };
 enum TwoMixersLinearIndex { kStateInput = kOwnLinears, kStateOutput };  // of the mixer beside attention
-enum DeltaLinearIndex { kRates = kOwnLinears };
-constexpr int kLinears = 7;      // places of a layer's matrices
-constexpr int kDeltaBand = 32;   // columns of a head's state in the delta rule that are computed together
-constexpr int kMamba2Band = 32;  // elements of a head in Mamba-2, likewise
-// Small parts of mixers that keep states.
-enum ConstantIndex { kKernel, kKernelBias, kStepBias, kDecay, kSkip, kStateNorm, kConstants };
-enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kPartNorms };  // of no layer
+enum InputLinearIndex { kInputGate = kOwnLinears, kInputOutput };
+enum SideLinearIndex { kSideDown = kInputOutput + 1, kSideUp };  // behind those of an input
+// Of no layer; those of streams follow: what spreads all but the first, then what merges them.
+enum ModelLinearIndex { kOutputHead, kFuse, kInputsProjection, kStreamLinears };
+constexpr int kLinears = 8;  // places of a layer's matrices
+// Small parts of a layer.
+enum ConstantIndex {
+  kKernel,
+  kKernelBias,
+  kStepBias,
+  kDecay,
+  kSkip,
+  kStateNorm,
+  kScale,
+  kExpertScales,
+  kStreamRouter,
+  kStreamPredict,
+  kStreamCorrect,
+  kStreamScale,
+  kCurve,
+  kConstants
+};
+enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kInputsNorm, kPartNorms };  // of no layer
 // Post norms are of what a part gives, sum norms of the stream that it was added to.
 enum NormIndex {
   kAttentionNorm,
@@ -46,6 +64,14 @@ enum NormIndex {
   kAttentionSumNorm,
   kCrossSumNorm,
   kMlpSumNorm,
+  kValueNorm,
+  kInputNorm,
+  kDensePostNorm,
+  kExpertsNorm,
+  kExpertsPostNorm,
+  kRouterNorm,
+  kSideNorm,
+  kStreamNorm,
   kNorms
 };
 
@@ -58,20 +84,27 @@ enum class Entry {
   block,          // the token's embedding; of features every layer makes keys and values (DFlash)
 };
 
+constexpr int kMamba2Band = 32;  // elements of a head whose state stands together
+constexpr int kDeltaBand = 32;   // likewise in the delta rule
+
 struct DecoderLayer : HeadstartLayer {
   Norm norms[kNorms];
   PackedLinear linears[kLinears];  // without pairs where there is no such matrix
   int queries = 0;                 // that the first product gives, or what they are made of
   int projected = 0;               // columns of the first product
-  int beside = 0;                  // where those of a mixer beside attention stand
+  int beside = 0;                  // where those of a mixer beside attention stand, or the delta rule's rates
   int head_count = 0;              // which of `Decoder::head_counts` it has
   DistanceBias distance_bias;
   std::vector<float> sinks;                  // [heads] scores that no key has, or empty
   std::vector<float> constants[kConstants];  // padded with zeros; empty where there is no such part
-  std::unique_ptr<ExpertsLayer> experts;     // then the dense matrices are the shared expert's, if there is one
+  std::unique_ptr<ExpertsLayer> experts;     // then the dense matrices are the shared expert's, or stand beside them
 
   bool is(Mixer kind) const { return mixer == static_cast<int>(kind); }
   bool is(Channel kind) const { return channel == static_cast<int>(kind); }
+  // Of what it gives.
+  float scale() const { return constants[kScale].empty() ? 1.f : constants[kScale][0]; }
+  // The same where the channel part comes last.
+  float channel_scale() const { return input ? 1.f : scale(); }
 
   // The first of its matrices that every pass reads.
   const PackedLinear &first_linear() const {
@@ -79,6 +112,13 @@ struct DecoderLayer : HeadstartLayer {
       if (linears[which].pairs) return linears[which];
     return experts->router;
   }
+};
+
+// What layers read beside their stream: made of embeddings, and looked up by token.
+struct InputsOfLayers {
+  PackedLinear projection;
+  Norm norm;  // of each
+  EmbeddingTable table;
 };
 
 class Decoder {
@@ -108,19 +148,19 @@ class Decoder {
     for (DecoderLayer &layer : layers) {
       const auto index = &layer - layers.data();
       static_cast<HeadstartLayer &>(layer) = of_layers[index];
-      if (layer.is(Channel::experts)) layer.experts = lay_out_experts(of_experts);
+      if (layer.is(Channel::experts) || layer.is(Channel::mlp_experts)) layer.experts = lay_out_experts(of_experts);
       of_experts += s.experts.count * kExpertLinears * kParts;
       const uint8_t *const own = forms + index * kLinears * kParts;
       if (layer.is(Mixer::latent))
         lay_out_latent(layer, own);
       else if (layer.is(Mixer::convolution))
         lay_out_convolution(layer, own);
+      else if (layer.is(Mixer::delta))
+        lay_out_delta(layer, own);
       else if (layer.is(Mixer::mamba))
         lay_out_mamba(layer, own);
       else if (layer.is(Mixer::mamba2))
         layer.projected = lay_out_mamba2(layer, own, kQkv, kOutput);
-      else if (layer.is(Mixer::delta))
-        lay_out_delta(layer, own);
       else if (!layer.is(Mixer::none))
         lay_out_attention(layer, own, is_beside() && index == 0 ? 2 * s.hidden : s.hidden);
       if (layer.is(Mixer::attention_mamba2)) {
@@ -134,8 +174,20 @@ class Decoder {
       layer.linears[kUp] = lay_out_up(own + kUp * kParts, layer.mlp, s.gated);
       layer.linears[kDown] =
           lay_out(own + kDown * kParts, {layer.mlp ? s.hidden : 0}, layer.mlp, round_up(layer.mlp, kPadding));
+      if (layer.input) {
+        layer.linears[kInputGate] = lay_out_narrow(own + kInputGate * kParts, s.inputs.size);
+        lay_out(layer, kInputOutput, own, {s.hidden}, s.inputs.size);
+      }
+      if (s.side_rank) {
+        layer.linears[kSideDown] = lay_out_narrow(own + kSideDown * kParts, s.side_rank);
+        lay_out(layer, kSideUp, own, {s.hidden}, s.side_rank);
+      }
       for (const PackedLinear &linear : layer.linears) widest = std::max(widest, linear.padded_inputs);
     }
+    const uint8_t *const of_ends = of_experts + kParts;
+    for (int i = 0; i < 2 * (s.streams - 1); ++i)
+      (i < s.streams - 1 ? spread : merge).push_back(lay_out(of_ends + i * kParts, {s.hidden}, s.hidden, hidden));
+    inputs.projection = lay_out(of_experts, {s.inputs.count * s.inputs.size}, s.inputs.count ? s.hidden : 0, hidden);
     if (is_head()) {
       const int inputs = entry == Entry::fused ? 2 * s.hidden : s.features;
       const uint8_t form[kParts] = {4, 4, 4};
@@ -156,9 +208,17 @@ class Decoder {
   }
 
   void set_linear(int layer, int which, const StoredMatrix &weight, const float *bias) {
-    PackedLinear &linear = layer >= 0 ? layers[layer].linears[which] : which == 0 ? head : fuse;
+    PackedLinear &linear = this->linear(layer, which);
     pack(linear, layer >= 0 && which == kUp && shape.gated, weight, bias);
     if (&linear == &head && screen.present()) pack_screen(screen, head_precision, weight, bias);
+  }
+
+  // Layer -1: of the model, as ModelLinearIndex has them.
+  PackedLinear &linear(int layer, int which) {
+    if (layer >= 0) return layers[layer].linears[which];
+    if (which < kStreamLinears) return which == kOutputHead ? head : which == kFuse ? fuse : inputs.projection;
+    const int end = which - kStreamLinears, others = shape.streams - 1;
+    return end < others ? spread[end] : merge[end - others];
   }
 
   static void pack(PackedLinear &linear, bool gated, const StoredMatrix &weight, const float *bias) {
@@ -172,6 +232,7 @@ class Decoder {
                  : which >= kPartNorms     ? part_norms[which - kPartNorms]
                  : which == kFeatureNorm   ? feature_norm
                  : which == kEmbeddingNorm ? embedding_norm
+                 : which == kInputsNorm    ? inputs.norm
                                            : final_norm;
     norm.weight.assign(round_up(size, kPadding), 0.f);
     std::copy_n(weight, size, norm.weight.begin());
@@ -205,6 +266,8 @@ class Decoder {
   }
   bool has_form(int form) const {
     const auto is = [&](const PackedLinear &linear) { return form_of(linear) == form; };
+    if (inputs.projection.pairs && is(inputs.projection)) return true;
+    if (std::any_of(spread.begin(), spread.end(), is) || std::any_of(merge.begin(), merge.end(), is)) return true;
     return form == 0 || std::any_of(layers.begin(), layers.end(), [&](const DecoderLayer &layer) {
              const auto any = [&](const std::vector<PackedLinear> &all) {
                return std::any_of(all.begin(), all.end(), is);
@@ -220,6 +283,8 @@ class Decoder {
   std::vector<PackedLinear *> linears() {
     std::vector<PackedLinear *> in_order;
     if (fuse.outputs) in_order.push_back(&fuse);
+    if (inputs.projection.pairs) in_order.push_back(&inputs.projection);
+    for (PackedLinear &linear : spread) in_order.push_back(&linear);
     for (DecoderLayer &layer : layers) {
       const auto add = [&](std::initializer_list<int> all) {
         for (const int which : all)
@@ -230,16 +295,19 @@ class Decoder {
       if (layer.is(Mixer::mamba)) add({kSelection, kStep});
       if (layer.is(Mixer::latent)) add({kQueryUp, kKeyUp, kValueUp});
       if (layer.is(Mixer::attention) && shape.attention_gate) add({kGate});
+      if (shape.side_rank) add({kSideDown, kSideUp});
       if (layer.is(Mixer::delta)) add({kRates});
       add({kOutput});
       if (layer.is(Mixer::attention_mamba2)) add({kStateOutput});
       if (shape.cross) add({kCrossQuery, kCrossOutput});
       add({kUp, kDown});
+      if (layer.input) add({kInputGate, kInputOutput});
       if (!layer.experts) continue;
       in_order.push_back(&layer.experts->router);
       for (std::vector<PackedLinear> &all : layer.experts->linears)
         for (PackedLinear &linear : all) in_order.push_back(&linear);
     }
+    for (PackedLinear &linear : merge) in_order.push_back(&linear);
     in_order.push_back(&head);
     return in_order;
   }
@@ -263,6 +331,13 @@ class Decoder {
     return std::any_of(layers.begin(), layers.end(), [&](const DecoderLayer &layer) { return keeps_state(layer); });
   }
   bool keeps_state(const DecoderLayer &layer) const { return state_of(layer).size() > 0; }
+  // Most gates of a layer that cuts some off, padded.
+  int widest_cut() const {
+    int most = 0;
+    for (const DecoderLayer &layer : layers)
+      if (layer.cuts) most = std::max(most, static_cast<int>(layer.linears[kDown].padded_inputs));
+    return most;
+  }
   // The layer whose keys and values a layer reads.
   static int source_of(const DecoderLayer &layer, int index) { return layer.reads < 0 ? index : layer.reads; }
 
@@ -274,7 +349,9 @@ class Decoder {
   // Of the packed matrices, allocated or not: layers (with what fuses features), output head, its screen.
   std::array<int64_t, 3> packed_bytes() const {
     const auto of = [](const PackedLinear &linear) { return static_cast<int64_t>(linear.bytes()); };
-    int64_t total = of(fuse);
+    int64_t total = of(fuse) + of(inputs.projection);
+    for (const auto *ends : {&spread, &merge})
+      for (const PackedLinear &linear : *ends) total += of(linear);
     for (const DecoderLayer &layer : layers) {
       for (const PackedLinear &linear : layer.linears) total += of(linear);
       if (!layer.experts) continue;
@@ -311,9 +388,11 @@ class Decoder {
   std::vector<Norm> part_norms;  // of equal parts of a row's true features; empty: none
   std::vector<RopeTable> ropes;
   EmbeddingTable embedding;
-  std::vector<float> learned;              // [position][hidden], or empty
-  std::vector<HugeBuffer> streams;         // [thread], weights in order of use
-  std::vector<HugeBuffer> screen_streams;  // [thread]
+  InputsOfLayers inputs;
+  std::vector<PackedLinear> spread, merge;  // [stream - 1]: of embeddings; to where the first stream is
+  std::vector<float> learned;               // [position][hidden], or empty
+  std::vector<HugeBuffer> streams;          // [thread], weights in order of use
+  std::vector<HugeBuffer> screen_streams;   // [thread]
 
  private:
   // The keys and values that a layer's rows see.
@@ -326,6 +405,10 @@ class Decoder {
 
   StateShape state_of(const DecoderLayer &layer) const {
     if (layer.is(Mixer::convolution)) return {shape.convolution.length - 1, shape.hidden, 0, 0};
+    const HeadstartDelta &delta = shape.delta;
+    if (layer.is(Mixer::delta))
+      return {delta.length - 1, delta_channels(), delta.value_heads * delta.value_dim / kDeltaBand,
+              delta.key_dim * kDeltaBand};
     const HeadstartMamba &mamba = shape.mamba;
     if (layer.is(Mixer::mamba)) return {mamba.length - 1, mamba.inner, mamba.inner / 16, mamba.state_size * 16};
     if (layer.is(Mixer::mamba2) || layer.is(Mixer::attention_mamba2)) {
@@ -333,10 +416,6 @@ class Decoder {
       const int bands = of.heads * ceil_div(of.head_dim, kMamba2Band);
       return {of.length - 1, round_up(convolved(of), 16), bands, of.state_size * kMamba2Band};
     }
-    const HeadstartDelta &delta = shape.delta;
-    if (layer.is(Mixer::delta))
-      return {delta.length - 1, delta_channels(), delta.value_heads * delta.value_dim / kDeltaBand,
-              delta.key_dim * kDeltaBand};
     return {};
   }
 
@@ -385,6 +464,21 @@ class Decoder {
     lay_out(layer, kOutput, forms, {shape.hidden}, shape.hidden);
   }
 
+  // Of the delta rule's convolution: queries, keys, values.
+  int delta_channels() const {
+    return 2 * shape.delta.key_heads * shape.delta.key_dim + shape.delta.value_heads * shape.delta.value_dim;
+  }
+
+  void lay_out_delta(DecoderLayer &layer, const uint8_t *forms) const {
+    const int values = shape.delta.value_heads * shape.delta.value_dim;
+    layer.beside = round_up(delta_channels() + values, kColumns);
+    layer.projected = layer.beside + 2 * shape.delta.value_heads;
+    lay_out(layer, kQkv, forms, {delta_channels(), values}, shape.hidden);
+    const uint8_t full[kParts] = {kFullBits, kFullBits, kFullBits};
+    layer.linears[kRates] = lay_out(full, {2 * shape.delta.value_heads}, shape.hidden, hidden);
+    lay_out(layer, kOutput, forms, {shape.hidden}, values);
+  }
+
   void lay_out_mamba(DecoderLayer &layer, const uint8_t *forms) const {
     const HeadstartMamba &of = shape.mamba;
     layer.projected = 2 * of.inner;
@@ -404,19 +498,6 @@ class Decoder {
   }
   // What is written, where to and from where.
   static int convolved(const HeadstartMamba2 &of) { return of.heads * of.head_dim + 2 * of.groups * of.state_size; }
-  // Of the delta rule's convolution: queries, keys, values.
-  int delta_channels() const {
-    return 2 * shape.delta.key_heads * shape.delta.key_dim + shape.delta.value_heads * shape.delta.value_dim;
-  }
-
-  void lay_out_delta(DecoderLayer &layer, const uint8_t *forms) const {
-    const int values = shape.delta.value_heads * shape.delta.value_dim;
-    layer.projected = delta_channels() + values;
-    lay_out(layer, kQkv, forms, {delta_channels(), values}, shape.hidden);
-    const uint8_t full[kParts] = {kFullBits, kFullBits, kFullBits};
-    layer.linears[kRates] = lay_out(full, {2 * shape.delta.value_heads}, shape.hidden, hidden);
-    lay_out(layer, kOutput, forms, {shape.hidden}, values);
-  }
 
   // Heads' matrices stand one below the other in one.
   void lay_out_latent(DecoderLayer &layer, const uint8_t *forms) const {
@@ -428,6 +509,11 @@ class Decoder {
     lay_out(layer, kKeyUp, forms, {shape.heads * of.kv_rank}, of.plain_dim);
     lay_out(layer, kValueUp, forms, {shape.heads * of.value_dim}, of.kv_rank);
     lay_out(layer, kQueryUp, forms, {of.q_rank ? heads : 0}, of.q_rank);
+  }
+
+  // Of the stream, with few outputs, all that its reader pads them to.
+  PackedLinear lay_out_narrow(const uint8_t *forms, int outputs) const {
+    return lay_out(forms, {outputs}, shape.hidden, hidden, round_up(outputs, kPadding) / kColumns);
   }
 
   // A layer's matrix, of the forms of all of them.

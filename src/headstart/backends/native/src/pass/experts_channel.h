@@ -37,13 +37,15 @@ class ExpertsChannel {
     return with ? static_cast<double>(std::count(called_.begin(), end, 1)) / with : 0.0;
   }
 
-  // One thread's part. `normed(row, out)` writes a row as the layer's norm leaves it, padded; `meet()` is a barrier,
-  // and the last thing done. `then()` says what is read next.
+  // One thread's part. `normed(norm, row, out)` writes a row as one of the layer's norms leaves it, padded; `meet()` is
+  // a barrier, and the last thing done. `then()` says what is read next.
   template <class Normed, class Meet, class Then>
-  void run(const ExpertsLayer &layer, int index, int rows, int thread, ReadAhead &ahead, PairDeal &deal,
-           Normed &&normed, Meet &&meet, Then &&then) {
+  void run(const DecoderLayer &of, int index, int rows, int thread, ReadAhead &ahead, PairDeal &deal, Normed &&normed,
+           Meet &&meet, Then &&then) {
+    const ExpertsLayer &layer = *of.experts;
     const int threads = m_.shape.threads;
-    for (int row = thread; row < rows; row += threads) normed(row, floats_of(row));
+    const bool beside = of.is(Channel::mlp_experts);  // then router and experts have norms of their own
+    for (int row = thread; row < rows; row += threads) normed(beside ? kRouterNorm : kMlpNorm, row, floats_of(row));
     meet();
     run_linear(router_kernel_, layer.router, normed_, rows, thread, ahead, deal,
                [&](int pair, int row, int count, const float *out) {
@@ -51,8 +53,13 @@ class ExpertsChannel {
                    std::memcpy(logits(row + r) + pair * kColumns, out + r * kColumns, kColumns * sizeof(float));
                });
     meet();
-    for (int row = thread; row < rows; row += threads)
-      choices_[thread].choose(logits(row), layer.correction, &calls_[static_cast<size_t>(row) * of_.used]);
+    for (int row = thread; row < rows; row += threads) {
+      ExpertCall *const calls = &calls_[static_cast<size_t>(row) * of_.used];
+      choices_[thread].choose(logits(row), layer.correction, calls);
+      const std::vector<float> &scales = of.constants[kExpertScales];
+      for (int i = 0; i < of_.used && !scales.empty(); ++i) calls[i].weight *= scales[calls[i].expert];
+      if (beside) normed(kExpertsNorm, row, floats_of(row));
+    }
     meet();
     ExpertGroups &groups = groups_[thread];
     groups.build(calls_.data(), rows, of_);

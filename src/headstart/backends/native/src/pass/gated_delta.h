@@ -101,12 +101,12 @@ class GatedDelta {
   }
 
   void take_rates(int row) const {
-    const float *const share = rows_.rates_of(row), *const step = share + heads_;
+    const float *const share = rows_.projected_of(row) + layer_.beside, *const step = share + heads_;
     const float *const bias = layer_.constants[kStepBias].data(), *const decay = layer_.constants[kDecay].data();
     float *const to = rates_of(row);
     for (int k = 0; k < heads_; k += 16) {
       const Lanes steps = softplus(load(step + k) + load(bias + k));
-      store(to + k, exp(splat(0.f) - load(decay + k) * steps));
+      store(to + k, exp(load(decay + k) * steps));
       store(to + round_up(heads_, 16) + k, sigmoid(load(share + k)));
     }
   }

@@ -14,6 +14,7 @@
 #include "latent_attention.h"
 #include "output_head.h"
 #include "state_mixers.h"
+#include "streams.h"
 
 class PassRunner {
  public:
@@ -28,15 +29,19 @@ class PassRunner {
     middle_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest);
     branch_ = floats(m_.hidden, branch_stride_);
     if (m_.shape.attention_gate) gates_ = floats(m_.projected, gate_stride_);
-    if (m_.shape.delta.length) rates_ = floats(round_up(2 * m_.shape.delta.value_heads, kColumns), rates_stride_);
+    if (m_.shape.side_rank) side_ = floats(m_.hidden, side_stride_);
+    if (const int cut = m_.widest_cut()) raised_ = floats(2 * cut, raised_stride_);
+    if (m_.inputs.projection.pairs) given_ = floats(m_.inputs.projection.pairs * kColumns, given_stride_);
     for (int t = 0; t < m_.shape.threads; ++t) {
       private_input_.push_back(packed(kRowBlock));
       private_mlp_input_.push_back(m_.shape.parallel_residual ? packed(kRowBlock) : private_input_[t]);
       row_.push_back(memory_.emplace_back(2 * m_.widest * sizeof(float)).as<float>());
+      if (given_) looked_up_.push_back(memory_.emplace_back(given_stride_ * sizeof(float)).as<float>());
     }
     head_ = std::make_unique<OutputHead>(m_);
     if (m_.shape.latent.kv_rank) latent_ = std::make_unique<LatentAttention>(m_);
     if (m_.keeps_states()) states_ = std::make_unique<StateMixers>(m_);
+    if (m_.shape.streams) streams_ = std::make_unique<ResidualStreams>(m_);
     if (m_.shape.experts.count) experts_ = std::make_unique<ExpertsChannel>(m_);
     std::iota(all_rows_.begin(), all_rows_.end(), 0);
   }
@@ -132,17 +137,22 @@ class PassRunner {
   std::vector<AlignedBuffer> memory_;
   float *x_, *qkv_, *branch_;  // [panel row]: residual stream; q, k, v; a branch's output before its post norm
   float *gates_ = nullptr;     // [panel row], where attention has a gate
-  float *rates_ = nullptr;     // [panel row], where there is the delta rule
-  size_t x_stride_, qkv_stride_, branch_stride_, gate_stride_ = 0, rates_stride_ = 0;
+  float *given_ = nullptr;     // [panel row], where layers have inputs: those of all layers
+  float *side_ = nullptr;      // [panel row], what a second path gives
+  float *raised_ = nullptr;    // [panel row], gates and ups, where gates are cut off
+  size_t x_stride_, qkv_stride_, branch_stride_, gate_stride_ = 0, given_stride_ = 0;
+  size_t side_stride_ = 0, raised_stride_ = 0;
   PackedRows input_, mlp_input_;
   PackedRows block_input_;  // context rows, the same in all layers, and behind them what attention reads of the others
   Activations attended_, middle_;
   std::vector<PackedRows> private_input_, private_mlp_input_;  // [thread], for passes of a row or two
   std::vector<float *> row_;                                   // [thread], one row of scratch
+  std::vector<float *> looked_up_;                             // [thread], a token's row of the table of inputs
   std::unique_ptr<OutputHead> head_;
   std::unique_ptr<LatentAttention> latent_;  // null where the model has none, as are the next two
   std::unique_ptr<StateMixers> states_;
   std::unique_ptr<ExpertsChannel> experts_;
+  std::unique_ptr<ResidualStreams> streams_;
   std::vector<AttentionScratch<Bf16>> scratch_bf16_;
   std::vector<AttentionScratch<float>> scratch_fp32_;
 };
@@ -150,7 +160,7 @@ class PassRunner {
 #include "worker.h"
 
 inline const char *PassRunner::run(const Cache &cache, const HeadstartPass &pass) {
-  const int tokens = pass.inputs && !m_.is_head() ? 0 : m_.shape.tokens;
+  const int tokens = pass.inputs && !m_.is_head() && !given_ ? 0 : m_.shape.tokens;
   if (const char *error = text_.layout.build(pass, tokens, cache.keys_values.pages(), m_.shape.layers, m_.positions()))
     return error;
   if (m_.shape.cross)

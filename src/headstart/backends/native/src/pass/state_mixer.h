@@ -6,14 +6,11 @@
 struct MixerRows {
   const float *projected;  // [panel row][stride] what the layer's first product gave
   size_t stride;
-  const float *rates;  // [panel row][rates_stride] what the further one of the delta rule gave
-  size_t rates_stride;
   const int32_t *places;   // [panel row] its row of `out`; -1: nobody asks for it
   const Activations &out;  // what the output projection reads
   ElementKind kind;        // of `out`
 
   const float *projected_of(int row) const { return projected + row * stride; }
-  const float *rates_of(int row) const { return rates + row * rates_stride; }
 };
 
 struct MixerScratch {

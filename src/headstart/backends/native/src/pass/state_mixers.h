@@ -16,9 +16,8 @@ class StateMixers {
       if (shape.units)
         stride_ = std::max<size_t>(stride_, shape.channels), unit = std::max<size_t>(unit, shape.unit_size);
     if (stride_)
-      stride_ += std::max({Mamba::besides(m_.shape.mamba), Mamba2::besides(m_.shape.mamba2),
-                           GatedDelta::besides(m_.shape.delta)}) +
-                 16;
+      stride_ += 16 + std::max({GatedDelta::besides(m_.shape.delta), Mamba::besides(m_.shape.mamba),
+                                Mamba2::besides(m_.shape.mamba2)});
     if (m_.shape.mamba.inner) mamba_ = std::make_unique<Mamba>(m_);
     if (stride_) convolved_ = AlignedBuffer(kPanelRows * stride_ * sizeof(float));
     for (int t = 0; t < m_.shape.threads; ++t) running_.emplace_back((unit + 16) * sizeof(float));
@@ -46,15 +45,15 @@ class StateMixers {
       case Mixer::convolution:
         run_short_convolution(layer, states, rows, thread, threads);
         break;
+      case Mixer::delta:
+        GatedDelta(m_.shape.delta, layer, states, rows, scratch, thread, threads).run(meet);
+        break;
       case Mixer::mamba:
         mamba_->run(layer, states, rows, scratch, thread, ahead, deal, meet);
         break;
       case Mixer::mamba2:
       case Mixer::attention_mamba2:
         Mamba2(m_.shape.mamba2, layer, states, rows, scratch, thread, threads).run(meet);
-        break;
-      case Mixer::delta:
-        GatedDelta(m_.shape.delta, layer, states, rows, scratch, thread, threads).run(meet);
         break;
       default:
         break;

@@ -80,7 +80,7 @@ class StateLayout {
         places_[row] = free_.back(), free_.pop_back();
         held_.push_back(row);
       }
-    parents_.resize(rows), before_.resize(rows), after_.resize(rows);
+    parents_.resize(rows), before_.resize(rows), after_.resize(rows), read_again_.resize(rows);
     for (int row = first, sequence = 0; row < first + rows; ++row) {
       while (row >= pass_->row_starts[sequence + 1]) ++sequence;
       const int parent = pass_->parents[row];
@@ -88,6 +88,7 @@ class StateLayout {
       parents_[row - first] = std::max(parent - first, -1);
       before_[row - first] = parent >= 0 ? places_[parent] : start >= 0 ? start : blank_;
       after_[row - first] = places_[row];
+      read_again_[row - first] = is_far_[row];
     }
   }
 
@@ -96,6 +97,8 @@ class StateLayout {
   // [panel row] places, or kRunning. That before a row whose parent is not in the panel is a place.
   int before(int row) const { return before_[row]; }
   int after(int row) const { return after_[row]; }
+  // [panel row] whether a row reads it that is not the next one.
+  bool is_read_again(int row) const { return read_again_[row]; }
   int rows() const { return static_cast<int>(parents_.size()); }
 
   int blank() const { return blank_; }
@@ -109,6 +112,7 @@ class StateLayout {
   std::vector<char> is_far_;                  // [row] whether a row reads it that is not the next one
   std::vector<int32_t> held_, free_;          // rows with spare places; places that nobody needs any more
   std::vector<int32_t> parents_, before_, after_;
+  std::vector<char> read_again_;
 };
 
 // The states of one layer around the rows of a panel.
@@ -161,13 +165,26 @@ static inline void convolve(const LayerStates &states, int channel, const float 
 
 // One thread's units: all rows of each, `step(unit, row, before, after)` makes the state [unit_size] after a row of the
 // one before it, which may be the same memory. `running` [unit_size] is the thread's.
+//
+// A state that the next row alone goes on from stays in the scratch; its slot, which nobody reads before the next pass,
+// gets a copy past the caches, which would read it first.
 template <class Step>
 static inline void recur(const LayerStates &states, int thread, int threads, float *running, Step &&step) {
   const StateLayout &layout = states.layout;
-  const auto state = [&](int place, int unit) {
-    return place == StateLayout::kRunning ? running : states.unit_at(place, unit);
-  };
+  const int size = states.shape.unit_size;
   for (int unit = states.shape.units * thread / threads; unit < states.shape.units * (thread + 1) / threads; ++unit)
-    for (int row = 0; row < layout.rows(); ++row)
-      step(unit, row, static_cast<const float *>(state(layout.before(row), unit)), state(layout.after(row), unit));
+    for (int row = 0; row < layout.rows(); ++row) {
+      const bool goes_on = row && layout.parent(row) == row - 1 && !layout.is_read_again(row - 1);
+      const float *const before = goes_on ? running : states.unit_at(layout.before(row), unit);
+      const int place = layout.after(row);
+      float *const slot = place == StateLayout::kRunning ? running : states.unit_at(place, unit);
+      float *const after = layout.is_read_again(row) ? slot : running;
+      step(unit, row, before, after);
+      if (slot == after) continue;
+      if (size % 16 || reinterpret_cast<uintptr_t>(slot) % 64)
+        std::memcpy(slot, after, size * sizeof(float));
+      else
+        for (int k = 0; k < size; k += 16) stream(slot + k, load(after + k));
+    }
+  finish_streams();
 }

@@ -4,6 +4,7 @@
 // Cache lines asked of memory between two looks at a barrier, and for each key or value that is stored: about what it
 // delivers meanwhile.
 constexpr int kLinesWhileWaiting = 8, kLinesAUnit = 4;
+constexpr float kHalfPower = 0.70710678f;  // so that a sum of two is as strong as each
 static const Norm kNoNorm{};
 static const DistanceBias kNoBias{};
 
@@ -25,11 +26,14 @@ class PassRunner::Worker {
       enter();
     else
       embed();
+    if (p_.given_) take_inputs();
+    if (p_.streams_) spread();
     for (int layer = 0; layer < pass_.layers; ++layer) {
       copy_taps(layer);
       run_layer(m_.layers[layer], layer);
     }
     copy_taps(pass_.layers);
+    if (p_.streams_ && rows_) merge();
     copy_final_taps();
     p_.head_->run(
         thread_, ahead_, p_.deal_,
@@ -134,6 +138,30 @@ class PassRunner::Worker {
     };
   }
 
+  // What layers read beside their stream, of all rows: made of their embeddings, and looked up by their tokens.
+  void take_inputs() {
+    const PackedLinear &projection = m_.inputs.projection;
+    linear(projection, pack_norm(projection, kNoNorm, p_.input_, p_.private_input_[thread_]), rows_,
+           copy_columns(p_.given_, p_.given_stride_));
+    barrier();
+    const HeadstartInputs &of = m_.shape.inputs;
+    const float shrunk = 1.f / std::sqrt(static_cast<float>(m_.shape.hidden));
+    const float grown = std::sqrt(static_cast<float>(of.size));
+    my_rows(rows_, [&](int row) {
+      float *const given = p_.given_ + row * p_.given_stride_, *const scratch = p_.row_[thread_];
+      float *const looked_up = p_.looked_up_[thread_];
+      const int32_t token = pass_.tokens[pass_row(row)];
+      m_.inputs.table.read(token < of.tokens ? token : 0, of.count * of.size, false, looked_up);
+      for (int input = 0; input < of.count; ++input) {
+        float *const to = given + input * of.size;
+        for (int k = 0; k < of.size; ++k) scratch[k] = to[k] * shrunk;
+        normalise(m_.norm_kind, m_.inputs.norm, m_.shape.norm_eps, scratch, of.size, scratch);
+        for (int k = 0; k < of.size; ++k) to[k] = (scratch[k] + looked_up[input * of.size + k] * grown) * kHalfPower;
+      }
+    });
+    barrier();
+  }
+
   // to = the fusing layer over what `source` gives for `rows` rows.
   template <class Source>
   void fuse(int rows, float *to, size_t stride, Source &&source) {
@@ -231,6 +259,7 @@ class PassRunner::Worker {
       run_channel(layer, index);
       return;
     }
+    if (p_.streams_) predict_streams(layer);
     const Activations input = pack_attention_input(layer, index);
     Activations mlp_input;
     const auto pack_beside = [&] {
@@ -242,17 +271,18 @@ class PassRunner::Worker {
            queries_from(layer, narrows ? first_of_finished() : p_.context_));
     barrier();
     const bool has_two = layer.is(Mixer::attention_mamba2), keeps_state = m_.keeps_state(layer);
-    if (has_two) project_beside(layer, input);
-    if (layer.is(Mixer::delta)) run_rates(layer, input);
+    if (has_two) project_beside(layer, layer.linears[kStateInput], input);
+    if (layer.is(Mixer::delta)) project_beside(layer, layer.linears[kRates], input);
     if (keeps_state)
       p_.states_->run(layer, index,
-                      {p_.qkv_ + layer.beside, p_.qkv_stride_, p_.rates_, p_.rates_stride_, places(narrows),
+                      {p_.qkv_ + (has_two ? layer.beside : 0), p_.qkv_stride_, places(narrows),
                        has_two ? p_.middle_ : p_.attended_, m_.middle_kind()},
                       thread_, ahead_, p_.deal_, [this] { barrier(); });
     if (keeps_state && !has_two) {
       if (narrows && !narrow()) return;
     } else {
       if (m_.shape.attention_gate) run_gate(layer, input, narrows);
+      if (p_.side_) run_side(layer, input);
       prepare_heads(layer);
       if (m_.precision == Precision::fp32)
         store_keys_and_values<float>(layer, index);
@@ -279,10 +309,84 @@ class PassRunner::Worker {
       add_branch(layer.linears[kStateOutput], pack_quantised(layer.linears[kStateOutput], p_.middle_), kNoNorm,
                  kNoNorm);
     if (m_.shape.cross) run_cross_attention(layer, index, narrows);
+    if (p_.side_) add_side();
     if (m_.shape.parallel_residual)
       run_mlp(layer, mlp_input);
     else if (!layer.is(Channel::none))
       run_channel(layer, index);
+    if (p_.streams_) correct_streams(layer);
+    if (layer.input) run_input(layer);
+  }
+
+  // All streams of embeddings, of which the first is there.
+  void spread() {
+    const ResidualStreams &streams = *p_.streams_;
+    for (int stream = 0; stream < streams.others(); ++stream) {
+      const PackedLinear &projection = m_.spread[stream];
+      linear(projection, pack_norm(projection, kNoNorm, p_.input_, p_.private_input_[thread_]), rows_,
+             copy_columns(streams.other(stream), streams.stride()));
+      barrier();
+    }
+    my_rows(rows_, [&](int row) { streams.strengthen(row, x(row)); });
+    barrier();
+  }
+
+  // x becomes the mean of all streams.
+  void merge() {
+    const ResidualStreams &streams = *p_.streams_;
+    my_rows(rows_, [&](int row) { streams.begin_sum(row, x(row)); });
+    for (int stream = 0; stream < streams.others(); ++stream) {
+      const PackedLinear &projection = m_.merge[stream];
+      linear(projection,
+             pack(projection, p_.input_, p_.private_input_[thread_], rows_,
+                  [&](int row, float *) { return streams.other(stream, row); }),
+             rows_, copy_columns(p_.branch_, p_.branch_stride_));
+      barrier();
+      my_rows(rows_, [&](int row) { streams.add(row, p_.branch_ + row * p_.branch_stride_, x(row)); });
+      barrier();
+    }
+    my_rows(rows_, [&](int row) { streams.end_sum(x(row)); });
+    barrier();
+  }
+
+  void predict_streams(const DecoderLayer &layer) {
+    my_rows(rows_, [&](int row) { p_.streams_->predict(layer, row, x(row), thread_); });
+    barrier();
+  }
+  void correct_streams(const DecoderLayer &layer) {
+    my_rows(rows_, [&](int row) { p_.streams_->correct(layer, row, x(row), thread_); });
+    barrier();
+  }
+
+  // What the second path gives for all rows: the normed stream, and what two small matrices make of it.
+  void run_side(const DecoderLayer &layer, const Activations &input) {
+    const PackedLinear &down = layer.linears[kSideDown], &up = layer.linears[kSideUp];
+    const bool alike = m_.form_of(down) == m_.form_of(layer.linears[kQkv]);
+    const Activations &rows =
+        alike ? input : pack_norm(down, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
+    linear(down, rows, rows_, [&](int pair, int row, int count, const float *out) {
+      for (int r = 0; r < count; ++r)
+        for (int h = 0; h < kColumns; h += 16)
+          store_activation(m_.middle_kind(), p_.middle_, row + r, pair * kColumns + h, load(out + r * kColumns + h));
+    });
+    barrier();
+    linear(up, pack_quantised(up, p_.middle_), rows_, copy_columns(p_.side_, p_.side_stride_));
+    barrier();
+    my_rows(rows_, [&](int row) {
+      float *const side = p_.side_ + row * p_.side_stride_, *const normed = p_.row_[thread_];
+      norm_row(layer.norms[kSideNorm], side, side);
+      norm_row(layer.norms[kAttentionNorm], x(row), normed);
+      for (int k = 0; k < m_.hidden; k += 16) store(side + k, load(normed + k) + load(side + k));
+    });
+  }
+
+  void add_side() {
+    my_rows(rows_, [&](int row) {
+      const float *const side = p_.side_ + panel_rows_[row] * p_.side_stride_;
+      for (int k = 0; k < m_.hidden; k += 16)
+        store(x(row) + k, (load(x(row) + k) + load(side + k)) * splat(kHalfPower));
+    });
+    barrier();
   }
 
   void run_channel(const DecoderLayer &layer, int index) {
@@ -294,9 +398,52 @@ class PassRunner::Worker {
 
   void run_mlp(const DecoderLayer &layer, const Activations &input) {
     const PackedLinear &down = layer.linears[kDown];
-    run_up(layer.linears[kUp], input);
+    if (layer.cuts)
+      run_cut_up(layer, input);
+    else
+      run_up(layer, input);
     barrier();
-    add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm]);
+    add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm],
+               layer.channel_scale());
+  }
+
+  // x = scale * (x + what the layer makes of its input, opened by the stream); of several streams all but the first get
+  // it.
+  void run_input(const DecoderLayer &layer) {
+    const PackedLinear &gate = layer.linears[kInputGate], &output = layer.linears[kInputOutput];
+    const int size = m_.shape.inputs.size;
+    const std::vector<float> &factors = layer.constants[kStreamScale];
+    const auto read = [&](int row, float *scratch) {
+      norm_row(kNoNorm, x(row), scratch);
+      for (int k = 0; k < static_cast<int>(factors.size()); k += 16)
+        store(scratch + k, load(scratch + k) * load(&factors[k]));
+      return scratch;
+    };
+    linear(gate, pack(gate, p_.input_, p_.private_input_[thread_], rows_, read), rows_,
+           [&](int pair, int row, int rows, const float *out) {
+             for (int r = 0; r < rows; ++r)
+               for (int h = 0; h < kColumns; h += 16) {
+                 const int column = pair * kColumns + h;
+                 const float *const given =
+                     p_.given_ + panel_rows_[row + r] * p_.given_stride_ + (layer.input - 1) * size;
+                 const Lanes opened = activate(m_.activation, load(out + r * kColumns + h));
+                 const Lanes read = column < size ? load_first(given, column, size) : splat(0.f);
+                 store_activation(m_.middle_kind(), p_.middle_, row + r, column, opened * read);
+               }
+           });
+    barrier();
+    if (!p_.streams_) {
+      add_branch(output, pack_quantised(output, p_.middle_), layer.norms[kInputNorm], kNoNorm, layer.scale());
+      return;
+    }
+    linear(output, pack_quantised(output, p_.middle_), rows_, copy_columns(p_.branch_, p_.branch_stride_));
+    barrier();
+    my_rows(rows_, [&](int row) {
+      float *const branch = p_.branch_ + row * p_.branch_stride_;
+      norm_row(layer.norms[kInputNorm], branch, branch);
+      p_.streams_->add_to_others(row, branch);
+    });
+    barrier();
   }
 
   // Behind what a mixer leaves for its output projection: other layers' mixers may leave more.
@@ -318,21 +465,37 @@ class PassRunner::Worker {
     add_branch(output, pack_quantised(output, p_.attended_), kNoNorm, layer.norms[kCrossSumNorm]);
   }
 
-  // x += what the experts give, normed first where the model has a post norm.
+  // x = scale * (x + what the experts give), normed first where the model has a post norm.
   void run_experts(const DecoderLayer &layer, int index) {
+    const float scale = layer.channel_scale();
     const PackedLinear &up = layer.linears[kUp], &down = layer.linears[kDown];
-    const Norm &norm = layer.norms[kMlpNorm], &post_norm = layer.norms[kMlpPostNorm];
     const bool shares = up.pairs > 0;
     if (shares) {
-      run_up(up, pack_norm(up, norm, p_.input_, p_.private_input_[thread_]));
+      run_up(layer, pack_norm(up, layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]));
       barrier();
       linear(down, pack_quantised(down, p_.middle_), rows_, copy_columns(p_.branch_, p_.branch_stride_));
     }
-    ExpertsChannel &experts = *p_.experts_;
-    experts.run(
-        *layer.experts, index, rows_, thread_, ahead_, p_.deal_,
-        [&](int row, float *out) { norm_row(norm, x(row), out); }, [this] { barrier(); },
+    p_.experts_->run(
+        layer, index, rows_, thread_, ahead_, p_.deal_,
+        [&](NormIndex norm, int row, float *out) { norm_row(layer.norms[norm], x(row), out); }, [this] { barrier(); },
         [&] { read_on_from(index + 1); });
+    if (layer.is(Channel::mlp_experts))
+      my_rows(rows_, [&](int row) { join_experts(layer, row); });
+    else
+      add_experts(layer.norms[kMlpPostNorm], shares, scale);
+    barrier();
+    const Norm &post_norm = layer.norms[kMlpPostNorm];
+    if (!post_norm.present() && !layer.is(Channel::mlp_experts)) return;
+    my_rows(rows_, [&](int row) {
+      add_normed_branch(post_norm, row);
+      if (scale != 1.f) scale_row(x(row), scale);
+    });
+    barrier();
+  }
+
+  // What all experts give goes to the stream or, where a norm comes before, to the branch.
+  void add_experts(const Norm &post_norm, bool shares, float scale) {
+    const ExpertsChannel &experts = *p_.experts_;
     const int64_t parts = m_.hidden / 16, all = rows_ * parts;
     for (int64_t i = all * thread_ / threads_; i < all * (thread_ + 1) / threads_; ++i) {
       const int row = static_cast<int>(i / parts), k = static_cast<int>(i % parts) * 16;
@@ -342,12 +505,17 @@ class PassRunner::Worker {
       if (post_norm.present())
         store(branch, sum);
       else
-        store(x(row) + k, load(x(row) + k) + sum);
+        store(x(row) + k, (load(x(row) + k) + sum) * splat(scale));
     }
-    barrier();
-    if (!post_norm.present()) return;
-    my_rows(rows_, [&](int row) { add_normed_branch(post_norm, row); });
-    barrier();
+  }
+
+  // The branch of a row becomes the sum of MLP and experts, each normed.
+  void join_experts(const DecoderLayer &layer, int row) const {
+    float *const dense = p_.branch_ + row * p_.branch_stride_, *const mixed = p_.row_[thread_];
+    for (int k = 0; k < m_.hidden; k += 16) store(mixed + k, p_.experts_->sum(row, k, thread_));
+    norm_row(layer.norms[kExpertsPostNorm], mixed, mixed);
+    norm_row(layer.norms[kDensePostNorm], dense, dense);
+    for (int k = 0; k < m_.hidden; k += 16) store(dense + k, load(dense + k) + load(mixed + k));
   }
 
   // Nobody reads the queries of rows before this one.
@@ -361,8 +529,11 @@ class PassRunner::Worker {
   bool narrow() {
     rows_ = p_.finished_.count(), panel_rows_ = p_.finished_.rows();
     if (thread_ == 0)
-      for (int i = 0; i < rows_; ++i)
-        std::memmove(x(i), x(p_.finished_.row(i) - p_.context_), m_.hidden * sizeof(float));
+      for (int i = 0; i < rows_; ++i) {
+        const int from = p_.finished_.row(i) - p_.context_;
+        std::memmove(x(i), x(from), m_.hidden * sizeof(float));
+        if (p_.streams_) p_.streams_->move(from, i);
+      }
     return rows_ > 0;
   }
   // The same where nobody waited for others since the stream was read.
@@ -373,8 +544,9 @@ class PassRunner::Worker {
     return any;
   }
 
-  // x += linear(input), normed first where the model has a post norm, and then where it has a sum norm.
-  void add_branch(const PackedLinear &layer, const Activations &input, const Norm &post_norm, const Norm &sum_norm) {
+  // x = scale * (x + linear(input)), normed first where the model has a post norm, and then where it has a sum norm.
+  void add_branch(const PackedLinear &layer, const Activations &input, const Norm &post_norm, const Norm &sum_norm,
+                  float scale = 1.f) {
     const bool direct = !post_norm.present();
     linear(layer, input, rows_, [&](int pair, int row, int rows, const float *out) {
       for (int r = 0; r < rows; ++r)
@@ -389,10 +561,11 @@ class PassRunner::Worker {
         }
     });
     barrier();
-    if (direct && !sum_norm.present()) return;
+    if (direct && !sum_norm.present() && scale == 1.f) return;
     my_rows(rows_, [&](int row) {
       if (!direct) add_normed_branch(post_norm, row);
       if (sum_norm.present()) norm_row(sum_norm, x(row), x(row));
+      if (scale != 1.f) scale_row(x(row), scale);
     });
     barrier();
   }
@@ -402,25 +575,59 @@ class PassRunner::Worker {
     normalise(m_.norm_kind, post_norm, m_.shape.norm_eps, branch, m_.shape.hidden, branch);
     for (int k = 0; k < m_.hidden; k += 16) store(x(row) + k, load(x(row) + k) + load(branch + k));
   }
+  void scale_row(float *row, float scale) const {
+    for (int k = 0; k < m_.hidden; k += 16) store(row + k, load(row + k) * splat(scale));
+  }
 
-  void run_up(const PackedLinear &layer, const Activations &input) {
+  void run_up(const DecoderLayer &layer, const Activations &input) {
     const ElementKind kind = m_.middle_kind();
-    linear(layer, input, rows_, [&](int pair, int row, int rows, const float *out) {
+    const float *const curve = layer.constants[kCurve].data();
+    const auto activated = [&](Lanes x) {
+      return m_.activation == Activation::xielu ? xielu(curve, x) : activate(m_.activation, x);
+    };
+    linear(layer.linears[kUp], input, rows_, [&](int pair, int row, int rows, const float *out) {
       for (int r = 0; r < rows; ++r) {
-        const Lanes left = activate(m_.activation, load(out + r * kColumns)), right = load(out + r * kColumns + 16);
+        const Lanes left = activated(load(out + r * kColumns)), right = load(out + r * kColumns + 16);
         if (m_.shape.gated) {
           store_activation(kind, p_.middle_, row + r, pair * 16, left * right);
         } else {
           store_activation(kind, p_.middle_, row + r, pair * kColumns, left);
-          store_activation(kind, p_.middle_, row + r, pair * kColumns + 16, activate(m_.activation, right));
+          store_activation(kind, p_.middle_, row + r, pair * kColumns + 16, activated(right));
         }
       }
     });
   }
 
-  // The projection of the mixer beside attention.
-  void project_beside(const DecoderLayer &layer, const Activations &input) {
-    const PackedLinear &projection = layer.linears[kStateInput];
+  // The same where gates count from so far above their mean on: all of a row's have to be there.
+  void run_cut_up(const DecoderLayer &layer, const Activations &input) {
+    const int size = layer.mlp, padded = static_cast<int>(layer.linears[kDown].padded_inputs);
+    linear(layer.linears[kUp], input, rows_, [&](int pair, int row, int rows, const float *out) {
+      for (int r = 0; r < rows; ++r) {
+        float *const to = p_.raised_ + (row + r) * p_.raised_stride_ + pair * 16;
+        store(to, load(out + r * kColumns)), store(to + padded, load(out + r * kColumns + 16));
+      }
+    });
+    barrier();
+    my_rows(rows_, [&](int row) {
+      const float *const gates = p_.raised_ + row * p_.raised_stride_;
+      Lanes sum = splat(0.f), squares = splat(0.f);
+      for (int k = 0; k < size; k += 16) sum = sum + load_first(gates, k, size);
+      const float mean = reduce_add(sum) / static_cast<float>(size);
+      for (int k = 0; k < size; k += 16) {
+        const Lanes off = select_range(load(gates + k) - splat(mean), 0, size - k, splat(0.f));
+        squares = fma(off, off, squares);
+      }
+      const Lanes least = splat(mean + std::sqrt(reduce_add(squares) / static_cast<float>(size)) * layer.cut);
+      for (int k = 0; k < padded; k += 16) {
+        const Lanes gate = max(splat(0.f), load(gates + k) - least);  // what is no number stands second, and stays
+        store_activation(m_.middle_kind(), p_.middle_, row, k,
+                         activate(m_.activation, gate) * load(gates + padded + k));
+      }
+    });
+  }
+
+  // A second projection of what the first one reads: that of the mixer beside attention, or the delta rule's rates.
+  void project_beside(const DecoderLayer &layer, const PackedLinear &projection, const Activations &input) {
     linear(projection, input_beside(layer, projection, input), p_.rows_,
            copy_columns(p_.qkv_ + layer.beside, p_.qkv_stride_));
     barrier();
@@ -431,13 +638,6 @@ class PassRunner::Worker {
     const PackedLinear &gate = layer.linears[kGate];
     linear(gate, input_beside(layer, gate, input), rows_, copy_columns(p_.gates_, p_.gate_stride_),
            narrows ? WantedFrom{gate.pairs, first_of_finished() / kRowBlock * kRowBlock} : WantedFrom{});
-    barrier();
-  }
-
-  // The rates of the delta rule; they read what its first product reads.
-  void run_rates(const DecoderLayer &layer, const Activations &input) {
-    const PackedLinear &rates = layer.linears[kRates];
-    linear(rates, input_beside(layer, rates, input), rows_, copy_columns(p_.rates_, p_.rates_stride_));
     barrier();
   }
 
@@ -509,13 +709,16 @@ class PassRunner::Worker {
     const float *from = p_.qkv_ + panel_row * p_.qkv_stride_ + layer.queries + place * d;
     const SequenceLayout &s = p_.text_.layout.sequence_of(row);
     const int slot = s.slot(row), page = p_.text_.layout.page(s, slot / kPageKeys);
+    alignas(64) float to[HeadRotation::kMostDimensions];
     if (head >= kv_heads) {
-      write_value(p_.cache_->keys_values.values<Cell>(index, page, head - kv_heads), slot % kPageKeys, from, d);
+      const Norm &norm = layer.norms[kValueNorm];
+      if (norm.present()) normalise(NormKind::rms, norm, m_.shape.norm_eps, from, d, to);
+      write_value(p_.cache_->keys_values.values<Cell>(index, page, head - kv_heads), slot % kPageKeys,
+                  norm.present() ? to : from, d);
       return;
     }
-    alignas(64) float key[HeadRotation::kMostDimensions];
-    of_keys.apply(head, from, p_.text_.layout.positions()[row], key);
-    write_key(p_.cache_->keys_values.keys<Cell>(index, page, head), slot % kPageKeys, key, d);
+    of_keys.apply(head, from, p_.text_.layout.positions()[row], to);
+    write_key(p_.cache_->keys_values.keys<Cell>(index, page, head), slot % kPageKeys, to, d);
   }
 
   // The same of latent attention. Keys whose values share words are one thread's.

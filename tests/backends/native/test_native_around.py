@@ -1,0 +1,205 @@
+"""Layers of several sizes and what stands around them in the native pass: as PyTorch computes it, and a row's bits are
+its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from native_cases import (
+    BLOCK,
+    FASTEST,
+    SHUFFLED,
+    Rows,
+    check_a_broken_row_is_alone,
+    check_instruction_sets_agree,
+    check_rows_of_their_own,
+    each_isa,
+    each_precision,
+    make_pass,
+    native,
+    needs_native,
+    random_tokens,
+    random_weights,
+    run_chunks,
+    small_config,
+)
+from torch import Tensor
+
+from headstart.backends.native.backend import supports
+from headstart.backends.native.precision import Precision
+from headstart.backends.torch.backend import TorchBackend
+from headstart.models.config import (
+    ExpertsConfig,
+    HeadNorms,
+    LayerConfig,
+    LayerInputsConfig,
+    ModelConfig,
+    RopeConfig,
+    StreamsConfig,
+)
+from headstart.passes import FINAL_TAP
+
+NARROW, WIDE = LayerConfig(window=7), LayerConfig(rope=1, head_dim=64, num_kv_heads=3)
+ROPES = (RopeConfig(1000.0, 32), RopeConfig(1e5, 64, factors=(1.0,) * 8 + (float("inf"),) * 24))
+
+
+def layered(*layers: LayerConfig, **changes: object) -> ModelConfig:
+    return small_config(layers=layers, ropes=ROPES, **changes)
+
+
+GEMMA = {"qk_norm": HeadNorms(), "value_norm": True, "attention_scale": 1.0, "post_norms": True, "layer_scales": True}
+EXPERTS = ExpertsConfig(9, 3, 40, normalised=True, router_norm=True, own_scales=True)
+BOTH = LayerConfig(channel="mlp+experts")
+KINDS = {
+    "heads of several sizes": layered(NARROW, WIDE),
+    "heads of 512": small_config(head_dim=512, num_heads=3, num_kv_heads=1, ropes=(RopeConfig(1000.0, 512),)),
+    "norms of values": layered(NARROW, WIDE, value_norm=True),
+    "values that are keys": layered(
+        NARROW, LayerConfig(rope=1, head_dim=64, values_are_keys=True), value_norm=True, qk_norm=HeadNorms()
+    ),
+    "keys of earlier layers": layered(
+        NARROW, WIDE, LayerConfig(window=7, reads=0), LayerConfig(rope=1, head_dim=64, num_kv_heads=3, reads=1)
+    ),
+    "MLPs of several sizes": layered(LayerConfig(mlp_size=40), LayerConfig(), LayerConfig(mlp_size=224)),
+    "scales of layers": layered(NARROW, WIDE, layer_scales=True),
+    "scales behind norms": layered(NARROW, WIDE, layer_scales=True, post_norms=True),
+    "inputs of layers": layered(
+        LayerConfig(input=0), LayerConfig(), LayerConfig(input=2), layer_inputs=LayerInputsConfig(3, 64, 77)
+    ),
+    "small inputs of few tokens": layered(
+        LayerConfig(input=0), LayerConfig(input=1), layer_inputs=LayerInputsConfig(2, 12, 40), layer_scales=True
+    ),
+    "experts beside an MLP": layered(BOTH, LayerConfig(), BOTH, experts=EXPERTS, post_norms=True),
+    "experts beside an MLP, scaled": layered(
+        replace(BOTH, rope=1, head_dim=64, values_are_keys=True), BOTH, experts=EXPERTS, **GEMMA
+    ),
+    "streams": layered(NARROW, WIDE, NARROW, streams=StreamsConfig(4)),
+    "two streams, not scaled": layered(
+        LayerConfig(window=7, input=0),
+        WIDE,
+        layer_inputs=LayerInputsConfig(1, 12, 77),
+        streams=StreamsConfig(2, scaled=False),
+    ),
+    "a second path": layered(NARROW, WIDE, side_rank=10, post_norms=True),
+    "gates that are cut off": layered(
+        LayerConfig(sparsity=0.9, mlp_size=100), LayerConfig(), LayerConfig(sparsity=0.3)
+    ),
+    "streams and all beside them": layered(
+        LayerConfig(window=7, input=0, sparsity=0.8),
+        LayerConfig(rope=0, input=1, mlp_size=224),
+        LayerConfig(window=7, reads=0, input=2),
+        LayerConfig(rope=0, reads=1, input=3),
+        layer_inputs=LayerInputsConfig(4, 48, 40),
+        streams=StreamsConfig(4),
+        side_rank=64,
+        qk_norm=HeadNorms(),
+        value_norm=True,
+        attention_scale=1.0,
+        post_norms=True,
+    ),
+    "all of it": layered(
+        LayerConfig(window=7, input=0),
+        LayerConfig(rope=1, head_dim=64, num_kv_heads=1, values_are_keys=True, input=1),
+        LayerConfig(window=7, reads=0, mlp_size=224, input=2),
+        LayerConfig(rope=1, head_dim=64, num_kv_heads=1, reads=1, mlp_size=224, input=3),
+        layer_inputs=LayerInputsConfig(4, 48, 77),
+        **GEMMA,
+    ),
+}
+each_kind = pytest.mark.parametrize("kind", KINDS)
+each_whole = pytest.mark.parametrize("kind", ["all of it", "streams and all beside them"])
+
+
+@cache
+def torch_logits(kind: str) -> Tensor:
+    torch.set_num_threads(1)
+    backend = TorchBackend(KINDS[kind], random_weights(KINDS[kind]), torch.float32)
+    return backend.forward(make_pass(Rows(random_tokens(50), 0, SHUFFLED)), backend.allocate_cache(6, BLOCK)).logits
+
+
+@needs_native
+@each_kind
+def test_logits_are_pytorchs(kind: str) -> None:
+    backend = native(KINDS[kind], "fp32", FASTEST, 2)
+    assert supports(KINDS[kind]) is None
+    out = backend.forward(make_pass(Rows(random_tokens(50), 0, SHUFFLED)), backend.allocate_cache(6, BLOCK))
+    assert (out.logits - torch_logits(kind)).abs().max().item() <= 1e-4
+
+
+@each_isa
+@each_whole
+def test_with_every_instruction_set(kind: str, isa: str) -> None:
+    backend = native(KINDS[kind], "fp32", isa, 2)
+    out = backend.forward(make_pass(Rows(random_tokens(50), 0, SHUFFLED)), backend.allocate_cache(6, BLOCK))
+    assert (out.logits - torch_logits(kind)).abs().max().item() <= 1e-4
+
+
+@needs_native
+@each_kind
+def test_a_rows_bits_are_its_own(kind: str) -> None:
+    check_rows_of_their_own(KINDS[kind], "bf16", FASTEST)
+
+
+@each_isa
+@each_whole
+def test_so_they_are_with_every_instruction_set(kind: str, isa: str) -> None:
+    check_rows_of_their_own(KINDS[kind], "bf16", isa)
+
+
+@needs_native
+@each_precision
+@each_whole
+def test_so_they_are_in_every_precision(kind: str, precision: Precision) -> None:
+    check_rows_of_their_own(KINDS[kind], precision, FASTEST)
+
+
+@pytest.mark.parametrize("precision", ["int4", "bf16"])
+def test_instruction_sets_agree(precision: Precision) -> None:
+    check_instruction_sets_agree(KINDS["all of it"], precision)
+
+
+@needs_native
+@each_whole
+def test_a_broken_row_is_alone(kind: str) -> None:
+    check_a_broken_row_is_alone(KINDS[kind], FASTEST)
+
+
+def test_heads_that_are_too_wide_are_left_to_pytorch() -> None:
+    assert supports(small_config(head_dim=544)) == "head_dim 544 is no multiple of 32 up to 512"
+    assert supports(layered(LayerConfig(), LayerConfig(head_dim=40))) == "head_dim 40 is no multiple of 32 up to 512"
+    assert supports(layered(LayerConfig(num_kv_heads=4))) == "6 heads do not share 4 kv heads evenly"
+
+
+@needs_native
+@each_whole
+def test_taps_are_pytorchs(kind: str) -> None:
+    """Of several streams, the first."""
+    batch = make_pass(Rows(random_tokens(20), 0, SHUFFLED), taps=(0, 2, 4, FINAL_TAP))
+    backends = (
+        native(KINDS[kind], "fp32", FASTEST, 2),
+        TorchBackend(KINDS[kind], random_weights(KINDS[kind]), torch.float32),
+    )
+    ours, theirs = (each.forward(batch, each.allocate_cache(6, BLOCK)).hidden for each in backends)
+    for tap in batch.taps:
+        assert abs(ours[tap] - theirs[tap]).max() <= 1e-4
+
+
+@needs_native
+@each_whole
+def test_nothing_ends_where_a_panel_does(kind: str) -> None:
+    """A pass computes 256 rows at once."""
+    backend, tokens, blocks = native(KINDS[kind], "bf16", FASTEST, 2), random_tokens(300), list(range(10))
+    whole = backend.forward(make_pass(Rows(tokens, 0, blocks)), backend.allocate_cache(10, BLOCK)).logits
+    assert torch.equal(run_chunks(backend, backend.allocate_cache(10, BLOCK), tokens, [100, 1, 199], blocks), whole)
+    last = backend.forward(make_pass(Rows(tokens, 0, blocks), logit_rows=[299]), backend.allocate_cache(10, BLOCK))
+    assert torch.equal(last.logits, whole[299:])
+
+
+@needs_native
+def test_keys_of_earlier_layers_take_no_room() -> None:
+    backend = native(KINDS["keys of earlier layers"], "fp32", FASTEST, 2)
+    narrow, wide = 2 * 2 * 32, 2 * 3 * 64
+    assert backend.allocate_cache(2, BLOCK).nbytes == 2 * BLOCK * 4 * (narrow + wide)
