@@ -4,8 +4,10 @@ from a folder than bf16.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from native_cases import (
@@ -29,9 +31,13 @@ from headstart.backends.native.formats import (
     FLOAT8_KERNELS,
     FOLDER_KERNELS,
     KINDS,
+    LINEARS,
+    MATRICES,
     OWN,
     computed_in,
+    head_row,
     nearest_forms,
+    own_types,
 )
 from headstart.backends.native.linear import NativeLinear
 from headstart.backends.native.loader import load_library
@@ -205,11 +211,31 @@ def test_experts_in_mxfp4_are_kept_as_they_are(tmp_path: Path, isa: str) -> None
 
 
 @needs_native
+def test_fp8_moves_by_runs_of_rows_that_share_a_scale(tmp_path: Path) -> None:
+    """Queries and gates of attention are picked out of one tensor."""
+    sizes = {"hidden_size": 256, "head_dim": 64, "linear_key_head_dim": 32, "linear_value_head_dim": 32}
+    model = make_model("qwen3_5_text", vocab_size=VOCAB, **sizes)  # type: ignore[arg-type]
+    path = write_folder(tmp_path, model, MAKERS["FP8/128"], seed=0)
+    config, weights = load_decoder(open_checkpoint(path), torch.float32)
+    attention = nearest_forms(weights, multiplies_bytes=True)[MATRICES : 2 * MATRICES, 0]
+    assert attention[[0, len(LINEARS)]].tolist() == [OWN + KINDS["FP8/128"]] * 2
+    expected = logits_of(TorchBackend(config, weights))
+    kept, by_bf16 = (
+        distance(logits_of(NativeBackend(config, weights, each, 2)), expected) for each in ("nearest", "bf16")
+    )
+    assert kept <= 1.5 * by_bf16 < 0.01
+    part = weights.layers[1].mixer.qkv.matrix.parts[0]  # type: ignore[union-attr]
+    for order, stays in ((np.roll(np.arange(64), 16), True), (np.roll(np.arange(64), 8), False), ([1, 0], False)):
+        moved = replace(part, rows=len(order), order=np.array(order, np.int32))
+        assert bool(own_types(FileMatrix((moved,), 256, torch.float32))) == stays
+
+
+@needs_native
 def test_what_no_blocks_hold_is_computed_in_others(tmp_path: Path) -> None:
     """Groups of 16; FP8 whose matrices do not end where a pair's halves do; inputs that groups mix."""
     path = folder(tmp_path / "a", "FP8/128", num_key_value_heads=1, num_attention_heads=1, head_dim=256)
     _, weights = load_decoder(open_checkpoint(path), torch.float32)
-    forms = nearest_forms(weights, multiplies_bytes=True)[:-1]
+    forms = nearest_forms(weights, multiplies_bytes=True)[: head_row(weights.layers)]
     assert (forms[forms != ABSENT] == OWN + KINDS["FP8/128"]).all()
     path = folder(tmp_path / "b", "FP8/128", intermediate_size=520)
     _, weights = load_decoder(open_checkpoint(path), torch.float32)
