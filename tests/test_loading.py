@@ -36,7 +36,8 @@ def load(directory: Path, types: dict[str, str]) -> tuple[ModelConfig, DecoderWe
         ("Q8_0", "F16", "mixed"),
         ("Q5_K", "Q5_K", "blocks"),
         ("Q2_K", "Q6_K", "blocks"),
-        ("IQ2_XS", "IQ2_XS", "bf16"),
+        ("IQ2_XS", "Q6_K", "blocks"),
+        ("IQ1_M", "IQ1_M", "bf16"),
         ("BF16", "BF16", "bf16"),
     ],
 )

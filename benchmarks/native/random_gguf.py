@@ -65,6 +65,11 @@ MIXES = {
     "IQ4_XS": ("IQ4_XS", "IQ4_XS"),
     "IQ4_NL": ("IQ4_NL", "IQ4_NL"),
     "MXFP4": ("MXFP4", "Q8_0"),
+    "IQ2_XXS": ("IQ2_XXS", "Q4_K"),
+    "IQ2_XS": ("IQ2_XS", "Q4_K"),
+    "IQ2_S": ("IQ2_S", "Q4_K"),
+    "IQ3_XXS": ("IQ3_XXS", "Q5_K"),
+    "IQ3_S": ("IQ3_S", "Q5_K"),
 }
 """Most of the matrices, and what the output head and half of the others' values and downs are in."""
 
@@ -81,6 +86,7 @@ _HALVES = {
     "Q6_K": (208,),
     "IQ4_NL": (0,),
     "IQ4_XS": (0,),
+    **dict.fromkeys(("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"), (0,)),
 }
 """Where units and offsets stand in a block, in half precision."""
 _SPREADS = {
@@ -96,6 +102,11 @@ _SPREADS = {
     "Q6_K": 1365.0,
     "IQ4_NL": 68.0,
     "IQ4_XS": 1250.0,
+    "IQ2_XXS": 53.2,
+    "IQ2_XS": 55.6,
+    "IQ2_S": 56.2,
+    "IQ3_XXS": 142.0,
+    "IQ3_S": 140.0,
 }
 """The root of the mean square of random weights, in units."""
 _OFFSETS = {"Q2_K": 1.5, "Q4_1": -7.5, "Q4_K": 7.5, "Q5_K": 15.5}

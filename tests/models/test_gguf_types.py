@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from gguf_blocks import add_blocks
+from gguf_blocks import add_blocks, type_of
 from headstart.errors import CheckpointError
 from headstart.models.gguf_file import GgufFile
-from headstart.models.gguf_types import gguf_types
+from headstart.models.gguf_types import CODEBOOK_TYPES, codebook, dequantised, gguf_types
 
 
 def _blocks(levels: list[int], unit: float) -> np.ndarray:
@@ -63,3 +63,25 @@ def test_rows_that_are_no_whole_blocks_are_refused(tmp_path: Path) -> None:
     path.write_bytes(raw.replace((128).to_bytes(8, "little"), (96).to_bytes(8, "little"), 1))
     with pytest.raises(CheckpointError, match="impossible shape"):
         GgufFile(path)
+
+
+MAGNITUDES = {
+    **dict.fromkeys(("IQ2_XXS", "IQ2_XS", "IQ2_S"), (8, 25, 43)),
+    "IQ3_XXS": (4, 12, 20, 28, 36, 44, 52, 62),
+    "IQ3_S": (1, 3, 5, 7, 9, 11, 13, 15),
+}
+
+
+@pytest.mark.parametrize("kind", CODEBOOK_TYPES)
+def test_a_codebook_says_the_magnitudes_of_points(kind: str) -> None:
+    """As the block that begins with a point's number has them: the least scale, all signs plus."""
+    places = codebook(kind)
+    assert places.dtype == np.uint8
+    assert places.shape[1] == (4 if kind.startswith("IQ3") else 8)
+    unit = {"IQ2": 8.0, "IQ3_XXS": 4.0, "IQ3_S": 1.0}[kind if kind in ("IQ3_XXS", "IQ3_S") else "IQ2"]
+    for point in (0, 1, 117, 255):
+        block = np.zeros((1, type_of(kind).nbytes), np.uint8)
+        block[0, :2] = np.array([unit], np.float16).view(np.uint8)
+        block[0, 2] = point
+        values = dequantised(block, kind)[0, : places.shape[1]]
+        assert values.tolist() == [MAGNITUDES[kind][place] for place in places[point]]

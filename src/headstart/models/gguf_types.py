@@ -26,6 +26,8 @@ YOUNGER = {
     42: (GgufType("Q2_0", 64, 18), GgufType("Q2_0/128", 128, 34)),
 }
 """Number -> what it may mean, which the room that a tensor has tells."""
+CODEBOOK_TYPES = ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
+"""Of these, a block holds the numbers of points of a codebook, and signs."""
 _FEW_BITS = {kind.name: (kind, bits) for number, bits in ((41, 1), (42, 2)) for kind in YOUNGER[number]}
 
 
@@ -54,6 +56,16 @@ def dequantised(rows: NDArray[np.uint8], kind: str) -> NDArray[np.float32]:
     from gguf.quants import dequantize
 
     return np.asarray(dequantize(rows, GGMLQuantizationType[kind]), np.float32)
+
+
+def codebook(kind: str) -> NDArray[np.uint8]:
+    """uint8 [point, weight] of one of ``CODEBOOK_TYPES``: a magnitude's place among the type's, in ascending order."""
+    from gguf import quants
+
+    of_kind = getattr(quants, kind)
+    of_kind.init_grid()
+    points = of_kind.grid.reshape(of_kind.grid_shape)
+    return np.asarray(np.searchsorted(of_kind.grid_map, points), np.uint8)
 
 
 def _few_bits(rows: NDArray[np.uint8], kind: GgufType, bits: int) -> NDArray[np.float32]:

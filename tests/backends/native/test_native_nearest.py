@@ -31,7 +31,7 @@ from headstart.enumerations import Precision
 from headstart.loading import create_backend
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
-from headstart.models.gguf_types import dequantised
+from headstart.models.gguf_types import CODEBOOK_TYPES, dequantised
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.stored import FileMatrix, MatrixPart, StoredTensor
 from headstart.models.weight_loading import load_decoder
@@ -43,7 +43,11 @@ KEPT_TO_THE_BIT = {
     FINE: ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "TQ2_0"),
 }
 """Their units and offsets are halves."""
-KEPT_TO_A_HALF = {FOUR: ("Q4_K",), EIGHT: ("IQ4_XS",), FINE: ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")}
+KEPT_TO_A_HALF = {
+    FOUR: ("Q4_K",),
+    EIGHT: ("IQ4_XS",),
+    FINE: ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", *CODEBOOK_TYPES),
+}
 """Theirs have more digits."""
 MIXES = {
     "Q4_K_M": {"attn_v.weight": "Q6_K", "ffn_down.weight": "Q6_K", "output.weight": "Q6_K", "": "Q4_K"},
@@ -56,7 +60,14 @@ MIXES = {
     "IQ2_M": {"attn_v.weight": "Q4_K", "output.weight": "Q5_K", "": "IQ2_S"},
     "Q4_0": {"ffn_down.weight": "Q4_1", "output.weight": "Q6_K", "": "Q4_0"},
     "Q4_K + F16": {"output.weight": "F16", "token_embd.weight": "F16", "": "Q4_K"},
-    "Q8_0 + IQ2_XS": {"attn_k.weight": "IQ2_XS", "": "Q8_0"},
+    "UD-IQ2_XXS": {
+        "attn_v.weight": "Q4_K",
+        "ffn_gate.weight": "IQ2_S",
+        "ffn_down.weight": "IQ3_XXS",
+        "output.weight": "Q5_K",
+        "": "IQ2_XXS",
+    },
+    "Q8_0 + IQ1_M": {"attn_k.weight": "IQ1_M", "": "Q8_0"},
 }
 
 
@@ -164,7 +175,7 @@ def test_the_nearest_is_no_further_from_the_file_than_bf16(tmp_path: Path, name:
 FORMS = {
     "attn_v.weight": "Q6_K",
     "ffn_up.weight": "F16",
-    "ffn_down.weight": "IQ2_XS",
+    "ffn_down.weight": "IQ1_M",
     "output.weight": "Q8_0",
     "": "Q4_1",
 }
@@ -204,9 +215,9 @@ def test_matrices_are_in_what_holds_them(tmp_path: Path) -> None:
     assert forms_of(weights) == [*kept * 2, four]
     kept = [four, four, BF16, four]
     assert forms_of(weights, multiplies_bytes=False) == [*kept * 2, four]
-    _, weights = load(tmp_path, {"": "IQ3_S"})
+    _, weights = load(tmp_path, {"": "IQ1_S"})
     assert forms_of(weights) == forms_of(weights, multiplies_bytes=False) == [FOUR] * 9
-    _, weights = load(tmp_path, {"": "IQ2_S"})
+    _, weights = load(tmp_path, {"": "IQ1_M"})
     assert forms_of(weights) == [BF16] * 9
     # Where blocks of the older kinds are as small, they are kept, but for those of 8 bits where bytes are dear.
     _, weights = load(tmp_path, {"output.weight": "Q8_0", "": "Q4_1"})
@@ -249,13 +260,14 @@ def test_what_no_quantiser_writes_is_in_bf16_if_its_blocks_do_not_hold_it(
     ("precision", "kind", "spoils"),
     [
         ("int4", "Q8_0", True),
-        ("blocks", "IQ2_S", True),
+        ("blocks", "NVFP4", True),
+        ("blocks", "IQ2_S", False),
         ("blocks", "Q5_K", False),
         ("int8", "Q8_0", True),
         ("int4", "Q4_0", False),
         ("blocks", "Q8_0", False),
         ("bf16", "Q6_K", False),
-        ("auto", "IQ2_XS", False),
+        ("auto", "IQ1_M", False),
     ],
 )
 def test_a_precision_that_spoils_a_file_says_how_much(

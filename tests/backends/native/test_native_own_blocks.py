@@ -44,6 +44,7 @@ from headstart.backends.native.packed_model import PackedModel
 from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.errors import ConfigError
 from headstart.models.checkpoint import open_checkpoint
+from headstart.models.gguf_types import CODEBOOK_TYPES, codebook
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
 
@@ -110,12 +111,26 @@ def test_rows_against_own_blocks(kind: str, isa: str) -> None:
         assert torch.equal(own_layer(kind, 70, inputs, other, 1)[0](x), said), other
 
 
+def _all_of_one_point(kind: str, point: int) -> np.ndarray:
+    """uint8 [byte] a block but for its unit: the largest scales, all signs plus."""
+    low, high, scale = point & 255, point >> 8, 0xFF
+    parts: dict[str, list[int]] = {
+        "IQ2_XXS": [*([low] * 4 + [0, 0, 0, 0xF0]) * 8],
+        "IQ2_XS": [*[low, high] * 32, *[scale] * 8],
+        "IQ2_S": [*[low] * 32, *[0] * 32, *[high * 0x55] * 8, *[scale] * 8],
+        "IQ3_XXS": [*[low] * 64, *[0, 0, 0, 0xF0] * 8],
+        "IQ3_S": [*[low] * 64, *[high * 0xFF] * 8, *[0] * 32, *[scale] * 4],
+    }
+    return np.array(parts[kind], np.uint8)
+
+
 def extreme(kind: str) -> np.ndarray:
     """Blocks of the largest levels and the largest units, of either sign."""
-    blocks = random_blocks(kind, 32, 256, np.random.default_rng(0)).reshape(
-        -1, {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210}[kind]
-    )
-    if kind == "Q6_K":
+    blocks = random_blocks(kind, 32, 256, np.random.default_rng(0)).reshape(-1, type_of(kind).nbytes)
+    if kind in CODEBOOK_TYPES:
+        largest = codebook(kind).sum(1).argmax()
+        blocks[:, 2:] = _all_of_one_point(kind, int(largest))
+    elif kind == "Q6_K":
         blocks[:, :192] = 0  # level -32
         blocks[:, 192:208] = 128  # -128 units
     else:
@@ -124,7 +139,7 @@ def extreme(kind: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("isa", isa_params())
-@pytest.mark.parametrize("kind", ["Q4_K", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize("kind", ["Q4_K", "Q5_K", "Q6_K", *CODEBOOK_TYPES])
 def test_the_largest_sums_fit(kind: str, isa: str) -> None:
     library = load_library(isa)
     assert library is not None
@@ -133,6 +148,8 @@ def test_the_largest_sums_fit(kind: str, isa: str) -> None:
     x[1] = -1
     said = NativeLinear(library, linear, "int4", 1, OWN + KINDS[kind])(x)
     wanted = x.double() @ linear.weight.double().T
+    if kind in CODEBOOK_TYPES:  # as much as 256 weights of such a point come to
+        assert float((wanted[0].abs() / linear.weight.abs().amax(1)).min()) > 150
     torch.testing.assert_close(said.double(), wanted, rtol=1e-5, atol=1e-5 * float(linear.weight.abs().sum(1).max()))
 
 
@@ -206,6 +223,57 @@ def test_a_tied_table_in_eight_bits_is_read_in_every_precision(tmp_path: Path, p
     assert float((logits - exact).norm() / exact.norm()) < (0.25 if precision.startswith("int4") else 0.05)
 
 
+IN_CODES = {"IQ2_XXS": 3.1875, "IQ2_XS": 3.3125, "IQ2_S": 3.3125, "IQ3_XXS": 4.1875, "IQ3_S": 4.1875}
+"""Bits of a weight."""
+
+
+@needs_native
+@pytest.mark.parametrize("kind", IN_CODES)
+def test_points_of_a_codebook_are_kept_as_codes(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tied table once, whose rows are read from codes; from what is kept on disk too. The room is known before."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv(packed_cache.VARIABLE, "100MB")
+    config, weights = load_decoder(
+        open_checkpoint(write_llama(tmp_path / "model.gguf", {"": kind}, tied=True)), torch.float32
+    )
+    count = sum(each.matrix.shape[0] * each.matrix.shape[1] for each in weights.linears)
+    tokens, said, asked = random_tokens(20, 3, VOCAB), [], list[int]()
+    with monkeypatch.context() as patch:
+        patch.setattr(packed_model, "require_room", lambda size, *_: asked.append(size))
+        for _ in range(2):
+            backend = NativeBackend(config, weights, "nearest", 2)
+            said.append(run_chunks(backend, backend.allocate_cache(1, 32), tokens, [20], [0]))
+    assert backend.kept == f"Weights are computed in the file's own blocks ({kind})."
+    assert count * IN_CODES[kind] / 8 <= backend.nbytes < 1.01 * count * IN_CODES[kind] / 8
+    assert asked == [backend.nbytes + (64 << 20)] * 2
+    monkeypatch.setenv(packed_cache.VARIABLE, "0")
+    monkeypatch.setattr(PackedModel, "_shares_head", lambda *_: False)
+    twice = NativeBackend(config, weights, "nearest", 2)
+    table = VOCAB * config.hidden_size // 256 * type_of(kind).nbytes
+    assert twice.nbytes == backend.nbytes + table
+    said.append(run_chunks(twice, twice.allocate_cache(1, 32), tokens, [20], [0]))
+    assert torch.equal(said[0], said[1])
+    assert torch.equal(said[0], said[2])
+
+
+def test_a_restored_table_is_read_with_its_codebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a library that has packed nothing of the type, as that of a later start has not."""
+    library = load_library()
+    if library is None:
+        pytest.skip("no native path on this machine")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv(packed_cache.VARIABLE, "100MB")
+    config, weights = load(tmp_path, {"token_embd.weight": "IQ3_S", "": "Q4_K"})
+    tokens, said = random_tokens(20, 3, VOCAB), []
+    for _ in range(2):
+        backend = NativeBackend(config, weights, "nearest", 2)
+        said.append(run_chunks(backend, backend.allocate_cache(1, 32), tokens, [20], [0]))
+        empty = np.zeros_like(codebook("IQ3_S"))
+        library.set_codebook(KINDS["IQ3_S"], empty.ctypes.data)
+        library.codebooks.clear()
+    assert torch.equal(said[0], said[1])
+
+
 ODD = small_config()
 """Its rows end within a tile of 64 inputs."""
 
@@ -264,17 +332,18 @@ def test_a_matrix_by_itself_is_in_its_files_own_blocks() -> None:
     assert form("Q4_1") == ("int4", FOUR)
     assert form("Q8_0") == ("int4", EIGHT)
     assert form("Q8_0", multiplies_bytes=False) == ("int4", OWN + KINDS["Q8_0"])
-    assert form("IQ2_XS") == ("bf16", FOUR)
+    assert form("IQ2_XS") == ("int4", OWN + KINDS["IQ2_XS"])
+    assert form("IQ1_M") == ("bf16", FOUR)
 
 
 @needs_native
 def test_what_has_no_kernel_is_named(tmp_path: Path) -> None:
-    _, weights = load(tmp_path, {"ffn_up.weight": "Q5_K", "ffn_down.weight": "IQ2_XS", "": "Q4_K"})
+    _, weights = load(tmp_path, {"ffn_up.weight": "Q5_K", "ffn_down.weight": "IQ1_M", "": "Q4_K"})
     forms = nearest_forms(weights, multiplies_bytes=True)
     assert forms[2, 0] == FINE
     assert forms[3, 0] == BF16
     assert computed_in(weights, forms) == (
-        "Weights are computed in the file's own blocks (Q4_K), bf16 (IQ2_XS), "
+        "Weights are computed in the file's own blocks (Q4_K), bf16 (IQ1_M), "
         "blocks of 16 weights with 8 bits each (Q4_K, Q5_K)."
     )
     for kind in BLOCK_TYPES:

@@ -164,7 +164,7 @@ class NativeBackend:
         self._inputs_table: RowTable | None = None
         """Borrowed by the library."""
         if weights.layer_inputs is not None:
-            self._inputs_table = RowTable(_as_one(weights.layer_inputs.whole))
+            self._inputs_table = RowTable(library, _as_one(weights.layer_inputs.whole))
             library.set_inputs_table(self.handle, self._inputs_table.rows)
         self._no_logits = torch.empty(0, config.vocab_size)
         self.stretches = NativeStretches(library, self.handle, self._ropes)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headstart.backends.native.precision import Precision
 from headstart.models.files import WeightsIdentity
+from headstart.models.gguf_types import CODEBOOK_TYPES
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.state_weights import DeltaWeights, MambaWeights
 from headstart.models.stored import Matrix, MatrixPart
@@ -71,7 +72,12 @@ KINDS = {
     "Q4_K": 12,
     "Q5_K": 13,
     "Q6_K": 14,
+    "IQ2_XXS": 16,
+    "IQ2_XS": 17,
+    "IQ3_XXS": 18,
     "IQ4_NL": 20,
+    "IQ3_S": 21,
+    "IQ2_S": 22,
     "IQ4_XS": 23,
     "BF16": 30,
     "TQ2_0": 35,
@@ -100,6 +106,7 @@ OWN_KERNELS = (
     *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"),
     *("Q1_0", "Q2_0", "Q2_0/128", "TQ2_0"),
+    *CODEBOOK_TYPES,
     *FOLDER_KERNELS,
     *FLOAT8_KERNELS,
 )
@@ -113,7 +120,7 @@ _HELD_BY = {
     "Q4_1": {FOUR, FINE},
     "Q4_K": {FOUR, FINE},
     "IQ1_S": {FOUR},
-    "IQ3_S": {FOUR},
+    "IQ3_S": {FOUR, FINE},
     "TQ1_0": {FOUR, EIGHT},
     "TQ2_0": {FOUR, EIGHT, FINE},
     "Q1_0": {FOUR, EIGHT, FINE},
@@ -131,6 +138,7 @@ _HELD_BY = {
     "Q6_K": {FINE},
     "INT4": {FOUR},
     "INT8": {EIGHT},
+    **{kind: {FINE} for kind in CODEBOOK_TYPES if kind != "IQ3_S"},
     **{kind: {FOUR} for kind in FOLDER_KERNELS if kind.startswith("INT4")},
     **{kind: {EIGHT} for kind in FOLDER_KERNELS if kind.startswith("INT8")},
 }

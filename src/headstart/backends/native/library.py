@@ -354,6 +354,7 @@ _SIGNATURES = {
     "linear_destroy": (None, (c_void_p,)),
     "linear_bytes": (c_int64, (c_void_p,)),
     "linear_run": (c_char_p, (c_void_p, c_int, c_void_p, c_void_p)),
+    "set_codebook": (None, (c_int, c_void_p)),
     "read_rows": (None, (POINTER(Rows), c_int, c_int, c_int, c_void_p)),
     "text_rows": (None, (POINTER(TextVocabulary), c_int, c_int, c_void_p, c_int, c_void_p)),
     "best": (None, (c_void_p, c_int, c_int, c_int, c_void_p, c_void_p)),
@@ -371,6 +372,8 @@ class Library:
         self.has_matrix_unit = isa.has_matrix_unit
         self.multiplies_bytes = isa.multiplies_bytes
         self.blocks_pay = isa.blocks_pay
+        self.codebooks: set[str] = set()
+        """Types whose codebooks it has been given."""
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(handle, f"headstart_{name}")
             function.restype, function.argtypes = result, arguments

@@ -34,7 +34,7 @@ class NativeLinear:
     def __init__(
         self, library: Library, weights: LinearWeights, precision: Precision, threads: int, bits: int = 4
     ) -> None:
-        table = RowTable(weights.matrix)
+        table = RowTable(library, weights.matrix)
         bias = None if weights.bias is None else as_float32(weights.bias)
         self._outputs, self._inputs = weights.matrix.shape
         handle = library.linear_create(

@@ -47,6 +47,7 @@ from headstart.backends.native.packing import (
     Packer,
     address,
     expect,
+    give_codebooks,
     new_model,
 )
 from headstart.backends.native.precision import Precision, library_number
@@ -163,6 +164,7 @@ class PackedModel:
     def _filled(self, weights: DecoderParts) -> int:
         """A model with its weights, from the cache if it has them."""
         library, identity = self._library, weights.identity
+        give_codebooks(library, weights.table)  # a kept table's rows are read with them, restored ones too
         kept = None if identity is None else packed_cache()
         if kept is None or identity is None:
             return self._new(partial(self._pack, weights=weights))

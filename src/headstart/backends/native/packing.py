@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from headstart.backends.native.formats import FOUR, KINDS, MATRICES, PARTS, experts_part
+from headstart.backends.native.formats import FOUR, KINDS, MATRICES, PARTS, experts_part, types_of
 from headstart.backends.native.library import Layer, Library, Rows, Shape
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
 from headstart.models.config import RopeConfig
+from headstart.models.gguf_types import CODEBOOK_TYPES, codebook
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
@@ -103,10 +104,20 @@ def new_model(library: Library, shape: Shape, layers: Sequence[Layer], name: str
     return handle
 
 
+def give_codebooks(library: Library, matrix: Tensor | Matrix) -> None:
+    """What rows of some types are read with; not before they are wanted: what has them takes a while to import."""
+    for kind in types_of(matrix):
+        if kind in CODEBOOK_TYPES and kind not in library.codebooks:
+            places = codebook(kind)
+            library.set_codebook(KINDS[kind], address(places))
+            library.codebooks.add(kind)
+
+
 class RowTable:
     """A matrix as the library reads it, and what has to live meanwhile."""
 
-    def __init__(self, matrix: Tensor | Matrix) -> None:
+    def __init__(self, library: Library, matrix: Tensor | Matrix) -> None:
+        give_codebooks(library, matrix)
         self._alive: list[object] = []
         parts = [self._tensor(matrix)] if isinstance(matrix, Tensor) else [self._part(each) for each in matrix.parts]
         self.rows = (Rows * len(parts))(*parts)
@@ -136,7 +147,7 @@ def read_matrix(matrix: Matrix, dtype: torch.dtype) -> Tensor:
     if library is None or len(stored) < len(matrix.parts) or not all(each.type in KINDS for each in stored):
         return matrix.tensor().to(dtype)
     tensor = torch.empty(matrix.shape)
-    table = RowTable(matrix)
+    table = RowTable(library, matrix)
     library.read_rows(table.rows, table.count, matrix.shape[1], team_size(), tensor.data_ptr())
     return tensor.to(dtype)
 
@@ -261,7 +272,7 @@ class Packer:
 
     def linear(self, layer: int, which: int, linear: LinearWeights) -> None:
         """Numbers as in ``headstart_set_linear``."""
-        table = RowTable(linear.matrix)
+        table = RowTable(self._library, linear.matrix)
         bias = None if linear.bias is None else as_float32(linear.bias)
         self._library.set_linear(
             self._model, layer, which, table.rows, table.count, None if bias is None else bias.data_ptr()
@@ -270,7 +281,7 @@ class Packer:
 
     def expert(self, layer: int, expert: int, which: int, linear: LinearWeights) -> None:
         """Numbers as in ``headstart_set_expert``."""
-        table = RowTable(linear.matrix)
+        table = RowTable(self._library, linear.matrix)
         bias = None if linear.bias is None else as_float32(linear.bias)
         bias_at = None if bias is None else bias.data_ptr()
         self._library.set_expert(self._model, layer, expert, which, table.rows, table.count, bias_at)
@@ -288,7 +299,7 @@ class Packer:
                     for linear in linears
                 ]
             )
-        table = RowTable(weight)
+        table = RowTable(self._library, weight)
         correction = None if experts.correction is None else as_float32(experts.correction)
         self._library.set_router(
             self._model,
@@ -306,7 +317,7 @@ class Packer:
 
     def embedding(self, table: Tensor | Matrix, positions: Tensor | None, keeps: int) -> None:
         """As ``headstart_set_embedding``; where it is not kept, the caller keeps ``table``, bfloat16 or float32."""
-        rows = RowTable(table)
+        rows = RowTable(self._library, table)
         learned = None if positions is None else as_float32(positions)
         self._library.set_embedding(
             self._model,

@@ -298,6 +298,10 @@ HEADSTART_API const char *headstart_linear_run(void *linear, int rows, const flo
   return static_cast<SingleLinear *>(linear)->run(rows, x, y);
 }
 
+HEADSTART_API void headstart_set_codebook(int kind, const uint8_t *places) {
+  with_block(kind, [&](auto block) { set_codebook(block, places); });
+}
+
 HEADSTART_API void headstart_read_rows(const HeadstartRows *parts, int count, int inputs, int threads, float *to) {
   const StoredMatrix matrix(parts, count, inputs);
   int outputs = 0;

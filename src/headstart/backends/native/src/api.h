@@ -443,6 +443,10 @@ void headstart_linear_destroy(void *linear);
 int64_t headstart_linear_bytes(const void *linear);
 const char *headstart_linear_run(void *linear, int rows, const float *x, float *y);
 
+// The codebook of one of GGUF's types, by number: [point][weight] which of its magnitudes, in ascending order, a weight
+// has. Rows of such a type may be given after this alone.
+void headstart_set_codebook(int kind, const uint8_t *places);
+
 // A matrix [parts' rows][inputs] as floats.
 void headstart_read_rows(const HeadstartRows *parts, int count, int inputs, int threads, float *to);
 

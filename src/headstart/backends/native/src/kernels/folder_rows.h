@@ -2,19 +2,7 @@
 // `headstart.models.quantised.rows` brings into blocks along the inputs. Every value has the bits that the folder's
 // reader in Python gives: the same operations on floats.
 #pragma once
-#include <cstdint>
-#include <cstring>
-
-struct StoredGrid;
-
-static inline float stored_half(const uint8_t *p);
-static inline void fill_all(StoredGrid *to, int count, float unit, float offset);
-
-static inline float stored_float(const uint8_t *p) {
-  float value;
-  std::memcpy(&value, p, sizeof value);
-  return value;
-}
+#include "stored_numbers.h"
 
 // Groups of whole numbers: weight = (level - zero) * unit. A half, the zero, then levels; of four bits two in a byte,
 // the first in its lower half.

@@ -101,6 +101,10 @@ static inline Shorts upper_signed(Shorts x) { return shifted_signed(x, 8); }
 static inline Shorts looked_up(Shorts bytes, const int8_t *table) {
   return by_parts([&](int i) { return looked_up_part(bytes.part[i], table); });
 }
+// What a table has for each number's lowest four bits.
+static inline Shorts looked_up_numbers(Shorts numbers, const NumberTable &table) {
+  return by_parts([&](int i) { return looked_up_numbers_part(numbers.part[i], table); });
+}
 
 // The two numbers of a row that every column is multiplied with.
 static inline Shorts splat_two(const void *p) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <immintrin.h>
 
+#include "number_table.h"
 #include "vector.h"
 
 constexpr int kShortParts = 1;
@@ -17,6 +18,10 @@ static inline Lanes lanes_of(const WordPart *bits) { return {(__m512)bits[0]}; }
 static inline ShortPart looked_up_part(ShortPart bytes, const int8_t *table) {
   const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i *>(table));
   return (ShortPart)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(all), (__m512i)bytes);
+}
+// What a table has for each number's lowest four bits; the others may be anything.
+static inline ShortPart looked_up_numbers_part(ShortPart numbers, const NumberTable &table) {
+  return (ShortPart)_mm512_permutexvar_epi16((__m512i)numbers, _mm512_load_si512(table.numbers));
 }
 
 // sum + two bf16 weights of each column times the two of a row: one dot product, where there is one.

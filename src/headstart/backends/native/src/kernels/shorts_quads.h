@@ -1,6 +1,7 @@
 // 16-bit integers in four vectors. Who includes this has said what dot_part(sum, a, b) adds to four sums, and what
 // looked_up_part(bytes, table) finds for sixteen bytes.
 #pragma once
+#include "looked_up_bytes.h"
 #include "no_bf16_dot.h"
 #include "vector.h"
 

@@ -7,7 +7,9 @@
 
 #include "../api.h"
 #include "cells.h"
+#include "codebook_rows.h"
 #include "folder_rows.h"
+#include "stored_numbers.h"
 
 // The numbers of types in GGUF, and from 100 on those of folders (folder_rows.h).
 enum class Stored {
@@ -23,7 +25,12 @@ enum class Stored {
   q4_k = 12,
   q5_k = 13,
   q6_k = 14,
+  iq2_xxs = 16,
+  iq2_xs = 17,
+  iq3_xxs = 18,
   iq4_nl = 20,
+  iq3_s = 21,
+  iq2_s = 22,
   iq4_xs = 23,
   bf16 = 30,
   tq2_0 = 35,
@@ -49,33 +56,6 @@ static inline bool is_float8(int kind) {
   return kind == static_cast<int>(Stored::fp8) || kind == static_cast<int>(Stored::fp8_128);
 }
 static inline bool is_float8_in_blocks(int kind) { return kind == static_cast<int>(Stored::fp8_128); }
-
-// The grid that 16 weights stand on: weight = unit * level + offset, level 0 to 255. Unit 0: none is known.
-struct StoredGrid {
-  float unit = 0.f, offset = 0.f;
-
-  bool operator==(const StoredGrid &other) const { return unit == other.unit && offset == other.offset; }
-};
-
-constexpr int kGridInputs = 16;
-
-// Of 32 weights with one grid, and of 16 times `count`.
-static inline void fill_two(StoredGrid *to, float unit, float offset) { to[0] = to[1] = {unit, offset}; }
-static inline void fill_all(StoredGrid *to, int count, float unit, float offset) {
-  std::fill_n(to, count, StoredGrid{unit, offset});
-}
-
-static inline float stored_half(const uint8_t *p) {
-  uint16_t half;
-  std::memcpy(&half, p, 2);
-  // Exponents of halves count from 15, those of floats from 127; the product is exact, for subnormal numbers, too.
-  uint32_t bits = (half & 0x7fffu) << 13;
-  float value;
-  std::memcpy(&value, &bits, 4);
-  value *= 0x1p112f;
-  if ((half & 0x7c00u) == 0x7c00u) bits |= 0x7f800000u, std::memcpy(&value, &bits, 4);
-  return half & 0x8000u ? -value : value;
-}
 
 // Blocks of 32, of four-bit numbers: the first sixteen inputs' in the lower halves of bytes.
 static inline void lower_then_upper(const uint8_t *bytes, uint8_t *to) {
@@ -352,6 +332,16 @@ static inline bool with_block(int kind, Work &&work) {
       return work(BlockIQ4_NL()), true;
     case Stored::iq4_xs:
       return work(BlockIQ4_XS()), true;
+    case Stored::iq2_xxs:
+      return work(BlockIQ2_XXS()), true;
+    case Stored::iq2_xs:
+      return work(BlockIQ2_XS()), true;
+    case Stored::iq2_s:
+      return work(BlockIQ2_S()), true;
+    case Stored::iq3_xxs:
+      return work(BlockIQ3_XXS()), true;
+    case Stored::iq3_s:
+      return work(BlockIQ3_S()), true;
     case Stored::tq2_0:
       return work(BlockTQ2_0()), true;
     case Stored::q1_0:

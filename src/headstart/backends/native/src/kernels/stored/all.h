@@ -1,5 +1,6 @@
 // The kinds of blocks that are multiplied as a file has them, and FP8 beside them.
 #pragma once
+#include "codebook.h"
 #include "few_bits.h"
 #include "float8.h"
 #include "four_bit_floats.h"
@@ -41,6 +42,16 @@ static inline bool with_stored(int kind, Work &&work) {
       return work(StoredIQ4_NL()), true;
     case Stored::iq4_xs:
       return work(StoredIQ4_XS()), true;
+    case Stored::iq2_xxs:
+      return work(StoredIQ2_XXS()), true;
+    case Stored::iq2_xs:
+      return work(StoredIQ2_XS()), true;
+    case Stored::iq2_s:
+      return work(StoredIQ2_S()), true;
+    case Stored::iq3_xxs:
+      return work(StoredIQ3_XXS()), true;
+    case Stored::iq3_s:
+      return work(StoredIQ3_S()), true;
     case Stored::mxfp4:
       return work(StoredMXFP4()), true;
     case Stored::q1_0:
@@ -103,11 +114,21 @@ static inline void pack_stored(int kind, const uint8_t *row, char *pair, int col
   });
 }
 
+// Whether a kind says itself what a column's block stands for, since its file's bytes cannot be had back.
+template <class Blocks, class = void>
+constexpr bool reads_itself = false;
+template <class Blocks>
+constexpr bool reads_itself<Blocks, std::void_t<decltype(&Blocks::read)>> = true;
+
 // The floats that `inputs` of one column's block stand for.
 template <class Blocks>
 static inline void read_stored(const char *block, int column, int inputs, float *to) {
-  using Block = typename Blocks::Block;
-  uint8_t stored[Block::kBytes * (Blocks::kInputs / Block::kInputs)] = {};
-  Blocks::template move<false>(stored, const_cast<char *>(block), column);
-  for (int k = 0; k < inputs; k += Block::kInputs) Block::read(stored + k / Block::kInputs * Block::kBytes, to + k);
+  if constexpr (reads_itself<Blocks>) {
+    Blocks::read(block, column, inputs, to);
+  } else {
+    using Block = typename Blocks::Block;
+    uint8_t stored[Block::kBytes * (Blocks::kInputs / Block::kInputs)] = {};
+    Blocks::template move<false>(stored, const_cast<char *>(block), column);
+    for (int k = 0; k < inputs; k += Block::kInputs) Block::read(stored + k / Block::kInputs * Block::kBytes, to + k);
+  }
 }

@@ -7,7 +7,8 @@
 // - Block, kInputs, kBytes: what it is in the file (stored_rows.h); its inputs, and bytes for 32 columns.
 // - kSumInputs: inputs whose products are summed in integers; with rows up to kRowLimit they fit 32 bits.
 // - kOffsets: whether its weights have an offset beside their level, one for 32 inputs, or for kOffsetInputs.
-// - move(...): brings a column's block from the file's order into this one, or back.
+// - move(...): brings a column's block from the file's order into this one, or back. Where there is no way back:
+//   read(...), the floats that a column's block stands for.
 // - levels(...): those of eight inputs of one half.
 // - scales(...), kScaleInputs: what levels are multiplied with, or counted from, whole numbers; of how many inputs each
 //   is.
