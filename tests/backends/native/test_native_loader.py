@@ -364,5 +364,20 @@ def test_other_sources_or_flags_are_another_library(tmp_path: Path, monkeypatch:
     assert len(list(loader.cache_directory().glob("*.so"))) == 2
 
 
+def test_sources_that_change_while_they_are_compiled_are_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = tmp_path / "sources"
+    shutil.copytree(toolchain.SOURCES, sources)
+    monkeypatch.setattr(toolchain, "SOURCES", sources)
+    api = sources / "api.cpp"
+    once = f'[ -e {tmp_path}/changed ] || {{ echo "//" >> {api}; touch {tmp_path}/changed; }}; cp {api} "$last"'
+    monkeypatch.setenv("CXX", compiler(tmp_path / "compilers", once))
+    path = loader.compile_library(isa_named("generic"))
+    assert path.read_text() == api.read_text()
+    assert builds(tmp_path / "compilers") == 2
+    assert [each.name for each in path.parent.glob("*.so")] == [path.name]
+
+
 def test_cache_directory_follows_the_environment(tmp_path: Path) -> None:
     assert loader.cache_directory() == Path(os.environ["XDG_CACHE_HOME"]) / "headstart"

@@ -95,21 +95,23 @@ def compile_library(isa: InstructionSet) -> Path:
     compiler = toolchain.find_compiler()
     if compiler is None:
         raise ConfigError(toolchain.no_compiler())
-    directory = _writable_directory()
-    target = directory / toolchain.file_name(isa, toolchain.version_of(compiler))
+    directory, version = _writable_directory(), toolchain.version_of(compiler)
     # Always the same name, so that the next compiler writes over what a killed one has left.
     partial = directory / "native.part"
     with (directory / "native.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if target.exists():  # another process was faster
-            return target
-        try:
-            # The compiler holds the lock, too: it may outlive this process.
-            toolchain.compile_to(partial, compiler, isa, pass_fds=(lock.fileno(),))
-            os.replace(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
-    return target
+        while True:
+            target = directory / toolchain.file_name(isa, version)
+            if target.exists():  # another process was faster
+                return target
+            try:
+                # The compiler holds the lock, too: it may outlive this process.
+                toolchain.compile_to(partial, compiler, isa, pass_fds=(lock.fileno(),))
+                # Sources that changed meanwhile are compiled again: a name tells what they were.
+                if toolchain.file_name(isa, version) == target.name:
+                    os.replace(partial, target)
+            finally:
+                partial.unlink(missing_ok=True)
 
 
 def forget_loaded() -> None:
