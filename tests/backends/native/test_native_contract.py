@@ -183,7 +183,7 @@ def snake(name: str) -> str:
 
 def linears(name: str) -> list[str]:
     """Matrices of a layer; those of some kinds of attention have the numbers behind the ones that all layers have."""
-    first, *others = enumerators("pass/decoder.h", name)
+    first, *others = enumerators("pass/decoder_layer.h", name)
     assert name == "LinearIndex" or first.endswith(" = kOwnLinears")
     return [snake(each) for each in (first.partition(" = ")[0], *others)]
 
@@ -199,22 +199,22 @@ def test_enumerations_are_in_the_same_order() -> None:
     assert linears("LatentLinearIndex") == list(LATENT_LINEARS)
     assert linears("GateLinearIndex") == list(GATE_LINEARS)
     assert linears("InputLinearIndex") == list(INPUT_LINEARS)
-    side = enumerators("pass/decoder.h", "SideLinearIndex")
+    side = enumerators("pass/decoder_layer.h", "SideLinearIndex")
     assert side[0].endswith(" = kInputOutput + 1")
     assert [snake(each.partition(" = ")[0]) for each in side] == list(SIDE_LINEARS)
     assert linears("MambaLinearIndex") == list(MAMBA_LINEARS)
     assert linears("TwoMixersLinearIndex") == list(TWO_MIXERS_LINEARS)
     assert linears("DeltaLinearIndex") == list(DELTA_LINEARS)
     for name, ours in (("Mixer", Mixer), ("Channel", Channel), ("StateNorm", StateNorm)):
-        assert enumerators("pass/decoder.h", name) == [each.replace("+", "_") for each in get_args(ours)]
-    assert [snake(each) for each in enumerators("pass/decoder.h", "NormIndex")] == [*packing.NORMS, "norms"]
-    constants = [snake(each) for each in enumerators("pass/decoder.h", "ConstantIndex")]
+        assert enumerators("pass/decoder_layer.h", name) == [each.replace("+", "_") for each in get_args(ours)]
+    assert [snake(each) for each in enumerators("pass/decoder_layer.h", "NormIndex")] == [*packing.NORMS, "norms"]
+    constants = [snake(each) for each in enumerators("pass/decoder_layer.h", "ConstantIndex")]
     assert constants == [*packing.CONSTANTS, "constants"]
     experts = [snake(each).removeprefix("expert_") for each in enumerators("pass/experts.h", "ExpertLinearIndex")]
     assert experts == [*formats.EXPERT_LINEARS, "linears"]
     assert enumerators("pass/experts.h", "ExpertScore") == list(get_args(ExpertScore))
     assert enumerators("pass/experts.h", "GroupScore") == list(get_args(GroupScore))
-    own = {name: index for index, name in enumerate(enumerators("pass/decoder.h", "OwnNormIndex"))}
+    own = {name: index for index, name in enumerate(enumerators("pass/decoder_layer.h", "OwnNormIndex"))}
     assert own == {
         "kFinalNorm": packing.FINAL_NORM,
         "kFeatureNorm": packing.FEATURE_NORM,

@@ -2,78 +2,15 @@
 #pragma once
 #include <algorithm>
 #include <array>
-#include <memory>
 
 #include "../api.h"
 #include "../kernels/kernel.h"
 #include "../kernels/openmp.h"
 #include "../kernels/screen.h"
-#include "distance_bias.h"
-#include "embedding_table.h"
-#include "experts.h"
+#include "decoder_layer.h"
 #include "kv_cache.h"
 #include "rotation.h"
 #include "states.h"
-
-// Through what the rows of a layer see each other, and what it does with every row by itself.
-enum class Mixer { attention, latent, convolution, mamba, mamba2, delta, attention_mamba2, none };
-enum class Channel { mlp, experts, mlp_experts, none };
-enum class StateNorm { after_gate, before_gate, none };  // where the norm of what a state gives stands
-
-enum LinearIndex { kQkv, kOutput, kUp, kDown, kOwnLinears };
-// What cross attention, latent attention, a gate, mixers with states and a layer's input bring besides: no layer has
-// two of these.
-enum CrossLinearIndex { kCrossQuery = kOwnLinears, kCrossOutput };
-enum LatentLinearIndex { kKeyUp = kOwnLinears, kValueUp, kQueryUp };
-enum GateLinearIndex { kGate = kOwnLinears };
-enum DeltaLinearIndex { kRates = kOwnLinears };
-enum MambaLinearIndex { kSelection = kOwnLinears, kStep };
-enum TwoMixersLinearIndex { kStateInput = kOwnLinears, kStateOutput };  // of the mixer beside attention
-enum InputLinearIndex { kInputGate = kOwnLinears, kInputOutput };
-enum SideLinearIndex { kSideDown = kInputOutput + 1, kSideUp };  // behind those of an input
-// Of no layer; those of streams follow: what spreads all but the first, then what merges them.
-enum ModelLinearIndex { kOutputHead, kFuse, kInputsProjection, kStreamLinears };
-constexpr int kLinears = 8;  // places of a layer's matrices
-// Small parts of a layer.
-enum ConstantIndex {
-  kKernel,
-  kKernelBias,
-  kStepBias,
-  kDecay,
-  kSkip,
-  kStateNorm,
-  kScale,
-  kExpertScales,
-  kStreamRouter,
-  kStreamPredict,
-  kStreamCorrect,
-  kStreamScale,
-  kCurve,
-  kConstants
-};
-enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kInputsNorm, kPartNorms };  // of no layer
-// Post norms are of what a part gives, sum norms of the stream that it was added to.
-enum NormIndex {
-  kAttentionNorm,
-  kMlpNorm,
-  kQueryNorm,
-  kKeyNorm,
-  kAttentionPostNorm,
-  kMlpPostNorm,
-  kCrossNorm,
-  kAttentionSumNorm,
-  kCrossSumNorm,
-  kMlpSumNorm,
-  kValueNorm,
-  kInputNorm,
-  kDensePostNorm,
-  kExpertsNorm,
-  kExpertsPostNorm,
-  kRouterNorm,
-  kSideNorm,
-  kStreamNorm,
-  kNorms
-};
 
 // What the first layer reads of a row; further ones read the residual stream.
 enum class Entry {
@@ -82,43 +19,6 @@ enum class Entry {
   beside,  // attention reads both side by side, each normed; the feature is the residual stream (EAGLE-3)
   beside_normed,  // the same, and the normed feature is the residual stream
   block,          // the token's embedding; of features every layer makes keys and values (DFlash)
-};
-
-constexpr int kMamba2Band = 32;  // elements of a head whose state stands together
-constexpr int kDeltaBand = 32;   // likewise in the delta rule
-
-struct DecoderLayer : HeadstartLayer {
-  Norm norms[kNorms];
-  PackedLinear linears[kLinears];  // without pairs where there is no such matrix
-  int queries = 0;                 // that the first product gives, or what they are made of
-  int projected = 0;               // columns of the first product
-  int beside = 0;                  // where those of a mixer beside attention stand, or the delta rule's rates
-  int head_count = 0;              // which of `Decoder::head_counts` it has
-  DistanceBias distance_bias;
-  std::vector<float> sinks;                  // [heads] scores that no key has, or empty
-  std::vector<float> constants[kConstants];  // padded with zeros; empty where there is no such part
-  std::unique_ptr<ExpertsLayer> experts;     // then the dense matrices are the shared expert's, or stand beside them
-
-  bool is(Mixer kind) const { return mixer == static_cast<int>(kind); }
-  bool is(Channel kind) const { return channel == static_cast<int>(kind); }
-  // Of what it gives.
-  float scale() const { return constants[kScale].empty() ? 1.f : constants[kScale][0]; }
-  // The same where the channel part comes last.
-  float channel_scale() const { return input ? 1.f : scale(); }
-
-  // The first of its matrices that every pass reads.
-  const PackedLinear &first_linear() const {
-    for (const int which : {kQkv, kUp})
-      if (linears[which].pairs) return linears[which];
-    return experts->router;
-  }
-};
-
-// What layers read beside their stream: made of embeddings, and looked up by token.
-struct InputsOfLayers {
-  PackedLinear projection;
-  Norm norm;  // of each
-  EmbeddingTable table;
 };
 
 class Decoder {
