@@ -79,8 +79,12 @@ class Encoder:
         return Conversation(questions, self._temperatures[index % len(self._temperatures)])
 
     def all(self, lines: Sequence[PromptLine]) -> list[Conversation]:
-        with Pool(initializer=_be, initargs=(self,)) as pool:
+        pool = Pool(initializer=_be, initargs=(self,))
+        try:
             return pool.map(_encode, enumerate(lines), chunksize=256)
+        finally:  # they end by themselves: a signal may mean something else to them
+            pool.close()
+            pool.join()
 
 
 _encoder: Encoder | None = None
