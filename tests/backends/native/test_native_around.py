@@ -134,7 +134,9 @@ def test_logits_are_pytorchs(kind: str) -> None:
 def test_with_every_instruction_set(kind: str, isa: str) -> None:
     backend = native(KINDS[kind], "fp32", isa, 2)
     out = backend.forward(make_pass(Rows(random_tokens(50), 0, SHUFFLED)), backend.allocate_cache(6, BLOCK))
-    assert (out.logits - torch_logits(kind)).abs().max().item() <= 1e-4
+    wanted = torch_logits(kind)
+    # Relative to the largest: gates that are cut off magnify what arithmetic without fused products rounds otherwise.
+    assert (out.logits - wanted).abs().max().item() <= 2e-5 * wanted.abs().max().item()
 
 
 @needs_native
