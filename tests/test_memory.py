@@ -13,7 +13,7 @@ import pytest
 import headstart.memory as memory
 from headstart.drafting.base import SpeculationParams
 from headstart.errors import ConfigError
-from headstart.heads.shipped import SHIPPED
+from headstart.lending import heads_for
 from headstart.llm import LLM
 from headstart.memory import MemoryUse, free_bytes, readable, require_room
 
@@ -97,7 +97,8 @@ print(faults[-1] - faults[0])
 @pytest.mark.model
 def test_a_trained_head_counts_with_its_tables() -> None:
     llm = LLM("smollm2", "eagle3", max_context=128)
-    size = sum(path.stat().st_size for path in SHIPPED.glob("*-eagle3/*.safetensors"))
+    head = heads_for(llm.model).by_kind["eagle3"].directory
+    size = (head / "model.safetensors").stat().st_size
     config = llm.model.config
     # At least its own weights, in 5 bits instead of the file's 16, and the embedding that it reads, in bfloat16.
     assert llm.memory.drafters >= size * 5 // 16 + 2 * config.vocab_size * config.hidden_size - 100_000

@@ -27,8 +27,7 @@ from tiny_checkpoint import write_tiny_model
 pytestmark = pytest.mark.wheel
 ROOT = Path(__file__).parent.parent
 PROMPTS = ["Once upon a time", "1 2 3 1 2 3 1"]
-MOST_BYTES = 40_000_000
-"""Nine tenths of it are the trained heads."""
+MOST_BYTES = 6_000_000
 
 PROGRAM = """
 import json, sys
@@ -59,11 +58,13 @@ def wheel() -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh environment with the wheel; what it depends on lies in this one's."""
+    """A fresh environment with the wheel and that of the heads; what they depend on lies in this one's."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
-    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
+    (heads,) = (ROOT / "dist").glob("headstart_heads_smollm2-*.whl")
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index"]
+    install += [str(wheel), str(heads)]
     without_paths = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run(install, env=without_paths, check=True, capture_output=True)
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -153,6 +154,17 @@ def test_the_default_model_says_the_same(installed: Path, bare: dict[str, str], 
     said = said_by(installed, {**bare, "OMP_NUM_THREADS": threads}, "smollm2", "auto")
     assert (said["backend"], said["threads"]) == (ours.backend.name, int(threads))
     assert said["tokens"] == [out.token_ids for out in outputs]
+
+
+def test_the_heads_wheel_carries_the_heads(installed: Path) -> None:
+    tracked = subprocess.run(["git", "ls-files", "heads/src"], cwd=ROOT, capture_output=True, text=True, check=True)
+    (packages,) = installed.glob("lib/python*/site-packages")
+    for name in tracked.stdout.splitlines():
+        assert (packages / name.removeprefix("heads/src/")).read_bytes() == (ROOT / name).read_bytes()
+    program = "from headstart.heads.shipped import head_folders; print(*head_folders())"
+    call = [str(installed / "bin" / "python"), "-c", program]
+    done = subprocess.run(call, cwd=installed, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str((packages / "headstart_heads_smollm2").resolve())
 
 
 def test_its_commands_run(installed: Path, bare: dict[str, str]) -> None:

@@ -14,9 +14,10 @@ from headstart.drafting.context import DraftContext, LoadedModel, one_scope
 from headstart.drafting.inner_sequence import request_of
 from headstart.enumerations import Precision
 from headstart.errors import ConfigError
-from headstart.heads.shipped import ShippedHeads, TargetIdentity, shipped_heads, target_shape
+from headstart.heads.shipped import ShippedHeads, TargetIdentity, head_folders, shipped_heads, target_shape
 from headstart.heads.tables import TargetTables
 from headstart.loading import Model, create_backend, create_encoder_decoder, load_model, weights_dtype
+from headstart.models.aliases import ALIASES
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
 from headstart.models.encoder_decoder_weights import select_decoder_layers
@@ -78,6 +79,8 @@ def draft_context(
             raise ConfigError(f"{name} is of another shape than the target; name a checkpoint of the same model.")
         return load_multi_token(checkpoint, config, weights_dtype(model.precision))
 
+    tell_once = cache(tell)
+
     # A drafter of drafters asks first, then the drafter that runs the head.
     @cache
     def head(kind: str) -> Path | None:
@@ -88,6 +91,8 @@ def draft_context(
             return found.directory
         if kind in heads.near:
             tell(heads.near[kind])
+        elif missing := missing_heads(model.name):
+            tell_once(missing)
         return None
 
     return DraftContext(
@@ -123,6 +128,14 @@ def heads_for(model: Model) -> ShippedHeads:
     if not model.backend.opens_layers:
         return ShippedHeads({}, {})
     return shipped_heads(identity_of(model))
+
+
+def missing_heads(name: str) -> str | None:
+    """What to install so that the model of this name is drafted for by a trained head; None if there is nothing."""
+    package = ALIASES[name].heads if name in ALIASES else None
+    if package is None or head_folders():
+        return None
+    return f"The trained heads for {name} are not installed; `pip install ./heads` in a checkout adds them ({package})."
 
 
 @runtime_checkable

@@ -18,7 +18,7 @@ from headstart.drafting.registry import create_drafter
 from headstart.engine.sequence import Sequence
 from headstart.heads.loading import load_head
 from headstart.heads.saving import export_head
-from headstart.heads.shipped import SHIPPED
+from headstart.heads.shipped import head_folders
 from headstart.heads.tables import TargetTables
 from headstart.integrations.hosted import best_path
 from headstart.models.checkpoint import open_checkpoint
@@ -128,7 +128,7 @@ def replayed(drafter: str, prompts: list[list[int]], texts: list[list[int]]) -> 
 def test_exported_heads_guess_as_here(kind: Any, model: Path, prompts: list[list[int]], plain: Any) -> None:
     checkpoint = open_checkpoint(model)
     config, weights = load_decoder(checkpoint, torch.float32)
-    found = SHIPPED / "smollm2-135m-eagle3"
+    found = head_folders()[0] / "smollm2-135m-eagle3"
     folder = model.parent / kind
     export_head(
         load_head(found, config), kind, folder, TargetTables(weights.embedding, weights.head.weight), str(model)

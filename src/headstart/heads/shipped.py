@@ -1,4 +1,7 @@
-"""Trained heads that come with Headstart, found by the target that they were trained for.
+"""Trained heads that are installed, found by the target that they were trained for.
+
+A package brings heads by an entry point in the group ``headstart.heads``, whose value is the name of a package with a
+directory for each head (``heads/`` in a checkout of Headstart has those of the default model).
 
 A head guesses for whatever says much the same as its target: the same weights in another file or quantisation, a
 fine-tuned model of the same shape. So it is found by shape and vocabulary; whether it pays, a planner measures.
@@ -7,16 +10,20 @@ fine-tuned model of the same shape. So it is found by shape and vocabulary; whet
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from headstart.heads.files import RECORD_KEY
 from headstart.models.config import ModelConfig
 
-SHIPPED = Path(__file__).parent / "weights"
-"""A directory for each head."""
+GROUP = "headstart.heads"
+_CHECKOUT = Path(__file__).parents[3] / "heads" / "src"
+"""Of the checkout that this file lies in, if it does: its heads need no installation."""
 
 _SHAPE = ("family", "vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "mlp_size")
 
@@ -64,11 +71,25 @@ def target_shape(config: ModelConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in _SHAPE}
 
 
-def shipped_heads(target: TargetIdentity, directory: Path = SHIPPED) -> ShippedHeads:
-    """The heads for a target: of several of a kind, one that was trained for its very weights."""
+@cache
+def head_folders() -> tuple[Path, ...]:
+    """Folders that hold a directory for each head: those of installed packages, which are not imported, and those of
+    the checkout that runs."""
+    specs = [find_spec(point.value) for point in entry_points(group=GROUP) if point.value.isidentifier()]
+    installed = [Path(folder) for spec in specs if spec for folder in spec.submodule_search_locations or ()]
+    return tuple(sorted({path.resolve() for path in (*installed, *_CHECKOUT.glob("headstart_heads_*"))}))
+
+
+def shipped_heads(target: TargetIdentity, folders: Iterable[Path] | None = None) -> ShippedHeads:
+    """The heads for a target: of several of a kind, one that was trained for its very weights.
+
+    Args:
+        folders: each with a directory for each head; None: ``head_folders``.
+    """
+    folders = head_folders() if folders is None else folders
     found: dict[str, ShippedHead] = {}
     near: dict[str, str] = {}
-    for path in sorted(directory.glob("*/config.json")):
+    for path in sorted(path for folder in folders for path in folder.glob("*/config.json")):
         record = json.loads(path.read_text(encoding="utf-8")).get(RECORD_KEY, {})
         kind, name = str(record.get("head")), record.get("target")
         if record.get("target_digest") == target.digest():

