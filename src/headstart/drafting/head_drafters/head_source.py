@@ -107,7 +107,8 @@ def open_head(
     if not model:
         raise ConfigError(
             f"no {name} head is installed for this target; name the directory of one as the draft model "
-            f"(headstart train {name} makes one); those of the default model are installed by `pip install ./heads` in a checkout."
+            f"(headstart train {name} makes one); those of the default model are installed by `pip install ./heads` "
+            "in a checkout."
         )
     head = load_head(model, context.require_runner().backend.config)
     found = kind_of(head)
