@@ -70,7 +70,8 @@ class Sitting:
         contenders = {each["name"]: _contender(each, precision) for each in report["contenders"]}
         plain, auto = contenders.pop(PLAIN), contenders.pop(DEFAULT)
         best = max(contenders.values(), key=lambda each: each.speed.value)
-        return cls(precision, len({(run["prompt"], run["turn"]) for run in report["runs"]}), plain, best, auto)
+        turns = report["turns_measured"] // report["settings"]["repeats"]
+        return cls(precision, turns, plain, best, auto)
 
     @property
     def row(self) -> str:
