@@ -310,6 +310,23 @@ class TestPromptsFile:
         alone = [rows(generate(text, "--json"))[0] for text in ("a b a b", "Hello", "x")]
         assert [row["token_ids"] for row in found] == [row["token_ids"] for row in alone]
 
+    @pytest.mark.parametrize("prompts", [None, 20, 40])
+    def test_many_at_once_where_trial_passes_were_cut_short(
+        self, tiny_model_dir: Path, tmp_path: Path, prompts: int | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As on a busy machine: no pass of more than six rows was timed before they begin."""
+        monkeypatch.setattr("headstart.drafting.planning.pass_trials._ROWS", (1, 2, 4, 6))
+        path = tmp_path / "prompts.jsonl"
+        path.write_text("".join(f"{json.dumps({'prompt': f'{i} Hello'})}\n" for i in range(prompts or 1)), "utf-8")
+        what = ("--prompts", path) if prompts else ("Hello", "-n", 16)
+        base = ("generate", "-m", tiny_model_dir, "--precision", "fp32", "--max-tokens", 4, "--batch-size", 64)
+        outputs = [
+            [row["token_ids"] for row in rows(headstart(*base, *what, "-t", 1, "--seed", 5, "--json", *drafter))]
+            for drafter in ((), ("--drafter", "none"))
+        ]
+        assert outputs[0] == outputs[1]
+        assert len(outputs[0]) == (prompts or 16)
+
     @pytest.mark.parametrize(("content", "named"), [(b"\n \n", "is empty"), (None, "cannot be read")])
     def test_a_file_without_prompts_is_refused(
         self, generate: Generate, tmp_path: Path, content: bytes | None, named: str

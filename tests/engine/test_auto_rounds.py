@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headstart.drafting.base import SpeculationParams
+from headstart.drafting.planning.pass_trials import TriedPass
+from headstart.engine.beams import BeamGroup
+from headstart.engine.schedule import Limits
 from headstart.enumerations import VerifyRule
 from headstart.sampling.params import SamplingParams
 from toys import ToyBackend, hashed_logits, repeating_logits, run_all, toy_engine, toy_sequence
@@ -57,3 +60,25 @@ def test_outcomes_tell_the_rows_and_the_time_of_the_whole_pass() -> None:
     for outcomes in heard:
         assert {outcome.pass_rows for outcome in outcomes} == {sum(len(each.row_tokens) for each in outcomes)}
         assert all(outcome.pass_seconds > 0 for outcome in outcomes)
+
+
+@pytest.mark.parametrize("beams", [None, 3])
+def test_any_number_of_sequences_decodes_where_trial_passes_were_cut_short(
+    beams: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a busy machine, or with a large model: the largest pass that was timed has six rows."""
+    monkeypatch.setattr(
+        "headstart.drafting.planning.auto.try_passes", lambda runner: [TriedPass(rows, 0.3) for rows in (1, 2, 4, 6)]
+    )
+    logits_of = hashed_logits(VOCAB, order=2)
+    for count in range(1, 41, 3 if beams is None else 13):
+        outputs = []
+        for drafter in ("none", "auto"):
+            engine = toy_engine(ToyBackend(VOCAB, logits_of), drafter, limits=Limits(max_sequences=64))
+            params = SamplingParams(temperature=0, max_tokens=5, beam_width=beams)
+            sequences = [toy_sequence(engine, [i % VOCAB, 3], sequence_id=i, params=params) for i in range(count)]
+            if beams is not None:
+                for sequence in sequences:
+                    BeamGroup([sequence])
+            outputs.append(run_all(engine, sequences))
+        assert outputs[0] == outputs[1]

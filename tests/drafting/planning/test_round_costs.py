@@ -102,3 +102,19 @@ def test_rounds_without_guesses_say_nothing_about_rows() -> None:
     known = costs(per_row=0.05)
     known.add(1, 1.0, 0.0, 0.0, known.size(1, [], 0.0))
     assert known.min_probability is None
+
+
+@pytest.mark.parametrize("timed", [(1,), (1, 2), (1, 2, 4, 6), (6,), (1, 48)])
+@pytest.mark.parametrize("guesses", [0, 1, 40])
+def test_more_sequences_than_any_pass_had_rows_are_planned_for(timed: tuple[int, ...], guesses: int) -> None:
+    """Slow trial passes are cut short, and so many sequences decode nevertheless."""
+    for roots in range(1, 130):
+        known = RoundCosts()
+        for rows in timed:
+            known.passes.add(rows, 0.3)
+        for _ in range(2):  # when plain decoding was not timed yet, and when it was
+            size = known.size(roots, [0.5] * guesses, 10.0)
+            assert 0 <= size.nodes <= guesses
+            assert size.tokens == 0 or size.tokens >= roots
+            assert known.nodes_beside_prompts(roots, [0.5] * guesses) <= guesses
+            known.add(roots, 0.5, 0.0, 0.01)

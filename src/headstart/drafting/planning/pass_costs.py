@@ -105,13 +105,15 @@ class PassCosts:
 
     def seconds(self, low: int, high: int, context: float = 0.0) -> list[float]:
         """Times of passes of ``low``, ..., ``high`` rows whose contexts have ``context`` tokens on average. Some pass
-        must have been timed. The list ends early where passes would be much larger than any timed so far."""
-        if not self._curve:
-            self._curve = self._fit()
+        must have been timed. The list ends early where passes would be much larger than any timed so far; the first of
+        them is always there, for its rows are run whatever they cost."""
+        if len(self._curve) < low:
+            self._curve = self._fit(low)
         bases, each = self._curve[low - 1 : high], self._slope.value * context
         return [base + rows * each for rows, base in enumerate(bases, start=low)] if each else bases
 
-    def _fit(self) -> list[float]:
+    def _fit(self, least: int) -> list[float]:
+        """[rows - 1] seconds, of passes of up to ``least`` rows or more."""
         points: list[tuple[int, float]] = []
         per_expert = self._known_per_expert()
         for step in range(len(_STEPS) - 1, -1, -1):
@@ -128,7 +130,7 @@ class PassCosts:
             rise = (more - less) / (many - few)
         rows, seconds = points[-1]
         hoped = max(seconds * _HOPED_SHARE / rows, rise * _HOPED_SLOPE)
-        further = max(int(_FURTHER * rows), _LEAST_FURTHER)
+        further = max(int(_FURTHER * rows), _LEAST_FURTHER, least - rows)
         curve += [seconds + hoped * extra for extra in range(1, further + 1)]
         if self._calls is not None and per_expert:
             expected = self._calls.curve(len(curve))
