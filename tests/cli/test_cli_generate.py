@@ -325,7 +325,7 @@ class TestPromptsFile:
             for drafter in ((), ("--drafter", "none"))
         ]
         assert outputs[0] == outputs[1]
-        assert len(outputs[0]) == (prompts or 16)
+        assert len(outputs[0]) == (prompts or 1)
 
     @pytest.mark.parametrize(("content", "named"), [(b"\n \n", "is empty"), (None, "cannot be read")])
     def test_a_file_without_prompts_is_refused(
