@@ -16,56 +16,6 @@ from serving import ask, events, post
 
 from headstart import LLM
 from headstart.loading import load_model
-from headstart.server.tools import ToolRules, ToolStream
-
-RULES = ToolRules(frozenset({"add", "look_up"}))
-CALL = '{"name": "add", "arguments": {"a": 1}}'
-
-
-def calls(text: str) -> tuple[str, list[tuple[str, Any]]]:
-    said, found = RULES.read(text)
-    return said, [(call.name, json.loads(call.arguments)) for call in found]
-
-
-@pytest.mark.parametrize(
-    ("text", "said", "names"),
-    [
-        (f"<tool_call>\n{CALL}\n</tool_call>", "", ["add"]),
-        (f"I add.\n<tool_call>{CALL}</tool_call>\n<tool_call>{CALL}</tool_call>", "I add.\n", ["add", "add"]),
-        (f"<tool_call>[{CALL}, {CALL}]</tool_call>", "", ["add", "add"]),
-        (f"<tool_call>{CALL}", "", ["add"]),
-        (f" [{CALL}]\n", "", ["add"]),
-        ("[1, 2]", "[1, 2]", []),
-        ("[]", "[]", []),
-        (CALL, CALL, []),
-        (f"The form is [{CALL}].", f"The form is [{CALL}].", []),
-        ('<tool_call>{"name": "rm", "arguments": {}}</tool_call>', None, []),
-        ('<tool_call>{"name": "add", "arguments": 3}</tool_call>', None, []),
-        ('<tool_call>{"name": "add"', None, []),
-        (f"<tool_call>{CALL}</tool_call><tool_call>oh</tool_call>", None, []),
-        ("", "", []),
-    ],
-)
-def test_calls_are_found_in_their_known_forms_only(text: str, said: str | None, names: list[str]) -> None:
-    found = calls(text)
-    assert found == (text if said is None else said, [(name, {"a": 1}) for name in names])
-    for size in (1, 3, 1000):
-        stream = ToolStream(RULES)
-        shown = "".join(stream.feed(text[start : start + size]) for start in range(0, len(text), size))
-        assert found[0].startswith(shown)
-        rest, called = stream.finish()
-        assert (shown + rest, [call.name for call in called]) == (found[0], names)
-
-
-def test_text_without_a_call_is_shown_as_it_comes() -> None:
-    stream = ToolStream(RULES)
-    assert [stream.feed(piece) for piece in ("Hi", " <", "b> ", "<tool", "box>")] == [
-        "Hi",
-        " ",
-        "<b> ",
-        "",
-        "<toolbox>",
-    ]
 
 
 def tool(name: str, **properties: Any) -> dict[str, Any]:
@@ -131,6 +81,63 @@ def test_a_call_that_the_model_chose_is_seen_where_it_may(
     else:
         assert (answer["finish_reason"], answer["message"]["content"]) == ("stop", said)
         assert "tool_calls" not in answer["message"]
+
+
+GREETS = '<tool_call>{"name": "greet", "arguments": {"who": "Ada"}}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "count"),
+    [
+        (f"I greet. {GREETS} Done.", "I greet.  Done.", 1),
+        (f"Hi {GREETS}\n{GREETS}\n", "Hi ", 2),
+        (f"<think>{GREETS}?</think>{GREETS}", f"<think>{GREETS}?</think>", 1),
+        (f"<tool_call>no</tool_call>{GREETS}", "<tool_call>no</tool_call>", 1),
+        ("[1, 2]", "[1, 2]", 0),
+        (GREETS, None, 1),
+    ],
+)
+def test_a_streamed_answer_is_the_whole_one(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, said: str, text: str | None, count: int
+) -> None:
+    monkeypatch.setattr(type(llm.model.chat_template), "knows_tools", True)
+    body = BODY | {"guided_choice": [said], "max_tokens": 400}
+    items = {"input": "hello", "tools": [each["function"] | {"type": "function"} for each in TOOLS]}
+    items |= {"guided_choice": [said], "max_output_tokens": 400, "temperature": 0}
+
+    async def work(client: httpx.AsyncClient) -> list[httpx.Response]:
+        return [
+            await client.post(path, json=asked | {"stream": stream})
+            for path, asked in (("/v1/chat/completions", body), ("/v1/responses", items))
+            for stream in (False, True)
+        ]
+
+    whole, stream, response, told = ask(llm, work)
+    (answer,) = whole.json()["choices"]
+    called = [call["function"] for call in answer["message"].get("tool_calls", ())]
+    assert (answer["message"]["content"], len(called)) == (text, count)
+    assert answer["finish_reason"] == ("tool_calls" if count else "stop")
+    chunks = [chunk["choices"][0] for chunk in events(stream)]
+    assert "".join(chunk["delta"].get("content") or "" for chunk in chunks) == (text or "")
+    streamed = [call for chunk in chunks for call in chunk["delta"].get("tool_calls", ())]
+    assert [call["function"] for call in streamed] == called
+    assert [call["index"] for call in streamed] == [*range(count)]
+    assert chunks[-1]["finish_reason"] == answer["finish_reason"]
+    last = json.loads(told.text.strip().split("\n")[-1].removeprefix("data: "))["response"]
+    for output in (response.json()["output"], last["output"]):
+        texts = [part["text"] for item in output if item["type"] == "message" for part in item["content"]]
+        assert texts == ([] if text is None else [text])
+        assert [item["name"] for item in output if item["type"] == "function_call"] == ["greet"] * count
+
+
+def test_a_prompt_may_open_a_thought(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(llm.model.chat_template), "knows_tools", True)
+    said = f"{GREETS}?</think>{GREETS}"
+    messages = [*BODY["messages"], {"role": "assistant", "content": "<think>"}]
+    body = BODY | {"messages": messages, "continue_final_message": True, "guided_choice": [said]}
+    (answer,) = post(llm, "/v1/chat/completions", body).json()["choices"]
+    assert answer["message"]["content"] == f"{GREETS}?</think>"
+    assert len(answer["message"]["tool_calls"]) == 1
 
 
 def test_a_call_cut_short_is_told_by_its_finish_reason(llm: LLM) -> None:

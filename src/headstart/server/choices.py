@@ -17,7 +17,9 @@ from headstart.server.replies import (
     scores,
     stop_reason,
 )
-from headstart.server.tools import ToolCall, ToolRules, ToolStream
+from headstart.server.tool_forms import ToolCall
+from headstart.server.tool_parser import HERMES
+from headstart.server.tools import AnswerParser, ToolRules, read_whole
 from headstart.text.detokenizer import IncrementalDetokenizer
 from headstart.text.tokenizer import Tokenizer
 
@@ -34,6 +36,8 @@ class GenerationRequest:
     echo: bool = False
     prefix: str = ""
     """The part of the conversation that is repeated before a chat's answer."""
+    continued: str = ""
+    """The message of a conversation that the answer continues."""
     tools: ToolRules | None = None
     prompt_alone: bool = False
     """Only the echo is wanted: the one token that the engine has to decode is left out."""
@@ -44,7 +48,7 @@ class GenerationRequest:
         if self.prompt_alone:
             nothing: list[TokenLogprobs] | None = None if done.logprobs is None else []
             done = Completion(done.index, "", [], FinishReason.LENGTH, done.stats, [], nothing)
-        said, called = self._message(done) if self.chat else (self._continuation(sample, done), [])
+        said, called = self._message(sample, done) if self.chat else (self._continuation(sample, done), [])
         if self.body.return_token_ids:
             said["token_ids"] = done.token_ids
         return {
@@ -55,6 +59,12 @@ class GenerationRequest:
             "stop_reason": stop_reason(done),
             **scores(done, sample.sequence.params.length_penalty),
         }
+
+    def parser(self, sample: Sample) -> AnswerParser | None:
+        """What finds the calls in a sample's text; None: it is nothing but text."""
+        if self.tools is None:
+            return None
+        return self.tools.parser(HERMES.begins_in_thought(sample.prompt.text, self.continued))
 
     def about_prompt(self, sample: Sample) -> dict[str, Any]:
         """What the reply says about a prompt besides its echo, if requested."""
@@ -78,7 +88,7 @@ class GenerationRequest:
             part["logprobs"] = self._echo_logprobs(sample, [], [], [])
         return part
 
-    def part(self, sample: Sample, piece: StreamPiece, calls: ToolStream | None) -> dict[str, Any]:
+    def part(self, sample: Sample, piece: StreamPiece, calls: AnswerParser | None) -> dict[str, Any]:
         """One piece of a streamed sample, as its chunk shows it."""
         if self.prompt_alone:
             return {"text": ""}
@@ -104,12 +114,14 @@ class GenerationRequest:
         asked = self.logprobs is not None or bool(self.body.return_token_ids)
         return asked or bool(part.get("text") or any(part.get("delta", {}).values()))
 
-    def chunk(self, place: int, part: dict[str, Any], piece: StreamPiece | None = None) -> dict[str, Any]:
-        """The choice of one chunk; ``piece`` is where it came from."""
+    def chunk(
+        self, place: int, part: dict[str, Any], piece: StreamPiece | None = None, calls: AnswerParser | None = None
+    ) -> dict[str, Any]:
+        """The choice of one chunk; ``piece`` is where it came from, ``calls`` what read it."""
         chunk = {"index": place, "logprobs": None, **part, "finish_reason": None}
         if piece is not None and piece.finish_reason is not None:
             reason = FinishReason.LENGTH if self.prompt_alone else piece.finish_reason
-            chunk["finish_reason"] = _finish_reason(reason, self.tools, "tool_calls" in part.get("delta", {}))
+            chunk["finish_reason"] = _finish_reason(reason, self.tools, calls is not None and calls.called > 0)
             chunk["stop_reason"] = None if self.prompt_alone else stop_reason(piece.completion)
             if piece.completion is not None:
                 chunk |= scores(piece.completion, self.samples[0].sequence.params.length_penalty)
@@ -121,13 +133,14 @@ class GenerationRequest:
             (lambda token: f"token_id:{token}") if self.body.return_tokens_as_token_ids else self.tokenizer.token_text
         )
 
-    def _message(self, done: Completion) -> tuple[dict[str, Any], list[ToolCall]]:
+    def _message(self, sample: Sample, done: Completion) -> tuple[dict[str, Any], list[ToolCall]]:
         """The message of a chat's sample, and its calls."""
-        text, called = (done.text, list[ToolCall]()) if self.tools is None else self.tools.read(done.text)
+        calls = self.parser(sample)
+        text, called = (done.text, list[ToolCall]()) if calls is None else read_whole(calls, done.text)
         text = self.prefix + text
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         if called:
-            message |= {"content": text.strip() or None, "tool_calls": [call.as_openai() for call in called]}
+            message |= {"content": text or None, "tool_calls": [call.as_openai() for call in called]}
         entries = done.logprobs
         logprobs = None if entries is None else chat_logprobs(self.tokenizer, self._spell, entries)
         return {"message": message, "logprobs": logprobs}, called
@@ -158,17 +171,13 @@ class GenerationRequest:
         return self.tokenizer.decode(sample.prompt.token_ids, skip_special_tokens=False)
 
 
-def _delta(calls: ToolStream, piece: StreamPiece) -> dict[str, Any]:
-    shown = calls.feed(piece.text)
-    if piece.finish_reason is None:
-        return {"content": shown}
-    rest, called = calls.finish()
-    if not called:
-        return {"content": shown + rest}
-    return {
-        "content": shown + rest or None,
-        "tool_calls": [{"index": index, **call.as_openai()} for index, call in enumerate(called)],
-    }
+def _delta(calls: AnswerParser, piece: StreamPiece) -> dict[str, Any]:
+    before = calls.called
+    said = calls.feed(piece.text) if piece.finish_reason is None else read_whole(calls, piece.text)
+    if not said.calls:
+        return {"content": said.text}
+    told = [{"index": before + index, **call.as_openai()} for index, call in enumerate(said.calls)]
+    return {"content": said.text or None, "tool_calls": told}
 
 
 def _finish_reason(reason: FinishReason | None, tools: ToolRules | None, called: bool) -> str:

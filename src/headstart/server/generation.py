@@ -27,7 +27,7 @@ from headstart.server.replies import Reply, event, spec_decode_metrics, speculat
 from headstart.server.responses import ResponseStream, response_head, whole_response
 from headstart.server.responses_protocol import ResponsesBody
 from headstart.server.settings import ServerSettings
-from headstart.server.tools import ToolStream, tool_rules
+from headstart.server.tools import tool_rules
 
 _MOST_COMPILING = 32
 """Requests that may wait for their schemas to be compiled."""
@@ -147,7 +147,11 @@ class Generator:
                 self._llm.encode_chat(body.messages, tools, variables), params, wishes, cache_salt=salt
             )
         )
-        return GenerationRequest(body, samples, self._tokenizer, True, logprobs, tools=rules, prefix=body.echoed())
+        continued = body.continued()
+        prefix = continued if body.echo else ""
+        return GenerationRequest(
+            body, samples, self._tokenizer, True, logprobs, tools=rules, prefix=prefix, continued=continued
+        )
 
     async def _compile(self, wanted: StructuredOutputsParams | None) -> None:
         if wanted is None:
@@ -180,7 +184,7 @@ class Generator:
         if generation.body.wants_usage:
             head["usage"] = None
         places = {(sample.prompt_index, sample.index): place for place, sample in enumerate(generation.samples)}
-        calls = [None if generation.tools is None else ToolStream(generation.tools) for _ in generation.samples]
+        calls = [generation.parser(sample) for sample in generation.samples]
         begun = [False] * len(generation.samples)
         async with self._engine.watched(answer, request):
             if generation.chat:
@@ -206,7 +210,7 @@ class Generator:
                 extra = {}
                 if piece.completion is not None:
                     extra["speculation"] = speculation([piece.completion.stats], answer.drafter)
-                yield event(head | {"choices": [generation.chunk(place, part, piece)]} | extra)
+                yield event(head | {"choices": [generation.chunk(place, part, piece, calls[place])]} | extra)
             if generation.body.wants_usage:
                 last = {"choices": [], "usage": _usage(generation, answer)} | self._metrics(generation)
                 yield event(head | last)
@@ -221,7 +225,7 @@ class Generator:
         request: Request,
     ) -> AsyncIterator[str]:
         (sample,) = generation.samples
-        calls = None if generation.tools is None else ToolStream(generation.tools)
+        calls = generation.parser(sample)
         async with self._engine.watched(answer, request):
             for shown in stream.begin():
                 yield shown
@@ -233,7 +237,7 @@ class Generator:
                 for shown in stream.say(part):
                     yield shown
                 if piece.finish_reason is not None:
-                    for shown in stream.end(part, str(piece.finish_reason), usage(generation.samples, answer.drafter)):
+                    for shown in stream.end(str(piece.finish_reason), usage(generation.samples, answer.drafter)):
                         yield shown
 
     def _metrics(self, generation: GenerationRequest) -> dict[str, Any]:

@@ -376,9 +376,9 @@ class ChatBody(Templated, Generation):
     ] = None
     parallel_tool_calls: bool | None = None
 
-    def echoed(self) -> str:
-        """The part of the last message that is repeated before the answer."""
-        content = self.messages[-1].get("content") if self.echo and self.continue_final_message else None
+    def continued(self) -> str:
+        """The text of the message that the answer continues."""
+        content = self.messages[-1].get("content") if self.continue_final_message else None
         return content if isinstance(content, str) else ""
 
     def own_name(self, field: str | None) -> str | None:

@@ -67,6 +67,7 @@ class ResponseStream:
         """Of the message that is being said; empty before it begins."""
         self._text = ""
         self._logprobs: list[Any] = []
+        self._calls: list[Mapping[str, Any]] = []
         self._told = 0
         """Log-probabilities sent so far: those of tokens without text wait for the next one."""
 
@@ -76,8 +77,9 @@ class ResponseStream:
             yield self._event(f"response.{kind}", response=self._head)
 
     def say(self, part: Mapping[str, Any]) -> Iterator[str]:
-        """A chunk of a chat, as far as it is text."""
+        """A chunk of a chat, as far as it is text; its calls wait for the end."""
         self._logprobs += _entries(part)
+        self._calls += part["delta"].get("tool_calls", ())
         delta = part["delta"].get("content") or ""
         if not delta:
             return
@@ -86,9 +88,9 @@ class ResponseStream:
         logprobs, self._told = self._logprobs[self._told :], len(self._logprobs)
         yield self._about_text("response.output_text.delta", delta=delta, logprobs=logprobs)
 
-    def end(self, part: Mapping[str, Any], reason: str, counts: Mapping[str, Any]) -> Iterator[str]:
-        """All is said: closes what is open, tells the calls, and ends the response. ``part``: the last chunk."""
-        calls, status = part["delta"].get("tool_calls", ()), _status(reason)
+    def end(self, reason: str, counts: Mapping[str, Any]) -> Iterator[str]:
+        """All is said: closes what is open, tells the calls, and ends the response."""
+        calls, status = self._calls, _status(reason)
         output: list[Item] = []
         if not calls:
             yield from self._open()

@@ -1,34 +1,16 @@
-"""Tool calls: enforced if the request demands one, else found in the model's text."""
+"""How a request wants its tools used: calls are enforced if it demands one, else found in the model's text."""
 
 from __future__ import annotations
 
-import json
-import re
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from headstart.errors import RequestError
 from headstart.sampling.structured import StructuredOutputsParams
 from headstart.server.protocol import AllowedTools, ChatBody, NamedTool, Tool, ToolSubset
-
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-_TAGGED = re.compile(rf"{_OPEN}(.*?)(?:{_CLOSE}|\Z)", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class ToolCall:
-    """One call, with its arguments as JSON text."""
-
-    name: str
-    arguments: str
-
-    def as_openai(self) -> dict[str, Any]:
-        """The call in OpenAI's form, with a fresh id."""
-        function = {"name": self.name, "arguments": self.arguments}
-        return {"id": "call_" + secrets.token_hex(12), "type": "function", "function": function}
+from headstart.server.tool_forms import ToolCall
+from headstart.server.tool_parser import Said, ToolParser
 
 
 @dataclass(frozen=True)
@@ -43,64 +25,38 @@ class ToolRules:
     parallel: bool = True
     """False: if the model writes several calls, only the first one counts."""
 
-    def read(self, text: str) -> tuple[str, list[ToolCall]]:
-        """Split a whole output into the text beside the calls, and the calls."""
+    def parser(self, thinking: bool = False) -> AnswerParser:
+        """What reads one answer; ``thinking``: its prompt ends inside a thought."""
         if self.named is not None:
-            return "", [ToolCall(self.named, text)]
-        found = list(_TAGGED.finditer(text))
-        if found:
-            each = [self._calls(match[1]) for match in found]
-            return (text[: found[0].start()], self._kept([*chain(*each)])) if all(each) else (text, [])
-        calls = self._kept(self._calls(text)) if text.lstrip()[:1] == "[" else []
-        return ("", calls) if calls else (text, [])
-
-    def _kept(self, calls: list[ToolCall]) -> list[ToolCall]:
-        return calls if self.parallel else calls[:1]
-
-    def _calls(self, text: str) -> list[ToolCall]:
-        """The calls in a JSON object or list; none if the text is anything else."""
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            return []
-        calls = []
-        for item in value if isinstance(value, list) else [value]:
-            match item:
-                case {"name": str(name), "arguments": dict(arguments)} if name in self.names:
-                    calls.append(ToolCall(name, json.dumps(arguments, ensure_ascii=False)))
-                case _:
-                    return []
-        return calls
+            return _NamedCall(self.named)
+        return ToolParser(self.names, thinking and self.structure is None, self.parallel)
 
 
-class ToolStream:
-    """The text of a sample as it grows, without what is, or may become, a call."""
+class _NamedCall:
+    """Reads an answer that is the arguments of one function."""
 
-    def __init__(self, rules: ToolRules) -> None:
-        self._rules = rules
-        self._text = ""
-        self._shown = 0
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._arguments = ""
+        self.called = 0
 
-    def feed(self, piece: str) -> str:
-        """Take more text; return what can be shown now and was not shown before."""
-        self._text += piece
-        if self._rules.structure is not None or self._text.lstrip()[:1] in ("", "["):
-            return ""
-        end = self._text.find(_OPEN)
-        if end < 0:
-            begun = (size for size in range(len(_OPEN), 0, -1) if self._text.endswith(_OPEN[:size]))
-            end = len(self._text) - next(begun, 0)
-        return self._show(end)
+    def feed(self, piece: str) -> Said:
+        self._arguments += piece
+        return Said("", [])
 
-    def finish(self) -> tuple[str, list[ToolCall]]:
-        """The rest of the text, and the calls."""
-        said, calls = self._rules.read(self._text)
-        self._text = said
-        return self._show(len(said)), calls
+    def finish(self) -> Said:
+        self.called = 1
+        return Said("", [ToolCall(self._name, self._arguments)])
 
-    def _show(self, end: int) -> str:
-        shown, self._shown = self._shown, max(end, self._shown)
-        return self._text[shown:end]
+
+AnswerParser = ToolParser | _NamedCall
+"""Reads one answer, piece by piece."""
+
+
+def read_whole(parser: AnswerParser, rest: str) -> Said:
+    """An answer's last piece, which may be all of it, and what was held back."""
+    said, last = parser.feed(rest), parser.finish()
+    return Said(said.text + last.text, said.calls + last.calls)
 
 
 def tool_rules(body: ChatBody, template_knows_tools: bool, max_tools: int) -> ToolRules | None:

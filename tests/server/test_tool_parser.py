@@ -1,0 +1,187 @@
+"""Calls in a model's text: what is one, what stays text, and that pieces give what the whole text gives."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra 'server'")
+
+from headstart.server.tool_parser import HERMES
+from headstart.server.tools import ToolRules, read_whole
+
+RULES = ToolRules(frozenset({"add", "look_up"}))
+ADD = '{"name": "add", "arguments": {"a": 1}}'
+OTHER = '{"name": "rm", "arguments": {}}'
+TAGGED = f"<tool_call>{ADD}</tool_call>"
+ONE = ("add", '{"a": 1}')
+Read = tuple[str, list[tuple[str, str]]]
+
+
+def read(pieces: Iterable[str], rules: ToolRules = RULES, thinking: bool = False) -> Read:
+    parser = rules.parser(thinking)
+    each = [*map(parser.feed, pieces), parser.finish()]
+    calls = [(call.name, call.arguments) for said in each for call in said.calls]
+    assert parser.called == len(calls)
+    return "".join(said.text for said in each), calls
+
+
+def called(arguments: str) -> str:
+    return f'<tool_call>{{"name": "add", "arguments": {arguments}}}</tool_call>'
+
+
+CASES: list[tuple[str, str | None, list[tuple[str, str]]]] = [
+    # The known forms.
+    (f"<tool_call>\n{ADD}\n</tool_call>", "", [ONE]),
+    (f"<tool_call>[{ADD}, {ADD}]</tool_call>", "", [ONE, ONE]),
+    (f"<tool_call>{ADD}", "", [ONE]),
+    (f"<tool_call>{ADD}\n</tool_c", "", [ONE]),
+    (f"<tool_call>{ADD}<tool_call>{ADD}</tool_call>", "", [ONE, ONE]),
+    (f" [{ADD} ,{ADD}]\n", "", [ONE, ONE]),
+    ('<tool_call>{"arguments": {}, "id": 7, "name": "add"}</tool_call>', "", [("add", "{}")]),
+    ('<tool_call>{"name": "add", "parameters": {"b": []}}</tool_call>', "", [("add", '{"b": []}')]),
+    ('<tool_call>{"name": "look_up"}</tool_call>', "", [("look_up", "{}")]),
+    (called("null"), "", [("add", "{}")]),
+    (called(r'" {\"a\": 1}"'), "", [ONE]),
+    # The text around them.
+    (f"I add.\n{TAGGED}\n{TAGGED}\n", "I add.\n", [ONE, ONE]),
+    (f"I add. {TAGGED} Done, \n", "I add.  Done, \n", [ONE]),
+    (f"\n{TAGGED} and {TAGGED}", " and ", [ONE, ONE]),
+    (f"a < b <tool{TAGGED}", "a < b <tool", [ONE]),
+    ("  \n", None, []),
+    ("", None, []),
+    # What a call holds.
+    (called('{"d": 1e400, "i": ' + "9" * 5000 + "}"), "", [("add", '{"d": 1e400, "i": ' + "9" * 5000 + "}")]),
+    (called('{"d": 1.10, "d": 0}'), "", [("add", '{"d": 1.10, "d": 0}')]),
+    (called(r'{"s": "</tool_call> \" { \\"}'), "", [("add", r'{"s": "</tool_call> \" { \\"}')]),
+    (called(r'{"s": "\ud800é"}'), "", [("add", r'{"s": "\ud800é"}')]),
+    # Names of no function, beside good calls and alone.
+    (f"<tool_call>{OTHER}</tool_call>", None, []),
+    (f"<tool_call>{OTHER}</tool_call>\n{TAGGED}", f"<tool_call>{OTHER}</tool_call>\n", [ONE]),
+    (f"<tool_call>[{OTHER}, {ADD}]</tool_call>", OTHER, [ONE]),
+    (f"[{ADD}, {OTHER}]", OTHER, [ONE]),
+    (f"[{OTHER}]", None, []),
+    # Broken calls.
+    (called("3"), None, []),
+    (called("[]"), None, []),
+    (called('{"a": NaN}'), None, []),
+    (called('{"a": "two\nlines"}'), None, []),
+    (called("{" + '"a": [' * 3000), None, []),
+    (called('{"a": ' + "[" * 20_000 + "]" * 20_000 + "}"), None, []),
+    ('<tool_call>{"name": "add", "arguments": {"a": 1}</tool_call>', None, []),
+    ("<tool_call>{'name': 'add'}</tool_call>", None, []),
+    ('<tool_call>{"name": 3, "arguments": {}}</tool_call>', None, []),
+    ('<tool_call>{"name": "add",}</tool_call>', None, []),
+    ('<tool_call>{"name": "add"', None, []),
+    (f"<tool_call>{ADD} oh</tool_call>", None, []),
+    (f"<tool_call> now {TAGGED}", "<tool_call> now ", [ONE]),
+    (f"{TAGGED}<tool_call>oh</tool_call>", "<tool_call>oh</tool_call>", [ONE]),
+    ("<tool_call>", None, []),
+    # Lists that are no calls.
+    ("[1, 2]", None, []),
+    ("[]", None, []),
+    (f"[{ADD}] is one.", None, []),
+    (f"[{ADD}, 3]", None, []),
+    (f"[{ADD}", None, []),
+    (f"The form is [{ADD}].", None, []),
+    ('[{"name": "add"}]', None, []),
+    (ADD, None, []),
+    # Thoughts.
+    (f"<think>… <tool_call> now</think>{TAGGED}", "<think>… <tool_call> now</think>", [ONE]),
+    (f"<think>{TAGGED}?</think>\n{TAGGED}", f"<think>{TAGGED}?</think>\n", [ONE]),
+    (f"Well.\n<think>{TAGGED}</think>", None, []),
+    (f"{TAGGED}<think>{TAGGED}</think>[{ADD}]", f"<think>{TAGGED}</think>[{ADD}]", [ONE]),
+    (f"<think>a</think>\n<think>b</think>\n[{ADD}]", "<think>a</think>\n<think>b</think>\n", [ONE]),
+    (f"<think>no end {TAGGED}", None, []),
+    (f"The mark <think> begins thoughts. {TAGGED}", "The mark <think> begins thoughts. ", [ONE]),
+]
+
+
+@pytest.mark.parametrize(("text", "said", "calls"), CASES, ids=range(len(CASES)))
+def test_a_text_cut_anyhow_gives_the_same_calls_and_text(
+    text: str, said: str | None, calls: list[tuple[str, str]]
+) -> None:
+    expected = (text if said is None else said, calls)
+    assert read([text]) == expected
+    generator = random.Random(text)
+    for longest in (1, 3, 9, 40) if len(text) < 10_000 else (5_000,):
+        for _ in range(4):
+            cuts, at = [0], 0
+            while at < len(text):
+                at += generator.randint(1, longest)
+                cuts.append(at)
+            assert read(text[a:b] for a, b in zip(cuts, [*cuts[1:], len(text)], strict=True)) == expected
+
+
+def test_several_answers_after_each_other_keep_their_order_of_text_and_calls() -> None:
+    parts = random.Random(3).choices([text for text, *_ in CASES if len(text) < 1_000], k=60)
+    for first, second in pairwise(parts):
+        text = first + "\nThen: " + second
+        assert read(text) == read([text])
+
+
+def test_an_answer_may_begin_inside_a_thought() -> None:
+    text = f"I could say {TAGGED}.</think>{TAGGED}"
+    assert read([text], thinking=True) == read(text, thinking=True) == (f"I could say {TAGGED}.</think>", [ONE])
+    assert HERMES.begins_in_thought("<|im_start|>assistant\n<think>\n")
+    assert HERMES.begins_in_thought("assistant: <think>So", "<think>So")
+    assert not HERMES.begins_in_thought("Say <think>.\nassistant\n")
+    assert not HERMES.begins_in_thought("<think></think>So", "<think></think>So")
+
+
+@pytest.mark.parametrize("text", [TAGGED * 2, f"[{ADD}, {ADD}]", f"{TAGGED} {TAGGED}"])
+def test_only_the_first_call_counts_where_one_is_allowed(text: str) -> None:
+    rules = ToolRules(RULES.names, parallel=False)
+    assert read([text], rules) == read(text, rules) == ("", [ONE])
+
+
+def shown(text: str) -> list[str]:
+    parser = RULES.parser()
+    return [parser.feed(piece).text for piece in text]
+
+
+@pytest.mark.parametrize(
+    ("text", "certain"),
+    [
+        ("[1, 2]", 2),
+        ('[{"city": 1', 4),
+        ('[{"names": 1', 8),
+        ('[{"name": "Oslo", "population": 1', 21),
+        (f"[{ADD}, 3", len(ADD) + 4),
+        ('[{"name": "add"}, {', 16),
+        ("<tool_call>now", 12),
+        ("<tool_call>{'", 13),
+        ("<b>", 2),
+    ],
+)
+def test_text_is_shown_as_soon_as_it_cannot_be_a_call(text: str, certain: int) -> None:
+    assert "".join(shown(text)[: certain - 1]) == ""
+    assert "".join(shown(text)[:certain]) == text[:certain]
+    assert "".join(shown(text)) == text
+
+
+def test_text_without_a_call_is_shown_as_it_comes() -> None:
+    parser = RULES.parser()
+    assert [parser.feed(piece).text for piece in ("Hi", " <", "b> ", "<tool", "box>")] == [
+        "Hi",
+        " ",
+        "<b> ",
+        "",
+        "<toolbox>",
+    ]
+
+
+def test_a_call_is_told_as_soon_as_it_ends() -> None:
+    parser = RULES.parser()
+    assert [len(parser.feed(piece).calls) for piece in (TAGGED[:-1], ">", " ", TAGGED)] == [0, 1, 0, 1]
+
+
+def test_a_named_function_gets_the_whole_answer() -> None:
+    parser = ToolRules(RULES.names, named="add").parser()
+    assert parser.feed('{"a"') == ("", [])
+    (call,) = read_whole(parser, ": 1}").calls
+    assert (call.name, json.loads(call.arguments)) == ("add", {"a": 1})
