@@ -17,7 +17,12 @@ SOURCES = sorted(
 )
 ELSEWHERE = {"docs/gguf.md"}
 """Cited as another project's."""
-EXPERIMENTS = {path.name[:4] for path in (ROOT / "docs" / "experiments").glob("[0-9]*.md")}
+EXPERIMENTS = {
+    (path.name, number)
+    for path in (ROOT / "docs" / "experiments").glob("*.md")
+    for number in re.findall(r"\*\*(\d{4})\*\*", path.read_text(encoding="utf-8"))
+}
+"""Pages and the numbers of their entries."""
 DECISIONS = {path.name[:4] for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md")}
 
 
@@ -35,8 +40,8 @@ def lost_citations(text: str) -> list[str]:
         lost += [f"{document} {number}" for number in numbers.split(", ") if number not in known]
     decisions = re.findall(r"\b(?:docs/decisions/|[Dd]ecision )(\d{4})\b", words)
     lost += [f"decision {number}" for number in decisions if number not in DECISIONS]
-    experiments = re.findall(r"\bdocs/experiments/(\d{4})\b", words)
-    lost += [f"experiment {number}" for number in experiments if number not in EXPERIMENTS]
+    experiments = re.findall(r"\bdocs/experiments/([\w-]+\.md), (\d{4})\b", words)
+    lost += [f"experiment {number}" for page, number in experiments if (page, number) not in EXPERIMENTS]
     lost += re.findall(r"\bmethods-\w+|\bDESIGN\b(?: section \d+)?|\bseeds? 00\d|\bsota-\d+", words)
     return lost
 
@@ -57,7 +62,7 @@ def test_citations_lead_somewhere(path: Path) -> None:
         ("(docs/exactness.md 5,\n    # 77)", ["docs/exactness.md 77"]),
         ("see docs/nothing.md", ["docs/nothing.md"]),
         ("see docs/decisions/9999", ["decision 9999"]),
-        ("see docs/experiments/0027 and docs/experiments/9999", ["experiment 9999"]),
+        ("see docs/experiments/training.md, 0027 and docs/experiments/heads.md, 0027", ["experiment 0027"]),
         ("as Decision 9998 says", ["decision 9998"]),
         ("(methods-exact A5), DESIGN section 4, seed 001", ["methods-exact", "DESIGN section 4", "seed 001"]),
     ],

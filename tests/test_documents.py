@@ -110,12 +110,6 @@ def test_scripts_exist_and_know_their_options() -> None:
         assert all(f'"{word}"' in source for word in rest if OPTION.fullmatch(word))
 
 
-def test_the_list_of_experiments_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    list_experiments = import_module("list_experiments")
-    assert (ROOT / "docs" / "experiments" / "README.md").read_text(encoding="utf-8") == list_experiments.listing()
-
-
 def spelt_out(name: str) -> list[str]:
     """A name with alternatives in braces, as the names that it stands for."""
     found = re.search(r"\{([^{}]*)\}", name)
@@ -131,7 +125,6 @@ def test_results_that_are_cited_are_there() -> None:
     cited = {
         name.removesuffix(".json")
         for document in DOCUMENTS
-        if document.parent.name != "experiments"
         for found in re.findall(r"20\d\d-\d\d-\d\d-[\w.{},*-]*[\w}*]", document.read_text(encoding="utf-8"))
         for name in spelt_out(found)
     }

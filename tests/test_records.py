@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+EXPERIMENTS = sorted((ROOT / "docs" / "experiments").glob("*.md"))
 RESULTS = sorted((ROOT / "benchmarks" / "results").iterdir())
+
+
+def words(path: Path) -> int:
+    """As ``wc -w`` counts them."""
+    return len(path.read_text(encoding="utf-8").split())
 
 
 def test_results_are_small_and_hold_no_single_runs() -> None:
     assert sum(path.stat().st_size for path in RESULTS) <= 1_500_000
     for path in RESULTS:
         assert not {"runs", "forecasts"} & set(json.loads(path.read_text(encoding="utf-8")))
+
+
+def test_experiments_are_few_short_pages_of_numbered_entries() -> None:
+    assert len(EXPERIMENTS) <= 10
+    assert all(words(path) <= 600 for path in EXPERIMENTS)
+    numbers = [each for path in EXPERIMENTS for each in re.findall(r"\*\*(\d{4})\*\*", path.read_text("utf-8"))]
+    assert len(numbers) == len(set(numbers)) >= 125
+    listed = (ROOT / "docs" / "experiments" / "README.md").read_text(encoding="utf-8")
+    assert all(f"({path.name})" in listed for path in EXPERIMENTS if path.name != "README.md")

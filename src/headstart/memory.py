@@ -98,7 +98,8 @@ def keep_freed() -> None:
     """Let this process keep the memory that it frees, for what it allocates next.
 
     glibc gives large blocks back to the system as they are freed, and those that are allocated come page by page,
-    zeroed: where a step of training makes and frees gigabytes, that takes up to a third of it (docs/experiments/0069).
+    zeroed: where a step of training makes and frees gigabytes, that takes up to a third of it
+    (docs/experiments/training.md, 0069).
     Other C libraries do as they do.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

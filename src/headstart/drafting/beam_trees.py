@@ -18,7 +18,7 @@ from headstart.draft_tree import ROOT
 from headstart.drafting.base import BeamView, DraftBudget, SequenceView, beam_of
 
 WIDER = 3
-"""How many paths of a level are guessed for each beam (docs/experiments/0096)."""
+"""How many paths of a level are guessed for each beam (docs/experiments/rounds.md, 0096)."""
 LEAST = 0.003
 """Paths that are less likely than this after their beam are hardly ever among the group's best."""
 

@@ -3,8 +3,8 @@
 Medusa (Cai et al. 2024, arXiv:2401.10774): residual blocks for each future token. Blockwise (Stern et al. 2018,
 arXiv:1811.03115): one wide layer for all of them. Both end in the target's own output head, or Medusa in heads of its
 own: SiLU is hardly ever negative, so blocks alone cannot take back what the state says of the token before
-(docs/experiments/0042). Medusa's slots may also read that token, which a round knows before it drafts, as the first of
-Hydra's heads does (Ankner et al. 2024, arXiv:2402.05109, section 3).
+(docs/experiments/training.md, 0042). Medusa's slots may also read that token, which a round knows before it drafts,
+as the first of Hydra's heads does (Ankner et al. 2024, arXiv:2402.05109, section 3).
 
 Slot i (from 0) of the state at position t says token t + 2 + i; the target's own head says token t + 1.
 """

@@ -317,7 +317,7 @@ def _eagle_head(
             # What the target's own head makes of its own final norm is the best guess there is.
             head.lm_head.weight.copy_(weights.head.weight[ids.cpu()])
             # But a head that knows nothing yet must not be sure of it, or it spends its first steps on forgetting that
-            # (docs/experiments/0005).
+            # (docs/experiments/training.md, 0005).
             head.norm.weight.copy_(_FIRST_SURENESS * (weights.final_norm.weight + config.norm_offset))
     return head
 

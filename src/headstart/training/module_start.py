@@ -23,7 +23,7 @@ from headstart.models.weights import DecoderWeights
 
 MODULE_KIND = "mtp"
 _FIRST_SURENESS = 0.1
-"""Of a fresh module: what knows nothing yet must not be sure of it (docs/experiments/0005)."""
+"""Of a fresh module: what knows nothing yet must not be sure of it (docs/experiments/training.md, 0005)."""
 
 
 def first_module(target: Model, weights: DecoderWeights, init: Path | None) -> MultiTokenModules:

@@ -16,7 +16,7 @@ _SAY_TOKENS = ("lm_head", "heads", "markov_head")
 """Modules whose matrices end in tokens: each row is a token of its own, which AdamW serves better."""
 
 _MUON_RATE = 2.0
-"""Muon's learning rate over AdamW's (docs/experiments/0027)."""
+"""Muon's learning rate over AdamW's (docs/experiments/training.md, 0027)."""
 
 
 class Optimiser:

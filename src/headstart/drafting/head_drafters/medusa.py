@@ -2,8 +2,8 @@
 
 The paper's tree is one for all rounds. Guesses are point masses here, so each round may have a tree of its own: the
 paths whose guesses are likeliest together, as EAGLE-2 grows them, which brings more with as many nodes
-(docs/experiments/0042). The paper's typical acceptance changes what is said: it is an opt-in, for any drafter
-(``verification.typical``).
+(docs/experiments/training.md, 0042). The paper's typical acceptance changes what is said: it is an opt-in, for any
+drafter (``verification.typical``).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class OnePassOptions(SpeakingOptions):
     """Best tokens of each depth that may be guessed; 1: the chain of the best ones."""
     draws: int = 0
     """Paths that are drawn from the laws of the depths, where a request samples and its rule checks draws; 0: guesses
-    are ranked by the target's own noise instead, which hits more often (docs/experiments/0113)."""
+    are ranked by the target's own noise instead, which hits more often (docs/experiments/rounds.md, 0113)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -45,7 +45,7 @@ _STRANGERS = 2
 """Most sequences for which a drafter is first asked in one round: it may have their prompts to learn."""
 _FEW = 4
 """Most sequences with which drafters that read the target's states are used: reading along costs time for every
-sequence, asked or not, and in larger batches their guesses gain less (docs/experiments/0023)."""
+sequence, asked or not, and in larger batches their guesses gain less (docs/experiments/batches.md, 0023)."""
 _IMPOSSIBLE = 1e-9
 _FREE = "suffix"
 _HEADS = ("eagle3", "dflash", "p-eagle")

@@ -163,7 +163,7 @@ class Overlay:
         """[drafter] its guesses, with what the others say in their place in the grades.
 
         Drafters that read the same text are right together: where the one that copies and the head agree, nine of ten
-        guesses hold, and of those that it makes against the head one of eight (docs/experiments/0090).
+        guesses hold, and of those that it makes against the head one of eight (docs/experiments/planner.md, 0090).
         """
         heard: dict[int, int] = {}  # node -> who guesses anything after it
         for parent, owners in zip(self._parents, self._owners, strict=True):
