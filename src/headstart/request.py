@@ -342,7 +342,11 @@ def encoded_chat(
     for name in ("messages", "tools"):
         if name in variables:
             raise RequestError(f"chat_template_kwargs has {name}; leave it out there.", "chat_template_kwargs")
-    text = template.render(messages, tools, **variables)
+    begun, continued = (variables.pop(name, None) for name in ("add_generation_prompt", "continue_final_message"))
+    for name, value in (("add_generation_prompt", begun), ("continue_final_message", continued)):
+        if value is not None and not isinstance(value, bool):
+            raise RequestError(f"{name} is {value!r:.40}; give true or false.", name)
+    text = template.render(messages, tools, begun, bool(continued), variables)
     return EncodedPrompt(text, tokenizer.encode(text, add_special_tokens=False))
 
 

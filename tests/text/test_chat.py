@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from jinja2 import TemplateError
 from safetensors.torch import save_file
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
@@ -18,8 +21,10 @@ from transformers import AutoTokenizer
 from headstart.errors import CheckpointError, RequestError
 from headstart.models.aliases import ALIASES, DEFAULT_MODEL
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
-from headstart.text import sandbox
+from headstart.text import bounded_process, sandbox
+from headstart.text.bounded_process import BoundedProcess
 from headstart.text.chat import ChatTemplate
+from headstart.text.template_process import TemplateFailure, TemplateProcesses
 from small_tokenizers import byte_level_metadata
 
 USER = [{"role": "user", "content": "Hi"}]
@@ -75,7 +80,7 @@ def test_sound_templates_render_as_in_transformers(source: str, messages: list[d
                 enable_thinking=False,
                 **specials,
             )
-            assert template.render(messages, tools, prompt, enable_thinking=False) == expected
+            assert template.render(messages, tools, prompt, variables={"enable_thinking": False}) == expected
 
 
 @pytest.mark.parametrize("content", ["Once upon", "Once upon a ", "<end> again", "a {{ b }}"])
@@ -368,8 +373,8 @@ TOO_LARGE = {
 @pytest.mark.parametrize("source", TOO_LARGE.values(), ids=TOO_LARGE.keys())
 def test_a_template_cannot_grow_without_bounds(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "MAX_ITEMS", 1 << 12)  # smaller than in earnest, for the test's own time
-    with pytest.raises(RequestError, match=r"more than|too large|Range too big"):
-        ChatTemplate(source).render(USER)
+    with pytest.raises((TemplateError, OverflowError), match=r"more than|too large|Range too big"):
+        sandbox.render(sandbox.compile_template(source), {})
 
 
 ENDLESS = {
@@ -380,12 +385,93 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS.keys())
-@pytest.mark.parametrize("limit", [{"MAX_STEPS": 1000}, {"MAX_SECONDS": 0.01}], ids=["steps", "seconds"])
-def test_a_template_cannot_run_for_ever(source: str, limit: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in limit.items():
-        monkeypatch.setattr(sandbox, name, value)
-    with pytest.raises(RequestError, match=r"more than|nested too deeply"):
-        ChatTemplate(source).render(USER)
+def test_a_template_cannot_run_for_ever(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "MAX_STEPS", 1000)
+    with pytest.raises((TemplateError, RecursionError), match=r"more than|recursion"):
+        sandbox.render(sandbox.compile_template(source), {})
+
+
+COSTLY = {
+    "strip": "{{ ('ab' * 2000000).strip('a' * 1000000 ~ 'b') }}",
+    "rfind": "{{ ('a' * 4000000).rfind('a' * 1000 ~ 'b' ~ 'a' * 1000) }}",
+    "straight-line": "{% set s = 'ab' * 2000000 %}" + "{{ s.replace('a', 'b') | length }}" * 3000,
+    "literal": "{{ [" + "1," * 200_000 + "] | length }}",
+    "expression": "{{ 1" + " + 1" * 2000 + " }}{{ [" + "[1]," * 60_000 + "] | length }}",
+}
+
+
+@pytest.mark.parametrize("source", COSTLY.values(), ids=COSTLY.keys())
+def test_a_step_that_takes_for_ever_is_ended(source: str) -> None:
+    processes = TemplateProcesses(0.2)
+    for _ in range(2):
+        with pytest.raises(TemplateFailure, match="takes more time or memory"):
+            processes.render(source, {})
+        assert processes.render("{{ 1 + x }}", {"x": 1}) == "2"
+
+
+def test_a_template_that_cannot_be_compiled_in_time_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = count_processes(monkeypatch)
+    processes = TemplateProcesses(0.2)
+    for _ in range(3):
+        with pytest.raises(TemplateFailure, match="to be compiled"):
+            processes.render(COSTLY["literal"], {})
+    assert len(started) == 1
+
+
+def test_a_template_is_compiled_once_and_its_process_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, asked = count_processes(monkeypatch), list[Any]()
+    ask = BoundedProcess.ask
+    monkeypatch.setattr(BoundedProcess, "ask", lambda self, *work: asked.append(work) or ask(self, *work))
+    processes = TemplateProcesses()
+    assert [processes.render("{{ x }}", {"x": x}) for x in range(5)] == list("01234")
+    assert len(started) == 1
+    assert [variables for _, variables in asked] == [None, *({"x": x} for x in range(5))]
+    os.kill(started[0].pid, signal.SIGKILL)
+    started[0].wait()
+    assert processes.render("{{ x }}", {"x": 5}) == "5"
+    assert len(started) == 2
+
+
+def test_one_slow_rendering_holds_up_no_other() -> None:
+    processes = TemplateProcesses(0.5)
+
+    def wait() -> None:
+        with pytest.raises(TemplateFailure):
+            processes.render(COSTLY["strip"], {})
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert processes.render("{{ 1 }}", {}) == "1"
+    waiting.join()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_fork_renders_in_processes_of_its_own() -> None:
+    template = ChatTemplate("{{ messages[0].content }}")
+    assert template.render(USER) == "Hi"
+    child = os.fork()
+    if not child:
+        os._exit(0 if template.render(USER) == "Hi" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert template.render(USER) == "Hi"
+
+
+def count_processes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The processes that are started from now on."""
+    started: list[Any] = []
+    popen = bounded_process.subprocess.Popen
+
+    def noted(*args: Any, **options: Any) -> Any:
+        started.append(popen(*args, **options))
+        return started[-1]
+
+    monkeypatch.setattr(bounded_process.subprocess, "Popen", noted)
+    return started
+
+
+@pytest.mark.parametrize("name", ["self", "cls", "source", "messages_", "context", "class", "1", "", "__init__", "é "])
+def test_a_variable_may_have_any_name(name: str) -> None:
+    assert ECHO.render(USER, variables={name: 1}) == ECHO.render(USER)
 
 
 def test_limits_hold_on_other_threads_and_do_not_leak(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,10 +479,10 @@ def test_limits_hold_on_other_threads_and_do_not_leak(monkeypatch: pytest.Monkey
     outcomes: dict[int, str] = {}
 
     def run(number: int) -> None:
-        template = ChatTemplate("{% for i in range(n) %}{{ i }}{% endfor %}")
+        template = sandbox.compile_template("{% for i in range(n) %}{{ i }}{% endfor %}")
         try:
-            outcomes[number] = template.render(USER, n=number)
-        except RequestError:
+            outcomes[number] = sandbox.render(template, {"n": number})
+        except TemplateError:
             outcomes[number] = "refused"
 
     threads = [threading.Thread(target=run, args=(number,)) for number in (90, 110, 95, 120, 80)]

@@ -27,6 +27,8 @@ _SWITCHES = ("use_beam_search", "ignore_eos", "include_stop_str_in_output", "ski
 _TOKEN_LISTS = ("allowed_token_ids", "banned_token_ids", "stop_token_ids")
 _TEXT_LISTS = ("stop", "bad_words")
 
+_LEAST_REAL, _LARGEST_REAL = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+"""The smallest and the largest normal float32."""
 _MAX_BEAMS = 256
 _MAX_LENGTH_PENALTY = 5.0
 """Powers of a length beyond this leave nothing of a score in float32."""
@@ -58,7 +60,14 @@ def _real(name: str, value: Any, what: str = "") -> float:
         number = math.nan if isinstance(value, (str, bool)) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    _check(math.isfinite(number), name, f"{what}is {value!r}; it must be a finite number.")
+    _check(math.isfinite(number), name, f"{what}is {value!r:.40}; it must be a finite number.")
+    size = abs(number)
+    _check(
+        size == 0 or _LEAST_REAL <= size <= _LARGEST_REAL,
+        name,
+        f"{what}is {number:g}; it must be 0 or lie between {_LEAST_REAL:.3g} and {_LARGEST_REAL:.3g} in size, for "
+        "logits are float32.",
+    )
     return number
 
 

@@ -29,6 +29,7 @@ _NUCLEUS_HEADS = (128, 1024, 4096)
 """Sizes of the head in which top-p looks first: sorting a whole vocabulary costs milliseconds."""
 
 
+_LARGEST = np.finfo(np.float32).max
 _SELECTED_AT_MOST = 1024
 """The rank up to which compiled code finds a logit faster than NumPy."""
 
@@ -204,7 +205,11 @@ class Transforms:
         scores = row[ids]
         if params.repetition_penalty != 1:
             penalty = np.float32(params.repetition_penalty)
-            scores = np.where(scores < 0, scores * penalty, scores / penalty)
+            finite = np.isfinite(scores)
+            with np.errstate(over="ignore"):
+                scores = np.where(scores < 0, scores * penalty, scores / penalty)
+            # A penalty makes a token neither impossible nor certain, however far it goes.
+            scores = np.where(finite, np.clip(scores, -_LARGEST, _LARGEST), scores)
         if self._counted:
             scores -= np.float32(params.frequency_penalty) * counts
             scores -= np.float32(params.presence_penalty) * (counts > 0)

@@ -13,6 +13,7 @@ from headstart.models.checkpoint import Checkpoint
 from headstart.models.files import read_text
 from headstart.text.directory_tokenizer import directory_special_tokens, read_settings
 from headstart.text.gguf_tokenizer import gguf_special_tokens
+from headstart.text.template_process import PROCESSES, TemplateFailure
 
 TEMPLATE_FILE, TEMPLATE_FOLDER = "chat_template.jinja", "additional_chat_templates"
 """The default template of a directory, and a folder of further ones, each called like its file."""
@@ -22,7 +23,8 @@ _CONTINUED = "\ue000continued\ue001"
 
 
 class ChatTemplate:
-    """A model's chat template: a Jinja program that its files bring along, run in a sandbox (``text.sandbox``)."""
+    """A model's chat template: a Jinja program that its files bring along, run in a sandbox (``text.sandbox``) in a
+    process of its own (``text.template_process``)."""
 
     def __init__(
         self, templates: str | Mapping[str, str], special_tokens: Mapping[str, str] | None = None, name: str = ""
@@ -71,7 +73,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
-        **variables: Any,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt of a conversation. Encode it with ``add_special_tokens=False``: it brings its own.
 
@@ -98,24 +100,17 @@ class ChatTemplate:
             "documents": None,
             "add_generation_prompt": not continue_final_message and add_generation_prompt is not False,
             **self._special_tokens,
-            **{key: _plain(value, key) for key, value in variables.items()},
+            **{key: _plain(value, key) for key, value in (variables or {}).items()},
         }
         if not plain["messages"]:
             raise RequestError("messages is empty; give at least one message.", "messages")
         if continue_final_message:
             plain["messages"][-1]["content"] += _CONTINUED
 
-        from headstart.text.sandbox import checked, compile_template, render
-
         try:
-            rendered = render(compile_template(template), checked(plain))
-        except (RecursionError, MemoryError) as error:
-            raise RequestError(
-                "the chat template is nested too deeply or wants too much memory.", "messages"
-            ) from error
-        except Exception as error:  # whatever a program that came with a download can raise
-            reason = str(error).rstrip(".") or type(error).__name__
-            raise RequestError(f"the chat template cannot render these messages: {reason}.", "messages") from error
+            rendered = PROCESSES.render(template, plain)
+        except TemplateFailure as error:
+            raise RequestError(f"the chat template cannot render these messages: {error}.", "messages") from error
         if not continue_final_message:
             return rendered
         until_mark, mark, _ = rendered.rpartition(_CONTINUED)
