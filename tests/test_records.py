@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = sorted((ROOT / "docs" / "experiments").glob("*.md"))
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 RESULTS = sorted((ROOT / "benchmarks" / "results").iterdir())
 
 
@@ -29,3 +30,8 @@ def test_experiments_are_few_short_pages_of_numbered_entries() -> None:
     assert len(numbers) == len(set(numbers)) >= 125
     listed = (ROOT / "docs" / "experiments" / "README.md").read_text(encoding="utf-8")
     assert all(f"({path.name})" in listed for path in EXPERIMENTS if path.name != "README.md")
+
+
+def test_decisions_are_half_a_page() -> None:
+    assert [path.name for path in DECISIONS if words(path) > 200] == []
+    assert sum(map(words, DECISIONS)) <= 14_000
