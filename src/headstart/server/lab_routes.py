@@ -21,7 +21,7 @@ from headstart.llm import LLM
 from headstart.server.access import TENANT
 from headstart.server.engine_thread import EngineThread
 from headstart.server.lab_events import LabEvents, lab_prompt
-from headstart.server.protocol import Generation, Speculation
+from headstart.server.protocol import GenerationBody, Speculation
 from headstart.server.replies import Reply, event
 from headstart.server.settings import ServerSettings
 
@@ -38,7 +38,7 @@ _STRANGER = np.array([0.05, 0.12, 0.08, 0.35, 0.10, 0.30])
 _CHECKPOINTS = 48
 
 
-class RunBody(Generation):
+class RunBody(GenerationBody):
     """``POST /lab/run``: like ``/v1/chat/completions``, but without tools."""
 
     messages: list[dict[str, Any]]

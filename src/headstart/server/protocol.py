@@ -121,8 +121,8 @@ class Prediction(Body):
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
-class Generation(Body):
-    """What both kinds of request share."""
+class GenerationBody(Body):
+    """What all requests for texts share."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -339,7 +339,7 @@ class Templated(Body):
         return {**(self.chat_template_kwargs or {}), **given}
 
 
-class CompletionBody(Generation):
+class CompletionBody(GenerationBody):
     """``POST /v1/completions``."""
 
     prompt: Annotated[
@@ -359,7 +359,7 @@ class CompletionBody(Generation):
     best_of: int | None = None
 
 
-class ChatBody(Templated, Generation):
+class ChatBody(Templated, GenerationBody):
     """``POST /v1/chat/completions``."""
 
     model_config = ConfigDict(extra="allow")

@@ -12,7 +12,6 @@ from starlette.responses import JSONResponse
 
 from headstart.engine.outputs import Completion, SequenceStats, TokenLogprobs
 from headstart.request import Sample
-from headstart.text.tokenizer import Tokenizer
 
 
 class Reply(JSONResponse):
@@ -98,43 +97,11 @@ Spell = Callable[[int], str]
 """How a reply spells a token."""
 
 
-def completion_logprobs(
-    spell: Spell,
-    entries: Sequence[TokenLogprobs | None],
-    token_ids: Sequence[int],
-    text_offsets: Sequence[int],
-) -> dict[str, Any]:
-    """``logprobs`` of a completion; the entry of a first token, which nothing precedes, is None."""
-    return {
-        "tokens": [spell(token) for token in token_ids],
-        "token_logprobs": [None if entry is None else _finite(entry.logprob) for entry in entries],
-        "top_logprobs": [None if entry is None else _top(spell, entry) for entry in entries],
-        "text_offset": list(text_offsets),
-    }
-
-
-def chat_logprobs(tokenizer: Tokenizer, spell: Spell, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
-    """``logprobs`` of a chat's choice."""
-
-    def shown(token: int, logprob: float) -> dict[str, Any]:
-        spelling = tokenizer.token_bytes(token)
-        return {"token": spell(token), "logprob": _finite(logprob), "bytes": list(spelling)}
-
-    content = [
-        {
-            **shown(entry.token_id, entry.logprob),
-            "top_logprobs": [shown(token, logprob) for token, logprob in entry.top.items()],
-        }
-        for entry in entries
-    ]
-    return {"content": content, "refusal": None}
-
-
 def prompt_logprobs(spell: Spell, entries: Sequence[TokenLogprobs | None], count: int) -> list[dict[str, Any] | None]:
     """``prompt_logprobs`` in vLLM's form: each prompt token and the ``count`` best in its place, by id."""
 
     def shown(token: int, logprob: float, rank: int) -> dict[str, Any]:
-        return {str(token): {"logprob": _finite(logprob), "rank": rank, "decoded_token": spell(token)}}
+        return {str(token): {"logprob": finite(logprob), "rank": rank, "decoded_token": spell(token)}}
 
     told: list[dict[str, Any] | None] = []
     for entry in entries:
@@ -153,29 +120,25 @@ def fewer(entries: Sequence[TokenLogprobs | None], count: int) -> list[TokenLogp
     return [None if entry is None else replace(entry, top=dict(islice(entry.top.items(), count))) for entry in entries]
 
 
-def stop_reason(completion: Completion | None) -> int | str | None:
-    """The stop token or string that ended a sample."""
-    return None if completion is None else completion.stop_reason
-
-
 def scores(completion: Completion, length_penalty: float) -> dict[str, float]:
     """Of a beam: its score (transformers' ``sequences_scores``), and its log-probability after the request's transforms
     (vLLM's ``cumulative_logprob``)."""
     if completion.score is None:
         return {}
     total = completion.score * float(len(completion.token_ids)) ** length_penalty
-    return {"score": _finite(completion.score), "cumulative_logprob": _finite(total)}
+    return {"score": finite(completion.score), "cumulative_logprob": finite(total)}
 
 
-def _top(spell: Spell, entry: TokenLogprobs) -> dict[str, float]:
-    """Best first; of tokens with the same spelling, the best one. The token itself is always included."""
+def best_tokens(spell: Spell, entry: TokenLogprobs) -> dict[str, float]:
+    """``top_logprobs`` of a completion's token, best first; of tokens with the same spelling, the best one. The token
+    itself is always included."""
     top: dict[str, float] = {}
     for token, logprob in [*entry.top.items(), (entry.token_id, entry.logprob)]:
-        top.setdefault(spell(token), _finite(logprob))
+        top.setdefault(spell(token), finite(logprob))
     return top
 
 
-def _finite(logprob: float) -> float:
+def finite(logprob: float) -> float:
     """JSON has no infinity; -9999 stands for it, as in other servers."""
     return max(logprob, -9999.0)
 

@@ -1,63 +1,80 @@
-"""Replies of ``POST /v1/responses``, whole or as a stream of events, in OpenAI's form."""
+"""The form of ``POST /v1/responses``."""
 
 from __future__ import annotations
 
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
+from headstart.engine.outputs import FinishReason
+from headstart.request import Sample, StreamPiece
 from headstart.sampling.params import SamplingParams
+from headstart.server.chats import ChatForm
+from headstart.server.forms import Form
 from headstart.server.replies import to_json
 from headstart.server.responses_protocol import ResponsesBody
 
+_CUT_SHORT: dict[FinishReason | None, str] = {
+    FinishReason.LENGTH: "max_output_tokens",
+    FinishReason.ABORT: "abort",
+}
+"""Reasons of ``incomplete_details``."""
 Item = dict[str, Any]
 """One entry of a response's ``output``."""
 
 
-def response_head(body: ResponsesBody, params: SamplingParams, model: str) -> dict[str, Any]:
-    """A response before anything is said: what was asked for, as it was understood."""
-    asked = None if body.text is None or body.text.format is None else body.text.format
-    choice = body.tool_choice
-    return {
-        "id": _new_id("resp"),
-        "object": "response",
-        "created_at": int(time.time()),
-        "status": "in_progress",
-        "background": False,
-        "error": None,
-        "incomplete_details": None,
-        "instructions": body.instructions,
-        "max_output_tokens": body.max_output_tokens,
-        "metadata": body.metadata or {},
-        "model": model,
-        "output": [],
-        "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "previous_response_id": None,
-        "reasoning": {"effort": None, "summary": None},
-        "store": False,
-        "temperature": params.temperature,
-        "text": {"format": {"type": "text"} if asked is None else asked.model_dump(by_alias=True, exclude_none=True)},
-        "tool_choice": "auto" if choice is None else choice if isinstance(choice, str) else choice.model_dump(),
-        "tools": [tool.model_dump(exclude_unset=True) for tool in body.tools or ()],
-        "top_logprobs": body.top_logprobs or 0,
-        "top_p": params.top_p,
-        "truncation": "disabled",
-        "usage": None,
-    }
+class ResponseForm(Form[ResponsesBody]):
+    """A conversation given as items; it is read as a chat, and its answer told as items."""
+
+    def read(self) -> SamplingParams:
+        """As for every form."""
+        self._chat = ChatForm(self.body.as_chat(), self.llm, self.settings)
+        return self._chat.params
+
+    def make_samples(self, salt: str) -> list[Sample]:
+        """As for every form."""
+        self._chat.samples = self._chat.make_samples(salt)
+        return self._chat.samples
+
+    def whole(self, drafter: str | None) -> dict[str, Any]:
+        """A response with all that was said."""
+        (sample,) = self.samples
+        done = sample.completion()
+        choice, status = self._chat.choice(0, sample, done), _status(done.finish_reason)
+        message = choice["message"]
+        calls = message.get("tool_calls", ())
+        output: list[Item] = []
+        if message["content"] or not calls:
+            output.append(_message(_new_id("msg"), message["content"] or "", _entries(choice), status))
+        output += [_call(call, status) for call in calls]
+        return _finished(self._head, output, done.finish_reason, self._chat.usage(drafter))
+
+    def head(self) -> Iterator[str]:
+        """The response before anything is said."""
+        yield from self._events.begin()
+
+    def piece(self, place: int, piece: StreamPiece, drafter: str | None) -> Iterator[str]:
+        """Text as it comes; with the last piece all the rest."""
+        yield from self._events.say(self._chat.part(place, piece))
+        if piece.finish_reason is not None:
+            yield from self._events.end(piece.finish_reason, self._chat.usage(drafter))
+
+    def failed(self, error: Mapping[str, Any]) -> str:
+        """As for every form."""
+        return self._events.fail(error)
+
+    @cached_property
+    def _head(self) -> dict[str, Any]:
+        return _response_head(self.body, self.params, self.settings.served_name)
+
+    @cached_property
+    def _events(self) -> _ResponseEvents:
+        return _ResponseEvents(self._head)
 
 
-def whole_response(head: Mapping[str, Any], choice: Mapping[str, Any], counts: Mapping[str, Any]) -> dict[str, Any]:
-    """The response that a chat's choice is; ``counts``: the usage as a chat tells it."""
-    message, reason = choice["message"], choice["finish_reason"]
-    calls, status = message.get("tool_calls", ()), _status(reason)
-    output: list[Item] = []
-    if message["content"] or not calls:
-        output.append(_message(_new_id("msg"), message["content"] or "", _entries(choice), status))
-    return _finished(head, [*output, *(_call(call, status) for call in calls)], reason, counts)
-
-
-class ResponseStream:
+class _ResponseEvents:
     """The events of one response, in the order in which they are sent."""
 
     def __init__(self, head: Mapping[str, Any]) -> None:
@@ -88,7 +105,7 @@ class ResponseStream:
         logprobs, self._told = self._logprobs[self._told :], len(self._logprobs)
         yield self._about_text("response.output_text.delta", delta=delta, logprobs=logprobs)
 
-    def end(self, reason: str, counts: Mapping[str, Any]) -> Iterator[str]:
+    def end(self, reason: FinishReason | None, counts: Mapping[str, Any]) -> Iterator[str]:
         """All is said: closes what is open, tells the calls, and ends the response."""
         calls, status = self._calls, _status(reason)
         output: list[Item] = []
@@ -139,10 +156,42 @@ class ResponseStream:
         return f"event: {kind}\ndata: {to_json(shown)}\n\n"
 
 
+def _response_head(body: ResponsesBody, params: SamplingParams, model: str) -> dict[str, Any]:
+    """A response before anything is said: what was asked for, as it was understood."""
+    asked = None if body.text is None or body.text.format is None else body.text.format
+    choice = body.tool_choice
+    return {
+        "id": _new_id("resp"),
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": body.metadata or {},
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None},
+        "store": False,
+        "temperature": params.temperature,
+        "text": {"format": {"type": "text"} if asked is None else asked.model_dump(by_alias=True, exclude_none=True)},
+        "tool_choice": "auto" if choice is None else choice if isinstance(choice, str) else choice.model_dump(),
+        "tools": [tool.model_dump(exclude_unset=True) for tool in body.tools or ()],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": params.top_p,
+        "truncation": "disabled",
+        "usage": None,
+    }
+
+
 def _finished(
-    head: Mapping[str, Any], output: Sequence[Item], reason: str, counts: Mapping[str, Any]
+    head: Mapping[str, Any], output: Sequence[Item], reason: FinishReason | None, counts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    details = {"length": "max_output_tokens", "abort": "abort"}.get(reason)
+    details = _CUT_SHORT.get(reason)
     cached = counts["prompt_tokens_details"]["cached_tokens"]
     usage = {
         "input_tokens": counts["prompt_tokens"],
@@ -161,8 +210,8 @@ def _finished(
     }
 
 
-def _status(reason: str) -> str:
-    return "completed" if reason in ("stop", "tool_calls") else "incomplete"
+def _status(reason: FinishReason | None) -> str:
+    return "completed" if reason is FinishReason.STOP else "incomplete"
 
 
 def _message(item_id: str, text: str, logprobs: Sequence[Any], status: str) -> Item:

@@ -17,7 +17,7 @@ from headstart.server.protocol import (
     ChatBody,
     Function,
     FunctionName,
-    Generation,
+    GenerationBody,
     JsonSchemaFormat,
     NamedTool,
     ResponseFormat,
@@ -73,7 +73,7 @@ class NamedFunction(Body):
     name: str
 
 
-class ResponsesBody(Generation):
+class ResponsesBody(GenerationBody):
     """``POST /v1/responses``; the fields beside OpenAI's are those of the other routes."""
 
     input: Annotated[str | list[dict[str, Any]], one_of("a text or a list of items")]
@@ -110,7 +110,7 @@ class ResponsesBody(Generation):
                 raise RequestError(f"{name} is given; {instead}.", name)
         if self.n not in (None, 1):
             raise RequestError(f"n is {self.n}; a response is one answer, so leave it out.", "n")
-        shared = {name: getattr(self, name) for name in Generation.model_fields if name in self.model_fields_set}
+        shared = {name: getattr(self, name) for name in GenerationBody.model_fields if name in self.model_fields_set}
         shared.pop("stream_options", None)
         if self.max_output_tokens is not None:
             shared["max_completion_tokens"] = self.max_output_tokens
@@ -135,6 +135,8 @@ class ResponsesBody(Generation):
         """As for every request, with the names of this route."""
         if field == "max_tokens" and self.max_output_tokens is not None:
             return "max_output_tokens"
+        if field == "prompt" and self.prompt:
+            return field
         own = super().own_name(field)
         if own == "structured_outputs" and self.structured_outputs is None:
             # Nothing else asks for a structure but a forced call.

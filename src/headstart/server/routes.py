@@ -15,11 +15,14 @@ from headstart.enumerations import SpeechTask
 from headstart.errors import RequestError
 from headstart.llm import LLM
 from headstart.server import schemas
+from headstart.server.chats import ChatForm
+from headstart.server.completions import CompletionForm
 from headstart.server.engine_thread import EngineThread
 from headstart.server.generation import Generator
 from headstart.server.json_body import JsonRoute
 from headstart.server.protocol import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from headstart.server.replies import Reply
+from headstart.server.responses import ResponseForm
 from headstart.server.responses_protocol import ResponsesBody
 from headstart.server.settings import ServerSettings
 from headstart.server.transcriptions import FORMS, Transcriber
@@ -87,7 +90,7 @@ router = APIRouter(route_class=JsonRoute)
 )
 async def completions(body: CompletionBody, request: Request, here: Here) -> Response:
     """Continue texts or lists of token ids."""
-    return await here.generator.complete(body, request)
+    return await here.generator.answer(CompletionForm, body, request)
 
 
 @router.post(
@@ -103,7 +106,7 @@ async def completions(body: CompletionBody, request: Request, here: Here) -> Res
 )
 async def chat_completions(body: ChatBody, request: Request, here: Here) -> Response:
     """Answer a conversation through the model's own chat template."""
-    return await here.generator.chat(body, request)
+    return await here.generator.answer(ChatForm, body, request)
 
 
 @router.post(
@@ -120,7 +123,7 @@ async def chat_completions(body: ChatBody, request: Request, here: Here) -> Resp
 )
 async def responses(body: ResponsesBody, request: Request, here: Here) -> Response:
     """Answer a conversation given as items; nothing is kept for a later request."""
-    return await here.generator.respond(body, request)
+    return await here.generator.answer(ResponseForm, body, request)
 
 
 @router.post(

@@ -20,7 +20,7 @@ from headstart.sampling.params import SamplingParams
 from headstart.server.access import error_body
 from headstart.server.engine_thread import EngineThread
 from headstart.server.generation import failure, tenant_salt
-from headstart.server.protocol import Generation
+from headstart.server.protocol import GenerationBody
 from headstart.server.replies import Reply, event
 from headstart.server.settings import ServerSettings
 from headstart.transcription.formats import as_json, as_srt, as_verbose_json, as_vtt
@@ -201,7 +201,7 @@ def _failed(error: WindowError) -> tuple[dict[str, Any], int]:
     """The body and the status of a reply whose window failed."""
     if error.sample.sequence.finish_reason is FinishReason.ABORT:
         return error_body("the request was ended.", "server_error"), 500
-    return failure(Generation(), error.sample, error.answer)
+    return failure(GenerationBody(), error.sample, error.answer)
 
 
 def _reply(transcript: Transcript, asked: _Asked, task: SpeechTask) -> Response:
