@@ -14,7 +14,6 @@ from test_grammar import COMPILER, END, TOKENIZER
 
 from headstart.errors import RequestError
 from headstart.sampling.structured import StructuredOutputsParams
-from headstart.text import grammar
 from headstart.text.closed_schemas import closed
 
 A: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -167,11 +166,11 @@ def test_objects_hold_what_is_declared(name: str) -> None:
     assert schema == before
 
 
-def test_a_schema_that_cannot_be_enforced_when_closed_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammar, "closed", lambda schema: schema | {"not": {}})
-    assert accepts(A | {"title": "as it is"}, {"a": 1, "z": 1})
-    with pytest.raises(RequestError, match="cannot be enforced"):
-        accepts(A | {"not": {}}, {})
+@pytest.mark.parametrize("keyword", ["allOf", "anyOf"])
+def test_each_schema_is_looked_at_once_however_many_refer_to_it(keyword: str) -> None:
+    nodes = {f"n{i}": {keyword: [{"$ref": f"#/$defs/n{i - 1}"}] * 2} for i in range(1, 60)}
+    made = closed({"$defs": {"n0": A} | nodes, "properties": {"in": {"$ref": "#/$defs/n59"}}})
+    assert made["additionalProperties"] is False
 
 
 def test_what_grows_without_end_is_refused() -> None:

@@ -35,7 +35,7 @@ class Generator:
         self._llm = engine.llm
         self._settings = settings
         # Of their own, so that no other request waits for costly schemas.
-        self._compilers = ThreadPoolExecutor(2, "headstart-grammars")
+        self._compilers = ThreadPoolExecutor(_MOST_COMPILING, "headstart-grammars")
         self._compiling = 0
 
     async def answer(self, route: type[Form[B]], body: B, request: Request) -> Response:

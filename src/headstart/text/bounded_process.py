@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import weakref
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -37,8 +38,9 @@ class BoundedProcess:
         self._setup = setup
         self._wall_seconds = wall_seconds
         self._connection: Connection | None = None
-        self._owner = 0
-        """The process that started it."""
+        self._owner = os.getpid()
+        """The process that asks it."""
+        self._turn = threading.Lock()
         self._end: weakref.finalize[..., BoundedProcess] | None = None
 
     @property
@@ -48,12 +50,18 @@ class BoundedProcess:
         return alive and not (self._connection is None or self._connection.poll())
 
     def ask(self, *work: object) -> Any:
-        """What the process answers, as JSON has it. Not for two threads at once.
+        """What the process answers, as JSON has it. Threads take turns.
 
         Raises:
             EndedError: it ended over this work.
             OSError: no process can be started.
         """
+        if self._owner != os.getpid():  # a fork: its parent's process and lock are not ours
+            self._owner, self._turn, self._connection, self._end = os.getpid(), threading.Lock(), None, None
+        with self._turn:
+            return self._answered(work)
+
+    def _answered(self, work: tuple[object, ...]) -> Any:
         connection = self._connection if self.running else self._started()
         assert connection is not None
         try:
@@ -85,7 +93,6 @@ class BoundedProcess:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,  # Ctrl-C is for us
             )
-        self._owner = os.getpid()
         self._end = weakref.finalize(self, _ended, process, ours, self._owner)
         self._connection = ours
         if self._setup:

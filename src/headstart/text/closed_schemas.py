@@ -11,7 +11,7 @@ closed once, over all that is declared for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,9 @@ class _Declared:
         return self.any_properties and not self.says_itself
 
 
+_NOTHING = _Declared()
+
+
 class _Closing:
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -74,6 +77,10 @@ class _Closing:
         """(reference, whether closed) -> the reference to what it became."""
         self._definitions: Schema = {}
         self._added = 0
+        self._known: tuple[dict[int, _Declared], dict[int, _Declared]] = ({}, {})
+        """[whether with branches] identity of a schema -> what it declares."""
+        self._targets: dict[str, Any] = {}
+        self._taken = frozenset(_named(root.get("$defs")))
 
     def whole(self) -> Schema:
         schema: Schema = self._closed(self._root, _Declared())
@@ -156,8 +163,9 @@ class _Closing:
             return reference
         key = (reference, close)
         if key not in self._made:
-            taken = {*self._definitions, *_named(self._root.get("$defs"))}
-            name = next(name for count in range(len(taken) + 1) if (name := f"closed-{count}") not in taken)
+            name = f"closed-{len(self._made)}"
+            while name in self._taken:
+                name += "-"
             self._made[key] = f"#/$defs/{name}"
             self._definitions[name] = {}  # before what it holds, which may refer to it
             self._definitions[name] = self._closed(target, _Declared()) if close else self._emitted(target)
@@ -165,6 +173,11 @@ class _Closing:
 
     def _target(self, reference: str) -> Any:
         """What a reference into this schema names; None: it is not found."""
+        if reference not in self._targets:
+            self._targets[reference] = self._found(reference)
+        return self._targets[reference]
+
+    def _found(self, reference: str) -> Any:
         home = self._root.get("$id")
         if isinstance(home, str) and reference.startswith(f"{home.rstrip('#')}#"):
             reference = reference[len(home.rstrip("#")) :]
@@ -183,32 +196,75 @@ class _Closing:
                 return None
         return found
 
-    def _declared(self, schema: Any, branches: bool, seen: frozenset[str] = frozenset()) -> _Declared:
-        """What a schema declares for its own object; ``branches``: with what its alternatives declare."""
-        found = _Declared()
-        if not isinstance(schema, dict):
-            return found
-        found.any_properties = isinstance(schema.get("properties"), dict)
-        found.says_itself = any(keyword in schema for keyword in _OPEN)
-        found.names |= dict.fromkeys(_named(schema.get("properties")))
-        found.patterns |= dict.fromkeys(_named(schema.get("patternProperties")))
-        found.names |= dict.fromkeys(_texts(schema.get("required")))
-        for name, needed in _named(schema.get("dependentRequired")).items():
-            found.names |= dict.fromkeys([name, *_texts(needed)])
-        reference = schema.get("$ref")
-        if isinstance(reference, str) and reference not in seen:
-            target = self._target(reference)
-            found.says_itself |= target is None
-            found.add(self._declared(target, branches, seen | {reference}))
-        for part in _same(schema, branches):
-            found.add(self._declared(part, branches, seen))
+    def _declared(self, schema: Any, branches: bool) -> _Declared:
+        """What a schema declares for its own object; ``branches``: with what its alternatives declare.
+
+        Each schema is looked at once, however many refer to it: what lies below it is known before it is.
+        """
+        known, begun, stack = self._known[branches], set[int](), [schema]
+        while stack:
+            here = stack[-1]
+            if not isinstance(here, dict) or id(here) in known:
+                stack.pop()
+                continue
+            parts = list(self._parts(here, branches))
+            if id(here) not in begun:
+                begun.add(id(here))
+                stack += (part for part in parts if id(part) not in begun)
+                continue
+            found = _own(here, self._target)
+            if all(id(part) in known or not isinstance(part, dict) for part in parts):
+                for part in parts:
+                    found.add(known.get(id(part), _NOTHING))
+            else:  # it is a part of itself
+                found = self._reached(here, branches)
+            known[id(here)] = found
+            stack.pop()
+        return known.get(id(schema), _NOTHING)
+
+    def _reached(self, schema: Schema, branches: bool) -> _Declared:
+        """The same, by everything that can be reached from a schema."""
+        known, found, seen, stack = self._known[branches], _Declared(), {id(schema)}, [schema]
+        while stack:
+            here = stack.pop()
+            found.add(_own(here, self._target))
+            for part in self._parts(here, branches):
+                if id(part) in known:
+                    found.add(known[id(part)])
+                elif isinstance(part, dict) and id(part) not in seen:
+                    seen.add(id(part))
+                    stack.append(part)
         return found
+
+    def _parts(self, schema: Schema, branches: bool) -> Iterator[Any]:
+        """The schemas that describe the same value as a schema, one step from it."""
+        if isinstance(reference := schema.get("$ref"), str):
+            yield self._target(reference)
+        yield from _same(schema, branches)
 
     def _declared_below(self, schema: Schema) -> bool:
         """Whether what stands beside a schema's branches has branches of its own that declare properties."""
-        beside = {keyword: value for keyword, value in schema.items() if keyword not in _BRANCHES}
-        alone, all_of_them = self._declared(beside, branches=False), self._declared(beside, branches=True)
+        parts = list(self._parts(schema, branches=False))
+        alone, all_of_them = _own(schema, self._target), _own(schema, self._target)
+        for part in parts:
+            alone.add(self._declared(part, branches=False))
+            all_of_them.add(self._declared(part, branches=True))
         return alone != all_of_them
+
+
+def _own(schema: Schema, target: Callable[[str], Any]) -> _Declared:
+    """What a schema's own keywords declare for its object."""
+    found = _Declared()
+    found.any_properties = isinstance(schema.get("properties"), dict)
+    found.says_itself = any(keyword in schema for keyword in _OPEN)
+    found.names |= dict.fromkeys(_named(schema.get("properties")))
+    found.patterns |= dict.fromkeys(_named(schema.get("patternProperties")))
+    found.names |= dict.fromkeys(_texts(schema.get("required")))
+    for name, needed in _named(schema.get("dependentRequired")).items():
+        found.names |= dict.fromkeys([name, *_texts(needed)])
+    reference = schema.get("$ref")
+    found.says_itself |= isinstance(reference, str) and target(reference) is None
+    return found
 
 
 def _same(schema: Schema, branches: bool) -> Iterator[Any]:

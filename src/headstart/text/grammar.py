@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,22 +13,14 @@ from numpy.typing import NDArray
 
 from headstart.errors import RequestError
 from headstart.sampling.structured import StructuredOutputsParams
-from headstart.text.closed_schemas import closed
 from headstart.text.grammar_trial import GrammarTrial, TooCostlyError
 from headstart.text.tokenizer import Tokenizer
-
-_HEADER = '%llguidance {"no_forcing": true}\nstart: '
-"""Without it, where only one text can follow, llguidance allows only the tokens its tokenizer would cut that text into:
-the law would no longer be the target's own over all spellings."""
-
-_WHITESPACE = r" |\r?\n[ \t]{0,40}"
-"""Between the tokens of JSON: a space, or a new line with its indentation, and no more. A small model may otherwise
-write blank lines to its end."""
 
 _LIMITS = {"initial_lexer_fuel": 200_000, "verbose_errors": False}
 """A tenth of a second at most for a regular expression, where llguidance's own limit allows seconds."""
 
-_CACHED_GRAMMARS = 64
+_CACHED_GRAMMARS = 32
+"""Of up to 10 MB each."""
 _FIELD = "structured_outputs"
 
 
@@ -96,35 +87,33 @@ class GrammarCompiler:
         Raises:
             RequestError: schema or expression are wrong, cannot be enforced, or are too complex.
         """
-        return Constraint(self._matcher(wanted).deep_copy(), self._vocab_size, self._end_tokens)
+        matcher = self._matcher(wanted)
+        if isinstance(matcher, RequestError):
+            raise RequestError(str(matcher), matcher.field)
+        return Constraint(matcher.deep_copy(), self._vocab_size, self._end_tokens)
 
     def _compiled(self, wanted: StructuredOutputsParams) -> Any:
-        # llguidance cannot enforce every schema; of what it can enforce as it is, closing must make nothing that it
-        # cannot.
-        for closing in (True, False):
-            grammar = _lark(self._library, wanted, closing)
-            complaint = self._tried(grammar)
-            if not complaint or wanted.json is None:
-                break
+        """A matcher; or why there is none, which is remembered as well."""
+        try:
+            complaint, grammar = self._trial.grammar(wanted)
+        except RequestError as error:
+            return error
+        except TooCostlyError:
+            return RequestError(
+                "structured_outputs takes too long or too much memory to compile; give a simpler one.", _FIELD
+            )
+        except OSError as error:
+            raise RequestError(f"structured_outputs cannot be compiled now: {error.strerror}.", _FIELD) from error
         matcher = None
         if not complaint:
             limits = self._library.LLParserLimits(**_LIMITS)
             matcher = self._library.LLMatcher(self._tokens, grammar, log_level=0, limits=limits)
             complaint = matcher.get_error() if matcher.is_error() else ""
-        if complaint:
-            raise RequestError(f"structured_outputs cannot be enforced: {_reason(complaint)}.", _FIELD)
-        return matcher
-
-    def _tried(self, grammar: str) -> str:
-        """What is wrong with a grammar, empty if nothing is."""
-        try:
-            return self._trial.complaint(grammar)
-        except TooCostlyError:
-            raise RequestError(
-                "structured_outputs takes too long or too much memory to compile; give a simpler one.", _FIELD
-            ) from None
-        except OSError as error:
-            raise RequestError(f"structured_outputs cannot be compiled now: {error.strerror}.", _FIELD) from error
+        return (
+            RequestError(f"structured_outputs cannot be enforced: {_reason(complaint)}.", _FIELD)
+            if complaint
+            else matcher
+        )
 
 
 class _Spelling:
@@ -146,19 +135,6 @@ class _Spelling:
 
     def __call__(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False, parse_special=False)
-
-
-def _lark(library: ModuleType, wanted: StructuredOutputsParams, closing: bool) -> str:
-    if wanted.regex is not None:
-        return f"{_HEADER}/{library.regex_to_lark(wanted.regex, use_ascii='d')}/"
-    if wanted.choice is not None:
-        return _HEADER + " | ".join(json.dumps(text, ensure_ascii=False) for text in wanted.choice)
-    schema = {"type": "object"} if wanted.json is None else json.loads(str(wanted.json))
-    if closing:
-        schema = closed(schema)
-    if isinstance(schema, dict):
-        schema = schema | {"x-guidance": {"whitespace_pattern": _WHITESPACE}}
-    return f"{_HEADER}%json {json.dumps(schema)}"
 
 
 def _llguidance() -> ModuleType:
