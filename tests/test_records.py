@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = sorted((ROOT / "docs" / "experiments").glob("*.md"))
+DOCUMENTS = subprocess.run(
+    ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+).stdout.split()
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 RESULTS = sorted((ROOT / "benchmarks" / "results").iterdir())
 
@@ -35,3 +43,17 @@ def test_experiments_are_few_short_pages_of_numbered_entries() -> None:
 def test_decisions_are_half_a_page() -> None:
     assert [path.name for path in DECISIONS if words(path) > 200] == []
     assert sum(map(words, DECISIONS)) <= 14_000
+
+
+def test_documents_are_no_longer_than_a_reader_has_time_for() -> None:
+    counted = {name: words(ROOT / name) for name in DOCUMENTS if (ROOT / name).exists()}
+    assert sum(counted.values()) <= 66_000
+    assert sum(count for name, count in counted.items() if re.fullmatch(r"docs/[^/]+\.md", name)) <= 45_000
+    assert counted["CHANGELOG.md"] <= 1_000
+    assert counted["heads/README.md"] <= 420
+
+
+def test_the_glossary_is_short() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = text.partition("## Words\n")[2].partition("\n## ")[0]
+    assert 5 < len(re.findall(r"^\| (?!word |-)", section, re.MULTILINE)) <= 25

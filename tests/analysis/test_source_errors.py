@@ -35,7 +35,7 @@ def everywhere(law: FloatArray) -> FloatArray:
 
 
 class TestOverview:
-    """Seed 000."""
+    """The overview."""
 
     def test_resampling_from_the_target_is_biased(self) -> None:
         """Its intuition says so ("resampled from the target distribution"), against its own derivation."""
@@ -50,7 +50,7 @@ class TestOverview:
 
 
 class TestEngineDesign:
-    """Seed 001."""
+    """The engine's design."""
 
     def test_its_acceptance_rate_is_not_alpha(self) -> None:
         """D9 divides accepted by K, guesses behind the first rejection included: alpha 0.8 reads as 0.54 at K = 5."""
@@ -61,7 +61,7 @@ class TestEngineDesign:
 
 
 class TestPaper:
-    """Seed 002."""
+    """The paper."""
 
     def test_greedy_lenience_must_ask_for_at_least(self) -> None:
         """A.5 prints p(x) <= l max(p), which rejects the argmax and keeps the unlikely."""
@@ -80,7 +80,7 @@ class TestPaper:
 
 
 class TestIterativeNote:
-    """Seed 003."""
+    """The note on iterative and tree verification."""
 
     def test_the_rejected_draw_must_not_be_returned(self) -> None:
         """Section 1.1, step 7 returns x_1 ... x_n with x_n rejected: the first token then follows q."""
@@ -144,7 +144,7 @@ class TestIterativeNote:
 
 
 class TestNgramChapter:
-    """Seed 004; its expectations are held in test_theory."""
+    """The chapter on n-grams; its expectations are held in test_theory."""
 
     def test_counts_are_draft_probabilities_only_of_draws(self) -> None:
         """It would use the counts as q for drafts that are the argmax: biased, unless the draft is drawn from them."""

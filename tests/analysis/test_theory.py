@@ -84,7 +84,7 @@ class TestExpectedTokens:
         assert footnote + missing == pytest.approx(theory.expected_tokens(beta, cap))
 
     def test_the_overviews_quiz(self) -> None:
-        """Seed 000: alpha 0.7, K = 5 gives 2.94 tokens; alpha 0.2 gives 1.25, although 0.2 is not above 1/K."""
+        """The overview: alpha 0.7, K = 5 gives 2.94 tokens; alpha 0.2 gives 1.25, although 0.2 is not above 1/K."""
         assert theory.expected_tokens(0.7, 5) == pytest.approx(2.94, abs=0.005)
         assert theory.walltime_improvement(0.2, 5, 0.0) == pytest.approx(1.25, abs=0.005)
 
@@ -131,12 +131,12 @@ class TestWalltime:
         assert theory.can_improve(0.31, 0.3)
 
     def test_acceptance_above_one_over_k_is_not_the_condition(self) -> None:
-        """Seed 000 says "net speedup when acceptance rate > 1/K": neither needed nor enough (Corollary 3.9)."""
+        """The overview says "net speedup when acceptance rate > 1/K": neither needed nor enough (Corollary 3.9)."""
         assert theory.walltime_improvement(0.15, 5, 0.01) > 1
         assert theory.walltime_improvement(0.25, 5, 0.3) < 1
 
     def test_engine_designs_pair(self) -> None:
-        """Seed 001: K = 5 and c = 1/3 are said to give 1.5-2.5x at acceptance 0.7-0.9; the theorem gives 1.10-1.76."""
+        """The engine's design: K = 5, c = 1/3 are said to give 1.5-2.5x at acceptance 0.7-0.9, not 1.10-1.76."""
         assert theory.walltime_improvement(0.7, 5, 1 / 3) == pytest.approx(1.10, abs=0.005)
         assert theory.walltime_improvement(0.9, 5, 1 / 3) == pytest.approx(1.76, abs=0.005)
         # the break-even it names, 50 %, loses a quarter; it lies at 65 %
@@ -173,7 +173,7 @@ class TestBestGamma:
         assert theory.best_gamma(1.0, 1.0) == 0
 
     def test_five_is_close_to_best_and_twenty_is_not(self) -> None:
-        """Seed 000's question: alpha 0.7, why K = 5 rather than 20."""
+        """The overview's question: alpha 0.7, why K = 5 rather than 20."""
         assert theory.best_gamma(0.7, 0.05) == 6
         assert theory.walltime_improvement(0.7, 5, 0.05) == pytest.approx(2.353, abs=1e-3)
         assert theory.walltime_improvement(0.7, 20, 0.05) == pytest.approx(1.666, abs=1e-3)
