@@ -61,13 +61,7 @@ def _real(name: str, value: Any, what: str = "") -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     _check(math.isfinite(number), name, f"{what}is {value!r:.40}; it must be a finite number.")
-    size = abs(number)
-    _check(
-        size == 0 or _LEAST_REAL <= size <= _LARGEST_REAL,
-        name,
-        f"{what}is {number:g}; it must be 0 or lie between {_LEAST_REAL:.3g} and {_LARGEST_REAL:.3g} in size, for "
-        "logits are float32.",
-    )
+    _check(abs(number) <= _LARGEST_REAL, name, f"{what}is {number:g}; it must be finite as float32, as logits are.")
     return number
 
 
@@ -184,7 +178,11 @@ class SamplingParams:
         _check(self.top_k >= 0, "top_k", f"is {self.top_k}; it must be 0 (off) or more.")
         _check(0 < self.top_p <= 1, "top_p", f"is {self.top_p}; it must lie in (0, 1].")
         _check(0 <= self.min_p <= 1, "min_p", f"is {self.min_p}; it must lie in [0, 1].")
-        _check(self.repetition_penalty > 0, "repetition_penalty", f"is {self.repetition_penalty}; it must be above 0.")
+        _check(
+            self.repetition_penalty >= _LEAST_REAL,
+            "repetition_penalty",
+            f"is {self.repetition_penalty}; it must be above 0, and at least {_LEAST_REAL:.3g}.",
+        )
         for name in ("presence_penalty", "frequency_penalty"):
             _check(abs(getattr(self, name)) <= 2, name, f"is {getattr(self, name)}; it must lie in [-2, 2].")
         _check(self.allowed_token_ids != (), "allowed_token_ids", "is empty; name at least one token or leave it out.")
