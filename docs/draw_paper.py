@@ -30,11 +30,12 @@ def markdown(table: Table) -> str:
 
 
 def tables(pair: str) -> str:
-    """The tables of a pair in Markdown."""
+    """The tables of a pair in Markdown: speeds of all drafts, laws and costs at the longest draft length."""
     rows, _, _ = from_json(json.loads((RESULTS / f"{PAIRS[pair]}.json").read_text(encoding="utf-8")))
     named = [replace(row, draft=draft_name(row.draft)) for row in rows]
     target = TARGETS[pair]
-    return "\n\n".join(map(markdown, (table_2(named, target), table_3(named, target), table_4(named))))
+    longest = [row for row in named if row.gamma == max(each.gamma for each in named)]
+    return "\n\n".join(map(markdown, (table_2(named, target), table_3(longest, target), table_4(longest))))
 
 
 def draft_name(draft: str) -> str:
