@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -65,21 +66,25 @@ def widened(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def table() -> str:
-    """A row for every ``model_type`` that is read."""
+    """Every ``model_type`` that is read and its GGUF architecture, by kind and by what computes it."""
     known = examples()
-    lines = ["| `model_type` | GGUF architecture | kind | runs on |", "|---|---|---|---|"]
+    groups: dict[tuple[str, str], list[str]] = {}
     for family in sorted(FAMILIES, key=lambda family: (family.kind, family.model_type)):
         if not family.model_type:
             continue
         where = "as the decoder inside" if family.model_type not in known else _place(known[family.model_type])
         kin = dict.fromkeys(other.architecture for other in (family, *FAMILIES) if other.hf is family.hf)
-        architecture = ", ".join(f"`{each}`" for each in kin if each) or "–"
-        lines.append(f"| `{family.model_type}` | {architecture} | {KINDS[family.kind]} | {where} |")
+        groups.setdefault((KINDS[family.kind], where), []).append(_named(family.model_type, kin))
     for other in sorted(ENCODER_DECODER_FAMILIES, key=lambda family: family.model_type):
-        architecture = f"`{other.architecture}`" if other.architecture else "–"
-        where = _place(known[other.model_type])
-        lines.append(f"| `{other.model_type}` | {architecture} | encoder and decoder | {where} |")
-    return "\n".join(lines)
+        key = ("encoder and decoder", _place(known[other.model_type]))
+        groups.setdefault(key, []).append(_named(other.model_type, [other.architecture]))
+    rows = [f"| {kind} | {where} | {', '.join(names)} |" for (kind, where), names in groups.items()]
+    return "\n".join(["| kind | runs on | `model_type` (GGUF architectures) |", "|---|---|---|", *rows])
+
+
+def _named(model_type: str, architectures: Iterable[str]) -> str:
+    files = ", ".join(f"`{each}`" for each in architectures if each)
+    return f"`{model_type}`" + (f" ({files})" if files else "")
 
 
 def _place(config: ModelConfig) -> str:
