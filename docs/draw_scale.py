@@ -104,14 +104,14 @@ def costs() -> str:
 
 
 def fleets(demand: Demand) -> str:
-    """Replicas and cores at the peak."""
+    """Full replicas and their cores at the peak."""
     rows = ["| machine | users of a replica | replicas | cores | users at once |", "|---|---|---|---|---|"]
     for machine, name in SERVERS.items():
-        for each in points(name):
-            replicas = each.replicas(demand)
-            rows.append(
-                f"| {machine} | {each.users} | {replicas:,} | {replicas * each.cores:,} | {replicas * each.users:,} |"
-            )
+        full = points(name)[-1]
+        replicas = full.replicas(demand)
+        rows.append(
+            f"| {machine} | {full.users} | {replicas:,} | {replicas * full.cores:,} | {replicas * full.users:,} |"
+        )
     return "\n".join(rows)
 
 
