@@ -5,14 +5,17 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 DEMO_PROMPT ?= Write a Python class for a bank account with deposit, withdraw and transfer methods.
 
-.PHONY: demo test test-slow test-emulated test-engines test-sanitized test-wheel wheel lint bench docs openapi emulator clean
+.PHONY: demo test test-all test-slow test-emulated test-engines test-sanitized test-wheel wheel lint bench docs openapi emulator clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.run  ## answer a prompt plainly and with speculation, side by side
 	$(BIN)/headstart generate --chat --compare --temperature 0 --max-tokens 160 "$(DEMO_PROMPT)"
 
-test: $(VENV)/.dev  ## every test (those of the default model included), one worker a core
+test: $(VENV)/.dev  ## every test, large parametrisations by each value of each parameter; one worker a core
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+
+test-all: $(VENV)/.dev  ## every test with every combination of its parameters, and the slow ones
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --all -m 'not emulated and not wheel and not engines'
 
 test-slow: $(VENV)/.dev  ## the larger storms and trials
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m slow

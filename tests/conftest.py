@@ -10,10 +10,25 @@ from pathlib import Path
 
 import pytest
 
+from thinning import runs_all, thinned
 from tiny_checkpoint import write_tiny_model
 
 # Models of tests are packed anew: what one test has left behind is none of another's business, nor of the user's.
 os.environ["HEADSTART_PACKED_CACHE"] = "0"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="every combination of large parametrisations (make test-all)")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if runs_all(config):
+        return
+    kept = set(thinned(items))
+    if left := [item for item in items if item not in kept]:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item in kept]
 
 
 @pytest.fixture(scope="session")

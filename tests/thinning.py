@@ -1,0 +1,60 @@
+"""Fewer cases of large parametrisations: as many as show each value of each parameter.
+
+``make test`` runs these. Every combination is run by ``pytest --all`` (``make test-all``) and where files or tests are
+named.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import pytest
+
+FEW = 6
+"""So many cases of a test are never thinned."""
+
+
+def runs_all(config: pytest.Config) -> bool:
+    """Whether every combination was asked for, or tests by their names."""
+    return bool(config.getoption("--all")) or config.args_source is pytest.Config.ArgsSource.ARGS
+
+
+def thinned(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Of each test's cases those that show each value of each of its parameters, in their order."""
+    tests: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        tests[item.nodeid.partition("[")[0]].append(item)
+    kept = {id(item) for cases in tests.values() for item in _covering(cases)}
+    return [item for item in items if id(item) in kept]
+
+
+def values_of(case: pytest.Item) -> set[tuple[object, ...]]:
+    """What each parameter of a case is; the names of one ``parametrize`` are one parameter."""
+    given = dict(case.callspec.params)  # type: ignore[attr-defined]
+    found = set()
+    for mark in case.iter_markers("parametrize"):
+        names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
+        names = [name.strip() for name in names if name.strip() in given]
+        found.add(tuple((name, id(given.pop(name))) for name in names))
+    return found | {((name, id(value)),) for name, value in given.items()}
+
+
+def is_skipped(case: pytest.Item) -> bool:
+    """Whether a mark skips it here: it shows nothing."""
+    return any(mark.name == "skip" or mark.args[:1] == (True,) for mark in case.iter_markers() if "skip" in mark.name)
+
+
+def _covering(cases: Sequence[pytest.Item]) -> Sequence[pytest.Item]:
+    if len(cases) <= FEW or not hasattr(cases[0], "callspec"):
+        return cases
+    shown = {id(case): values_of(case) for case in cases}
+    unseen = set().union(*shown.values())
+    kept = []
+    # What runs comes first; what is skipped says so once for each value.
+    for some in ([case for case in cases if not is_skipped(case)], [case for case in cases if is_skipped(case)]):
+        while some and (unseen & set().union(*(shown[id(case)] for case in some))):
+            best = max(some, key=lambda case: len(shown[id(case)] & unseen))
+            unseen -= shown[id(best)]
+            kept.append(best)
+    return kept
