@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from other_products import VARIABLE, change_products
 from thinning import runs_all, thinned
 from tiny_checkpoint import write_tiny_model
 
 # Models of tests are packed anew: what one test has left behind is none of another's business, nor of the user's.
 os.environ["HEADSTART_PACKED_CACHE"] = "0"
+
+if VARIABLE in os.environ:
+    change_products(int(os.environ[VARIABLE]))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,6 +13,7 @@ from lab_browser import CHROMIUM, NO_CHROMIUM, PATIENCE, QUIET, REFUSED, OpenPag
 from headstart import LLM
 from headstart.loading import Model, load_model
 from headstart.server.lab_files import static_page
+from tiny_checkpoint import write_tiny_model
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def model(tiny_model_dir: Path) -> Model:
     return load_model(tiny_model_dir, "fp32")
+
+
+@pytest.fixture(scope="session")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """One whose rows have the same bits in every pass: numbers may be compared whoever rode in the same passes."""
+    found = load_model(write_tiny_model(tmp_path_factory.mktemp("exact"), head_dim=32), "fp32")
+    if not found.backend.exact_rows:
+        pytest.skip("needs the native path")
+    return found
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ class Linear:
         self.nbytes = weight.nbytes
         """Size of the matrix in bytes."""
         self.bias = None if weights.bias is None else weights.bias.to(device, dtype)
-        self.packed = device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        self.packed = device.type == "cpu" and _packs(dtype)
         self.parts = [weight]
         if self.packed:
             count = -(-weight.shape[1] // _MAX_INNER) if dtype == torch.float32 else 1
@@ -46,6 +46,13 @@ class Linear:
         for part_input, part in zip(inputs[1:], self.parts[1:], strict=True):
             y.add_(_packed_linear(part_input, part, None))
         return y
+
+
+def _packs(dtype: torch.dtype) -> bool:
+    """Whether oneDNN packs matrices here; of bfloat16 it refuses to where the processor has no AVX-512."""
+    if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return False
+    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
 def _packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
