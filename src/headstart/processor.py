@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -79,6 +78,8 @@ def _apple_flags() -> frozenset[str]:
 
 def _sysctl() -> str:
     """What macOS tells; names that it does not know are left out."""
+    import subprocess
+
     command = [_SYSCTL, *_APPLE_ARM, *_APPLE_X86]
     try:
         return subprocess.run(command, check=False, capture_output=True, text=True, timeout=10).stdout

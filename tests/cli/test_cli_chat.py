@@ -40,7 +40,19 @@ def chat(tiny_model_dir: Path) -> Chat:
     """Greedy ``headstart chat`` with the tiny model and 12 tokens an answer, told these lines."""
 
     def call(*lines: str, more: tuple[object, ...] = ()) -> Result:
-        base = ("chat", "-m", tiny_model_dir, "--precision", "fp32", "-t", 0, "--max-tokens", 12, "-d", "ngram")
+        base = (
+            "chat",
+            "-m",
+            tiny_model_dir,
+            "--precision",
+            "fp32",
+            "--temperature",
+            0,
+            "--max-tokens",
+            12,
+            "-d",
+            "ngram",
+        )
         return headstart(*base, *more, stdin="".join(f"{line}\n" for line in lines))
 
     return call
@@ -253,7 +265,18 @@ def terminal(tiny_model_dir: Path, tmp_path: Path) -> Iterator[Callable[..., Ter
     opened: list[Terminal] = []
 
     def call(*more: str, **env: str) -> Terminal:
-        words = [sys.executable, "-m", "headstart", "chat", "-m", str(tiny_model_dir), "--precision", "fp32", "-t", "0"]
+        words = [
+            sys.executable,
+            "-m",
+            "headstart",
+            "chat",
+            "-m",
+            str(tiny_model_dir),
+            "--precision",
+            "fp32",
+            "--temperature",
+            "0",
+        ]
         surroundings = {"TERM": "xterm", "XDG_STATE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1", **env}
         opened.append(Terminal([*words, "-d", "ngram", *more], surroundings))
         return opened[-1]

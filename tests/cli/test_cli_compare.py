@@ -40,7 +40,18 @@ def with_token(output: RequestOutput, position: int, token: int) -> RequestOutpu
 
 
 def compare(tiny_model_dir: Path, *arguments: object, stdin: str | None = None) -> Result:
-    base = ("generate", "-m", tiny_model_dir, "--precision", "fp32", "-t", 0, "--max-tokens", 24, "--compare")
+    base = (
+        "generate",
+        "-m",
+        tiny_model_dir,
+        "--precision",
+        "fp32",
+        "--temperature",
+        0,
+        "--max-tokens",
+        24,
+        "--compare",
+    )
     return headstart(*base, *arguments, stdin=stdin)
 
 
@@ -58,25 +69,25 @@ class TestCommand:
 
     def test_a_narrow_terminal_cuts_nothing_off(self, tiny_model_dir: Path) -> None:
         result = headstart(
-            "generate", PROMPT, "-m", tiny_model_dir, "-t", 0, "--max-tokens", 4, "--compare", COLUMNS="40"
+            "generate", PROMPT, "-m", tiny_model_dir, "--temperature", 0, "--max-tokens", 4, "--compare", COLUMNS="40"
         )
         assert result.exit_code == 0
         assert "…" not in result.stdout
 
     def test_coupled_verification_keeps_sampled_tokens(self, tiny_model_dir: Path) -> None:
-        arguments = [PROMPT, "-t", 1, "-d", "random", "--drafter-option", "sample=true", "--json"]
+        arguments = [PROMPT, "--temperature", 1, "-d", "random", "--drafter-option", "sample=true", "--json"]
         (row,) = rows(compare(tiny_model_dir, *arguments, "--verify", "coupled"))
         assert row["identical"]
         assert row["comparable"]
         assert row["plain"]["token_ids"] == row["token_ids"]
 
     def test_point_masses_keep_sampled_tokens_under_every_rule(self, tiny_model_dir: Path) -> None:
-        (row,) = rows(compare(tiny_model_dir, PROMPT, "-t", 1, "-n", 2, "-d", "ngram", "--json"))
+        (row,) = rows(compare(tiny_model_dir, PROMPT, "--temperature", 1, "--n", 2, "-d", "ngram", "--json"))
         assert row["identical"]
         assert row["comparable"]
 
     def test_draws_keep_the_distribution_alone(self, tiny_model_dir: Path) -> None:
-        arguments = [PROMPT, "-t", 1, "--seed", 1, "-d", "bigram", "--drafter-option", "sample=true"]
+        arguments = [PROMPT, "--temperature", 1, "--seed", 1, "-d", "bigram", "--drafter-option", "sample=true"]
         (row,) = rows(compare(tiny_model_dir, *arguments, "--json"))
         assert not row["identical"]
         assert not row["comparable"]
@@ -97,8 +108,8 @@ class TestCommand:
 
     def test_typical_acceptance_promises_nothing_but_to_greedy_requests(self, tiny_model_dir: Path) -> None:
         arguments = [PROMPT, "-d", "random", "--typical", 1e-9, "--seed", 1]
-        assert "typical is lossy" in compare(tiny_model_dir, *arguments, "-t", 1).stdout
-        assert "the same, token for token." in compare(tiny_model_dir, *arguments, "-t", 0).stdout
+        assert "typical is lossy" in compare(tiny_model_dir, *arguments, "--temperature", 1).stdout
+        assert "the same, token for token." in compare(tiny_model_dir, *arguments, "--temperature", 0).stdout
 
     def test_files_are_compared_line_by_line(self, tiny_model_dir: Path) -> None:
         lines = [json.dumps({"turns": ["a", "b"]}), "no JSON", json.dumps({"prompt": "c"})]
@@ -114,7 +125,7 @@ class TestCommand:
 
     def test_a_drafter_that_remembers_has_not_seen_the_plain_answer(self, tiny_model_dir: Path) -> None:
         arguments = [PROMPT, "-d", "suffix", "--drafter-option", "shared_tokens=4096", "--json"]
-        base = ("generate", "-m", tiny_model_dir, "--precision", "fp32", "-t", 0, "--max-tokens", 24)
+        base = ("generate", "-m", tiny_model_dir, "--precision", "fp32", "--temperature", 0, "--max-tokens", 24)
         (alone,), (compared,) = rows(headstart(*base, *arguments)), rows(compare(tiny_model_dir, *arguments))
         assert compared["stats"]["accepted"] == alone["stats"]["accepted"]
 

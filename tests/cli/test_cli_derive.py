@@ -21,9 +21,9 @@ def test_a_model_of_all_layers_says_the_same(tiny_model_dir: Path, tmp_path: Pat
     assert done.exit_code == 0
     assert done.stdout == ""
     answers = [
-        rows(headstart("generate", "-m", model, "--chat", "Hi", "-t", "0", "--max-tokens", "24", "--json"))[0][
-            "token_ids"
-        ]
+        rows(headstart("generate", "-m", model, "--chat", "Hi", "--temperature", "0", "--max-tokens", "24", "--json"))[
+            0
+        ]["token_ids"]
         for model in (tiny_model_dir, out)
     ]
     assert answers[0] == answers[1]
@@ -46,7 +46,7 @@ def test_layers_are_spread_or_named(tiny_model_dir: Path, tmp_path: Path, layers
 def test_it_drafts_for_the_model_it_came_from(tiny_model_dir: Path, tmp_path: Path) -> None:
     out = tmp_path / "small"
     headstart("derive", "-m", tiny_model_dir, "--layers", "0,1", "--out", out)
-    arguments = ["generate", "-m", tiny_model_dir, "Hello", "-t", "0", "--max-tokens", "24", "--json"]
+    arguments = ["generate", "-m", tiny_model_dir, "Hello", "--temperature", "0", "--max-tokens", "24", "--json"]
     (drafted,) = rows(headstart(*arguments, "-d", "draft-model", "--draft-model", out))
     (plain,) = rows(headstart(*arguments, "-d", "none"))
     assert drafted["token_ids"] == plain["token_ids"]

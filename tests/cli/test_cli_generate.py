@@ -55,7 +55,7 @@ def generate(tiny_model_dir: Path) -> Generate:
 
     def call(*arguments: object, stdin: str | bytes | None = None, **env: str) -> Result:
         base = ("generate", "-m", tiny_model_dir, "--precision", "fp32", "--max-tokens", 40, "--drafter", "ngram")
-        return headstart(*base, "-t", 0, *arguments, stdin=stdin, **env)
+        return headstart(*base, "--temperature", 0, *arguments, stdin=stdin, **env)
 
     return call
 
@@ -105,7 +105,7 @@ class TestText:
     def test_beams_come_with_their_scores_and_passes_saved(self, generate: Generate, llm: LLM) -> None:
         params = SamplingParams(beam_width=4, n=2, max_tokens=9, length_penalty=0.5, early_stopping="never")
         (output,) = llm.generate(PROMPT, params)
-        options = ("--beams", 4, "-n", 2, "--max-tokens", 9, "--length-penalty", 0.5, "--early-stopping", "never")
+        options = ("--beams", 4, "--n", 2, "--max-tokens", 9, "--length-penalty", 0.5, "--early-stopping", "never")
         result = generate(PROMPT, *options)
         assert result.exit_code == 0, result.stderr
         for place, beam in enumerate(output.outputs, start=1):
@@ -115,10 +115,10 @@ class TestText:
         assert f"{stats.passes_saved} of {stats.beam_steps} passes saved" in summary
         (row,) = rows(generate(PROMPT, *options, "--json"))
         assert [each["score"] for each in row["outputs"]] == [beam.score for beam in output.outputs]
-        assert "raise beam_width" in refusal(generate(PROMPT, "--beams", 2, "-n", 3))
+        assert "raise beam_width" in refusal(generate(PROMPT, "--beams", 2, "--n", 3))
 
     def test_samples_have_headings(self, generate: Generate) -> None:
-        result = generate(PROMPT, "-n", 2, "-t", 1, "--seed", 5)
+        result = generate(PROMPT, "--n", 2, "--temperature", 1, "--seed", 5)
         assert "--- sample 1 of 2 ---" in result.stdout
         assert "--- sample 2 of 2 ---" in result.stdout
 
@@ -180,10 +180,10 @@ class TestDrafts:
 
     def test_a_refused_newline_keeps_the_line(self, generate: Generate) -> None:
         # Only a newline and a letter may be said, so that the drafter guesses newlines that are refused.
-        arguments = ["--allow-token", 10, "--allow-token", 97, "-t", 1, "--seed", 1, "--show-drafts"]
+        arguments = ["--allow-token", 10, "--allow-token", 97, "--temperature", 1, "--seed", 1, "--show-drafts"]
         assert "[-↵-]" in generate("\n\na\n\na\n", *arguments).stdout
 
-    @pytest.mark.parametrize("other", [["--json"], ["-n", "2"]])
+    @pytest.mark.parametrize("other", [["--json"], ["--n", "2"]])
     def test_it_shows_one_sample_of_one_prompt(self, generate: Generate, other: list[str]) -> None:
         assert "--show-drafts" in refusal(generate(PROMPT, "--show-drafts", *other), status=2)
 
@@ -203,7 +203,7 @@ class TestJson:
 
     def test_samples(self, generate: Generate, llm: LLM) -> None:
         (output,) = llm.generate(PROMPT, SamplingParams(temperature=1, seed=5, n=3, max_tokens=40))
-        (row,) = rows(generate(PROMPT, "-n", 3, "-t", 1, "--seed", 5, "--json"))
+        (row,) = rows(generate(PROMPT, "--n", 3, "--temperature", 1, "--seed", 5, "--json"))
         assert [sample["text"] for sample in row["outputs"]] == [sample.text for sample in output.outputs]
         assert row["text"] == row["outputs"][0]["text"]
         assert all(set(sample) == {"text", "token_ids", "finish_reason", "stats"} for sample in row["outputs"])
@@ -437,7 +437,7 @@ class TestOptions:
         (model / "generation_config.json").write_text('{"temperature": 0.6, "top_p": 0.9, "max_new_tokens": 9}')
         assert headstart("generate", "-m", model, PROMPT).exit_code == 0
         assert seen["params"] == SamplingParams(temperature=0.6, top_p=0.9, max_tokens=9)
-        assert headstart("generate", "-m", model, PROMPT, "-t", 0, "--max-tokens", 3).exit_code == 0
+        assert headstart("generate", "-m", model, PROMPT, "--temperature", 0, "--max-tokens", 3).exit_code == 0
         assert seen["params"] == SamplingParams(temperature=0, top_p=0.9, max_tokens=3)
         assert seen["speculation"] == SpeculationParams()
         assert seen["drafter"] == DEFAULT_DRAFTER
@@ -453,13 +453,13 @@ class TestOptions:
         assert "LOSSY" in headstart("generate", "--help").stdout
 
     def test_typical_acceptance_warns_where_it_loses_something(self, generate: Generate) -> None:
-        (warning,) = generate(PROMPT, "--quiet", "--typical", 0.09, "-t", 1).stderr.splitlines()
+        (warning,) = generate(PROMPT, "--quiet", "--typical", 0.09, "--temperature", 1).stderr.splitlines()
         assert "--typical is LOSSY" in warning
         assert generate(PROMPT, "--quiet", "--typical", 0.09).stderr == ""
 
     def test_what_has_no_effect_is_said(self, generate: Generate) -> None:
         assert "--top-p" in generate(PROMPT, "--top-p", 0.5).stderr
-        assert "--top-p" not in generate(PROMPT, "--top-p", 0.5, "-t", 1).stderr
+        assert "--top-p" not in generate(PROMPT, "--top-p", 0.5, "--temperature", 1).stderr
 
 
 class TestHints:
@@ -473,7 +473,18 @@ class TestHints:
         assert "Hint" not in generate(PROMPT, "-d", "none", "--max-tokens", 60, "--ignore-eos").stderr
 
     def test_a_draft_model_chooses_who_runs_it(self, tiny_model_dir: Path) -> None:
-        arguments = (PROMPT, "-m", tiny_model_dir, "--precision", "fp32", "--max-tokens", 12, "-t", 0, "--json")
+        arguments = (
+            PROMPT,
+            "-m",
+            tiny_model_dir,
+            "--precision",
+            "fp32",
+            "--max-tokens",
+            12,
+            "--temperature",
+            0,
+            "--json",
+        )
         (row,) = rows(headstart("generate", *arguments, "--draft-model", tiny_model_dir))
         assert row["stats"]["acceptance_rate"] == 1
         assert "no draft model" in refusal(headstart("generate", *arguments, "-d", "draft-model"))
@@ -489,7 +500,7 @@ class TestRefusals:
             (["a" * MAX_POSITIONS], f"the context holds {MAX_POSITIONS}"),
             ([PROMPT, "--truncate-prompt", "-1", "--max-context", "30"], "truncate_prompt_tokens"),
             ([PROMPT, "--numerics", "exact", "--lenience", "0.5"], "lenience 0.5 is LOSSY, but numerics is 'exact'"),
-            ([PROMPT, "--numerics", "exact", "--typical", "0.1", "-t", "1"], "typical 0.1 is LOSSY"),
+            ([PROMPT, "--numerics", "exact", "--typical", "0.1", "--temperature", "1"], "typical 0.1 is LOSSY"),
             ([PROMPT, "--lenience", "0.5", "--typical", "0.1"], "lenience is 0.5 and typical 0.1; choose one"),
             ([PROMPT, "--max-tokens", "-5"], "max_tokens is -5"),
             ([PROMPT, "--generation-config", "/no/such"], "generation_config is '/no/such'"),
@@ -594,7 +605,7 @@ def test_n_grams_are_barred(tmp_path: Path) -> None:
     folder = save_encoder_decoder(make_encoder_decoder("bart"), tmp_path)
     params = SamplingParams(temperature=0, max_tokens=20, no_repeat_ngram_size=1, encoder_no_repeat_ngram_size=2)
     (expected,) = LLM(folder, "suffix", precision="fp32").generate("Hello", params)
-    asked = ("--no-repeat-ngram", 1, "--encoder-no-repeat-ngram", 2, "-t", 0, "--max-tokens", 20, "--json")
+    asked = ("--no-repeat-ngram", 1, "--encoder-no-repeat-ngram", 2, "--temperature", 0, "--max-tokens", 20, "--json")
     (row,) = rows(headstart("generate", "-m", folder, "--precision", "fp32", "-d", "suffix", "Hello", *asked))
     assert row["token_ids"] == expected.token_ids
     assert len(set(expected.token_ids)) == len(expected.token_ids)

@@ -53,7 +53,7 @@ def test_texts_subtitles_and_objects(folder: Path, llm: LLM) -> None:
     (drawn,) = llm.transcribe(
         folder / "long.wav", TranscriptionParams(language="de"), SamplingParams(temperature=0.8, seed=2, max_tokens=30)
     )
-    assert call("-t", 0.8, "--seed", 2).stdout == drawn.text + "\n"
+    assert call("--temperature", 0.8, "--seed", 2).stdout == drawn.text + "\n"
     (beams,) = llm.transcribe(
         folder / "long.wav",
         TranscriptionParams(language="de", task="translate"),
@@ -81,7 +81,7 @@ def test_several_files(folder: Path, llm: LLM) -> None:
         (("short.wav", "--timestamps", "--format", "srt"), "it is for texts"),
         (("short.wav", "--word-timestamps", "--format", "json"), "json shows no times; ask for verbose_json"),
         (("short.wav", "config.json"), "the recording config.json: the file holds no audio"),
-        (("short.wav", "--beams", 3, "-t", 0.5), "beam search draws nothing"),
+        (("short.wav", "--beams", 3, "--temperature", 0.5), "beam search draws nothing"),
     ],
 )
 def test_what_is_wrong_gets_a_sentence(

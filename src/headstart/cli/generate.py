@@ -36,6 +36,10 @@ def generate(
             metavar="PROMPT", help="The text to continue, or the message to answer; - (or nothing): what is piped in."
         ),
     ] = None,
+    prompt_option: Annotated[
+        str | None,
+        typer.Option("--prompt", "-p", help="The same as PROMPT.", metavar="PROMPT", rich_help_panel=PROMPT_PANEL),
+    ] = None,
     prompts: Annotated[
         str | None,
         typer.Option(
@@ -145,6 +149,9 @@ def generate(
 
         headstart generate --model ./nllb-200 "How are you?" --decoder-prompt "fra_Latn"
     """
+    if prompt is not None and prompt_option is not None:
+        raise typer.BadParameter("the prompt is given twice; leave one out.", param_hint="--prompt")
+    prompt = prompt_option if prompt is None else prompt
     prompt = _piped() if prompt is None and prompts is None else prompt
     _check_together(prompt, prompts, show_drafts, n, as_json, logprobs, prompt_logprobs)
     sampling = given(
@@ -303,7 +310,7 @@ def _remark(params: SamplingParams, sampling: Mapping[str, Any]) -> None:
         "--top-k": sampling.get("top_k", 0) != 0,
         "--top-p": sampling.get("top_p", 1) != 1,
         "--min-p": sampling.get("min_p", 0) != 0,
-        "-n": params.n > 1,
+        "--n": params.n > 1,
     }
     if any(idle.values()):
         named = ", ".join(option for option, is_idle in idle.items() if is_idle)

@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import warnings
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from headstart.cli.acceptance import acceptance
-from headstart.cli.audit import audit
-from headstart.cli.bench import bench
-from headstart.cli.bench_serve import bench_serve
-from headstart.cli.chat import chat
-from headstart.cli.derive import derive
-from headstart.cli.drafters import drafters
-from headstart.cli.export import export
-from headstart.cli.generate import generate
-from headstart.cli.import_head import import_
-from headstart.cli.lab import lab
-from headstart.cli.native import native
-from headstart.cli.paper import paper
-from headstart.cli.plan import plan
-from headstart.cli.quality import quality
-from headstart.cli.serve import serve
-from headstart.cli.theory import theory
-from headstart.cli.train import train
-from headstart.cli.transcribe import transcribe
-from headstart.cli.wording import Command, one_line, readable, tell_error, usage_sentence
+from headstart.cli import commands
+from headstart.cli.commands import Listed
+from headstart.cli.wording import Command, Group, UsageError, one_line, tell_error, usage_sentence
 from headstart.errors import CheckpointError, ConfigError, HeadstartError, LogitsError, RequestError
-from headstart.memory import is_lack_of_memory
 
 OK, FAILED = 0, 1
 MISUSED = 2
@@ -44,20 +27,78 @@ PIPE_CLOSED = 141
 
 TRACEBACK_VARIABLE = "HEADSTART_TRACEBACK"
 
-# Typer does not export the base class of its usage errors.
-_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+class Found(MutableMapping[str, Any]):
+    """Commands that are made when somebody asks for them, so that none has to be imported for another.
+
+    Args:
+        below: what is listed there; None: all commands.
+    """
+
+    def __init__(self, below: Mapping[str, Listed] | None = None) -> None:
+        self._below = below
+        self._made: dict[str, Any] = {}
+
+    @property
+    def listed(self) -> Mapping[str, Listed]:
+        return commands.every() if self._below is None else self._below
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            found = commands.find(name) if self._below is None else self._below.get(name)
+            if found is None:
+                raise KeyError(name)
+            self._made[name] = made(name, found)
+        return self._made[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._made[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.listed)
+
+    def __len__(self) -> int:
+        return len(self.listed)
 
 
-class Group(TyperGroup):
-    """Commands under one name; its help is worded as theirs is."""
+class FoundGroup(Group):
+    """A group whose commands are made when they are asked for."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        """As the base class; for people."""
-        return readable(super().get_params(ctx), ctx)
+    commands: Any
+
+    def listed(self) -> Mapping[str, tuple[str, str]]:
+        """As the base class, without importing them."""
+        return {name: (each.panel, each.help) for name, each in self.commands.listed.items()}
 
 
-class Commands(Group):
-    """The group of all sub-commands: whatever they raise becomes one sentence on stderr and an exit status."""
+def made(name: str, listed: Listed) -> Any:
+    """The command that is listed so.
+
+    Raises:
+        ConfigError: its module cannot be imported.
+    """
+    function = listed.load(name)
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    if listed.commands:
+        alone.callback(cls=FoundGroup, invoke_without_command=True)(function)
+    else:
+        alone.command(cls=Command)(function)
+    command: Any = typer.main.get_command(alone)
+    command.name, command.first = name, listed.first
+    if listed.commands:
+        command.commands = Found(listed.commands)
+    return command
+
+
+class Commands(FoundGroup):
+    """The group of all commands: whatever they raise becomes one sentence on stderr and an exit status."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.commands = Found()
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         kwargs["standalone_mode"] = False
@@ -78,7 +119,7 @@ class Commands(Group):
             return status if isinstance(status, int) else OK
         except HeadstartError as error:
             return _fail(str(error), MISUSED if _is_input(error) else FAILED)
-        except _UsageError as error:
+        except UsageError as error:
             return _fail(usage_sentence(error), MISUSED)
         except (KeyboardInterrupt, typer.Abort):
             return INTERRUPTED
@@ -88,8 +129,13 @@ class Commands(Group):
                 return PIPE_CLOSED
             raise
         except Exception as error:
+            if _pressed:
+                # In the middle of an import, Ctrl-C may come out as any error.
+                return INTERRUPTED
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
+            from headstart.memory import is_lack_of_memory
+
             if is_lack_of_memory(error):
                 return _fail("there is not enough memory for this; free some, or choose a smaller model or cache.")
             if isinstance(error, OSError) and error.strerror:
@@ -104,33 +150,10 @@ class Commands(Group):
 app = typer.Typer(
     cls=Commands,
     add_completion=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-USE, MEASURE, TRAIN, MORE = "Use a model", "Measure", "Make drafters", "More"
-
-benches = typer.Typer(rich_markup_mode="markdown", cls=Group)
-benches.callback(invoke_without_command=True)(bench)
-benches.command("serve", cls=Command)(bench_serve)
-app.command(cls=Command, rich_help_panel=USE)(chat)
-app.command(cls=Command, rich_help_panel=USE)(generate)
-app.command(cls=Command, rich_help_panel=USE)(transcribe)
-app.command(cls=Command, rich_help_panel=USE)(serve)
-app.command(cls=Command, rich_help_panel=USE)(lab)
-app.command(cls=Command, rich_help_panel=USE)(drafters)
-app.add_typer(benches, name="bench", rich_help_panel=MEASURE)
-app.command(cls=Command, rich_help_panel=MEASURE)(plan)
-app.command(cls=Command, rich_help_panel=MEASURE)(acceptance)
-app.command(cls=Command, rich_help_panel=MEASURE)(paper)
-app.command(cls=Command, rich_help_panel=MEASURE)(audit)
-app.command(cls=Command, rich_help_panel=MEASURE)(quality)
-app.command(cls=Command, rich_help_panel=TRAIN)(train)
-app.command(cls=Command, rich_help_panel=TRAIN)(derive)
-app.command(cls=Command, rich_help_panel=TRAIN)(export)
-app.command("import", cls=Command, rich_help_panel=TRAIN)(import_)
-app.command(cls=Command, rich_help_panel=MORE)(theory)
-app.command(cls=Command, rich_help_panel=MORE)(native)
 
 
 @app.callback(invoke_without_command=True)
@@ -145,15 +168,9 @@ def headstart(
 
         headstart chat
 
-        headstart generate "Once upon a time" --max-tokens 64
-
         headstart generate --chat "Write a haiku about speed." --compare
 
         headstart serve
-
-        headstart drafters ngram
-
-        headstart bench
     """
     if version:
         from headstart import __version__
@@ -163,8 +180,21 @@ def headstart(
         typer.echo(context.get_help())
 
 
+_pressed: list[int] = []
+"""Signals of Ctrl-C that this process has had."""
+
+
+def _press(number: int, _: object) -> None:
+    _pressed.append(number)
+    raise KeyboardInterrupt
+
+
 def main() -> None:
-    """Entry point of the ``headstart`` script."""
+    """Run the command of ``sys.argv``; does not return."""
+    # ``headstart.__main__`` has let Ctrl-C end the process at once; from here on it has something to tidy up.
+    heard = signal.getsignal(signal.SIGINT) in (signal.SIG_DFL, signal.default_int_handler)
+    if heard:
+        signal.signal(signal.SIGINT, _press)
     # A start makes millions of objects that stay: looking for garbage among them takes a tenth of its time.
     gc.set_threshold(100_000, 20, 50)
     warnings.showwarning = _show_warning
@@ -174,7 +204,12 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character shows a question mark.
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
-    app(prog_name="headstart")
+    try:
+        app(prog_name="headstart")
+    finally:
+        if heard:
+            # What Python still does before it ends is nothing that a user has to hear of.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _fail(sentence: str, status: int = FAILED) -> int:

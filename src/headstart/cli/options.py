@@ -195,13 +195,12 @@ Typical = Annotated[
 
 Temperature = Annotated[
     float,
-    typer.Option("--temperature", "-t", help="0: greedy, the likeliest token each time.", rich_help_panel=SAMPLING),
+    typer.Option("--temperature", help="0: greedy, the likeliest token each time.", rich_help_panel=SAMPLING),
 ]
 AskedTemperature = Annotated[
     float | None,
     typer.Option(
         "--temperature",
-        "-t",
         help="0: greedy, the likeliest token each time. This and the four below, left out: what --generation-config "
         "says.",
         rich_help_panel=SAMPLING,
@@ -303,7 +302,6 @@ Samples = Annotated[
     int,
     typer.Option(
         "--n",
-        "-n",
         help="Number of independent samples of each prompt; with --beams, of the best outputs.",
         rich_help_panel=SAMPLING,
     ),

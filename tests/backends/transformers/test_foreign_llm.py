@@ -158,7 +158,9 @@ def test_code_that_comes_with_a_model_is_run_on_request_only(tmp_path: Path) -> 
 
 def test_the_command_takes_whose_code_computes(tmp_path: Path) -> None:
     directory = write_foreign(tiny_model(ALONE), tmp_path)
-    run = CliRunner().invoke(app, ["generate", "abc", "--model", str(directory), "--max-tokens", "4", "-t", "0"])
+    run = CliRunner().invoke(
+        app, ["generate", "abc", "--model", str(directory), "--max-tokens", "4", "--temperature", "0"]
+    )
     assert run.exit_code == 0, run.output
     run = CliRunner().invoke(app, ["generate", "abc", "--model", str(directory), "--backend", "headstart"])
     assert run.exit_code != 0

@@ -1,0 +1,204 @@
+"""Which commands there are, without importing one of them: each is found by its name, Headstart's own first, then
+those that other packages add with entry points of the group ``headstart.commands``.
+
+An entry point names a ``Listed``, in a module that is quick to import: the page of all commands reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from headstart.errors import ConfigError
+
+GROUP = "headstart.commands"
+USE, MEASURE, TRAIN, MORE = "Use a model", "Measure", "Make drafters", "More"
+PANELS = (USE, MEASURE, TRAIN, MORE)
+"""In the order in which they are shown; those that others add come last."""
+
+_ENGINE = ("--model", "--drafter", "--draft-model")
+_REPORT = ("--out", "--json", "--quiet")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A command as it is listed."""
+
+    target: str
+    """``module:function``, with Typer's annotations."""
+    help: str
+    """One line of the page of all commands."""
+    panel: str = MORE
+    first: tuple[str, ...] = ()
+    """Options that its short page explains; empty: all."""
+    commands: Mapping[str, Listed] = field(default_factory=dict)
+    """Those below it, by name."""
+
+    def load(self, name: str) -> Any:
+        """The function.
+
+        Raises:
+            ConfigError: its module cannot be imported.
+        """
+        module, _, attribute = self.target.partition(":")
+        try:
+            return getattr(import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise _unloadable(name, self.target, error) from error
+
+
+@dataclass(frozen=True)
+class _Broken(Listed):
+    """A command of another package whose entry point cannot be followed."""
+
+    error: Exception | None = None
+
+    def load(self, name: str) -> Any:
+        raise _unloadable(name, self.target, self.error) from self.error
+
+
+CHAT = Listed(
+    "headstart.cli.chat:chat",
+    "Talk with a model in the terminal.",
+    USE,
+    (*_ENGINE[:2], "--system", "--temperature", "--max-tokens", "--max-context", "--threads"),
+)
+GENERATE = Listed(
+    "headstart.cli.generate:generate",
+    "Continue a prompt, or work through a file of them.",
+    USE,
+    (*_ENGINE[:2], "--chat", "--prompts", "--temperature", "--max-tokens", "--compare", "--json"),
+)
+TRANSCRIBE = Listed(
+    "headstart.cli.transcribe:transcribe",
+    "Write down what recordings say.",
+    USE,
+    ("--model", "--language", "--task", "--format", "--timestamps", "--drafter"),
+)
+SERVE = Listed(
+    "headstart.cli.serve:serve",
+    "Serve a model over the OpenAI API, with a page to watch it.",
+    USE,
+    (*_ENGINE, "--host", "--port", "--api-key-file", "--batch-size", "--max-context", "--served-name"),
+)
+LAB = Listed("headstart.cli.lab:lab", "Write the page that shows speculation at work as files.", USE)
+DRAFTERS = Listed("headstart.cli.drafters:drafters", "List the drafters, or show the options of one.", USE)
+BENCH_SERVE = Listed(
+    "headstart.cli.bench_serve:bench_serve",
+    "Measure a server under load, with speculation and without.",
+    MEASURE,
+    (*_ENGINE, "--url", "--concurrency", "--rates", "--requests", *_REPORT),
+)
+BENCH = Listed(
+    "headstart.cli.bench:bench",
+    "Measure drafters against plain decoding.",
+    MEASURE,
+    ("--model", "--drafters", "--minutes", "--full", "--prompts", "--max-tokens", *_REPORT),
+    {"serve": BENCH_SERVE},
+)
+PLAN = Listed(
+    "headstart.cli.plan:plan",
+    "Predict which drafter, draft length and tree size pay here.",
+    MEASURE,
+    ("--model", "--drafters", "--prompts", "--batch-sizes", "--check", *_REPORT),
+)
+ACCEPTANCE = Listed(
+    "headstart.cli.acceptance:acceptance",
+    "Measure how often guesses are accepted, and where they are not.",
+    MEASURE,
+    ("--model", "--drafter", "--prompts", "--max-tokens", "--temperatures", *_REPORT),
+)
+PAPER = Listed(
+    "headstart.cli.paper:paper",
+    "Repeat the founding paper's experiments with models of yours.",
+    MEASURE,
+    ("--model", "--drafts", "--gammas", "--prompts", "--max-tokens", *_REPORT),
+)
+AUDIT = Listed(
+    "headstart.cli.audit:audit",
+    "Check that speculation changes nothing, here or on any server.",
+    MEASURE,
+    ("--model", "--drafters", "--samples", "--url", "--against", "--api-key-file", "--budget", *_REPORT),
+)
+QUALITY = Listed(
+    "headstart.cli.quality:quality",
+    "Measure what a number format costs in quality.",
+    MEASURE,
+    ("--model", "--precisions", "--reference", "--text", *_REPORT),
+)
+TRAIN_HEAD = Listed(
+    "headstart.cli.train:train",
+    "Train a draft head or a draft model.",
+    TRAIN,
+    ("--out", "--model", "--minutes", "--tokens", "--prompts", "--corpus", "--init", "--ray", "--quiet"),
+)
+DERIVE = Listed("headstart.cli.derive:derive", "Make a draft model of some of a model's layers.", TRAIN)
+EXPORT = Listed("headstart.cli.export:export", "Write a draft head in the format of another project.", TRAIN)
+IMPORT = Listed("headstart.cli.import_head:import_", "Read a draft head of another project.", TRAIN)
+THEORY = Listed(
+    "headstart.cli.theory:theory",
+    "Show the papers' figures and tables, or a point of your own.",
+    MORE,
+    ("--alpha", "--gamma", "--c", "--target-probs", "--draft-probs", "--out", "--json"),
+)
+NATIVE = Listed("headstart.cli.native:native", "Compile the native pass ahead of its first use.")
+
+OWN: Mapping[str, Listed] = {
+    "chat": CHAT,
+    "generate": GENERATE,
+    "transcribe": TRANSCRIBE,
+    "serve": SERVE,
+    "lab": LAB,
+    "drafters": DRAFTERS,
+    "bench": BENCH,
+    "plan": PLAN,
+    "acceptance": ACCEPTANCE,
+    "paper": PAPER,
+    "audit": AUDIT,
+    "quality": QUALITY,
+    "train": TRAIN_HEAD,
+    "derive": DERIVE,
+    "export": EXPORT,
+    "import": IMPORT,
+    "theory": THEORY,
+    "native": NATIVE,
+}
+"""Those that are there whatever is installed beside: no package's metadata are read for them."""
+
+
+def find(name: str) -> Listed | None:
+    """The command of a name; None: there is none."""
+    return OWN.get(name) or added().get(name)
+
+
+def every() -> dict[str, Listed]:
+    """All commands, panel by panel."""
+    found = {**OWN, **added()}
+    panels = list(dict.fromkeys((*PANELS, *(each.panel for each in found.values()))))
+    return dict(sorted(found.items(), key=lambda item: panels.index(item[1].panel)))
+
+
+@cache
+def added() -> Mapping[str, Listed]:
+    """Those of other packages; a name that is taken is left to whoever has it."""
+    from importlib.metadata import entry_points
+
+    found: dict[str, Listed] = {}
+    for point in entry_points(group=GROUP):
+        if point.name in OWN or point.name in found:
+            continue
+        try:
+            listed = point.load()
+            if not isinstance(listed, Listed):
+                raise TypeError("it is no Listed of headstart.cli.commands")
+        except Exception as error:  # whatever a package that is no longer whole can raise
+            listed = _Broken(point.value, "cannot be loaded: its package is damaged or not whole.", error=error)
+        found[point.name] = listed
+    return found
+
+
+def _unloadable(name: str, target: str, error: Exception | None) -> ConfigError:
+    return ConfigError(f"command {name!r} cannot be loaded from {target}: {error}; install its package again.")
