@@ -32,9 +32,10 @@ class _Spoken:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._more = _options({"help_all": (bool, _HELP_ALL)})
+        self._more: list[Any] = []
         if any("--model" in param.opts for param in self.params):
             self.params += _options({"threads": (int | None, _THREADS)})
+        self.params += _options({"help_all": (bool, _HELP_ALL)})
         other_programs.take_other_names(self.params)
 
     def get_params(self, ctx: Any) -> list[Any]:
