@@ -66,7 +66,7 @@ def test_macos_is_asked_by_sysctl(told: Path, monkeypatch: pytest.MonkeyPatch, s
     ("machine", "name"), [("x86_64", "x86_64"), ("AMD64", "x86_64"), ("arm64", "aarch64"), ("riscv64", "riscv64")]
 )
 def test_an_architecture_has_one_name(monkeypatch: pytest.MonkeyPatch, machine: str, name: str) -> None:
-    monkeypatch.setattr(processor.platform, "machine", lambda: machine)
+    monkeypatch.setattr("platform.machine", lambda: machine)
     assert processor.architecture() == name
 
 

@@ -8,12 +8,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from headstart.processor import keep_pytorch_off_hidden_tiles
 
-if TYPE_CHECKING:
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # what the standard library's constant would take a tenth of the start to say
+    from typing import Any
+
     from headstart.async_llm import AsyncLLM
     from headstart.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
     from headstart.draft_tree import DraftTree
@@ -108,6 +108,8 @@ def __getattr__(name: str) -> Any:
         return version("headstart")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 

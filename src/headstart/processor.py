@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from functools import cache
-from pathlib import Path
 
-_CPUINFO = Path("/proc/cpuinfo")
+# Imported with the package, before Ctrl-C ends a command quietly: what is slow to import is imported where it is used.
+
+_CPUINFO = "/proc/cpuinfo"
 _SYSCTL = "/usr/sbin/sysctl"
 _TILE_LEAF = 0x1D  # of CPUID: how large the matrix unit's tiles are
 _MOST_VARIABLE, _MOST_WITHOUT_TILES = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16"
@@ -24,6 +24,8 @@ _APPLE_X86 = ("machdep.cpu.features", "machdep.cpu.leaf7_features")
 
 def architecture() -> str:
     """ "x86_64", "aarch64" or what else the system calls it."""
+    import platform
+
     return architecture_named(platform.machine())
 
 
@@ -62,7 +64,8 @@ def keep_pytorch_off_hidden_tiles() -> None:
 def _cpuinfo() -> dict[str, str]:
     """Of the first processor."""
     try:
-        first = _CPUINFO.read_text().partition("\n\n")[0]
+        with open(_CPUINFO) as file:
+            first = file.read().partition("\n\n")[0]
     except OSError:
         return {}
     return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}

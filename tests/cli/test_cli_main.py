@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import subprocess
 import sys
 from importlib.metadata import version
@@ -189,3 +190,28 @@ def test_the_manual_names_every_option_of_generate() -> None:
     assert len(options_of("generate")) > 50
     for option in options_of("generate"):
         assert option in manual, option
+
+
+PRESSED = """
+import os, signal, sys
+from headstart.__main__ import main
+class Pressing:
+    def find_spec(self, name, *_):
+        if name == {name!r}:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                raise ImportError("half of it") from None
+sys.meta_path.insert(0, Pressing())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv = ["headstart", "generate", "x", "-m", {model!r}]
+main()
+"""
+
+
+@pytest.mark.parametrize(("name", "status"), [("typer", -signal.SIGINT), ("torch", 130)])
+def test_ctrl_c_in_the_middle_of_an_import_is_silent(name: str, status: int, tiny_model_dir: Path) -> None:
+    """While the command line itself is imported, and where an import has made another error of it."""
+    script = PRESSED.format(name=name, model=str(tiny_model_dir))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
