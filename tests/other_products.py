@@ -36,7 +36,7 @@ def change_products(seed: int) -> None:
         return made[0] if len(made) == 1 else torch.cat(made, -2)
 
     def product(left: Tensor, right: Tensor) -> Tensor:
-        """Of matrices, or of batches of them."""
+        """Of matrices, or of batches of them; in float32 at least, as processors add."""
         plain = torch.ops.aten.mm.out if left.dim() == 2 else torch.ops.aten.bmm.out
 
         def multiplied(one: Tensor, other: Tensor) -> Tensor:
@@ -44,11 +44,11 @@ def change_products(seed: int) -> None:
             plain(one, other, out=out)
             return out
 
-        rows, inner, dtype = *left.shape[-2:], left.dtype
-        if not dtype.is_floating_point or not rows:
+        if not left.dtype.is_floating_point or not left.shape[-2]:
             return multiplied(left, right)
-        if dtype.itemsize < 4:
+        if left.dtype.itemsize < 4:
             left, right = left.float(), right.float()
+        rows, inner = left.shape[-2:]
         return joined(
             [
                 multiplied(left[..., part, :cut], right[..., :cut, :]).add_(
@@ -56,11 +56,14 @@ def change_products(seed: int) -> None:
                 )
                 for part, cut in cuts(rows, inner, right.shape[-1])
             ]
-        ).to(dtype)
+        )
+
+    def rounded(left: Tensor, right: Tensor) -> Tensor:
+        return product(left, right).to(left.dtype)
 
     def added(bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
         found = product(left, right) if alpha == 1 else product(left, right) * alpha
-        return found if beta == 0 else found + (bias if beta == 1 else bias * beta)
+        return (found if beta == 0 else found + bias * beta).to(left.dtype)
 
     def packed(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: object) -> Tensor:
         """What is cut off is zero: so much of a packed matrix is not multiplied."""
@@ -77,7 +80,7 @@ def change_products(seed: int) -> None:
         return joined(made)
 
     by_library: list[tuple[str, str, dict[str, Callable[..., Tensor]]]] = [
-        ("aten", "CPU", {"mm": product, "bmm": product, "addmm": added, "baddbmm": added}),
+        ("aten", "CPU", {"mm": rounded, "bmm": rounded, "addmm": added, "baddbmm": added}),
         ("mkldnn", "MkldnnCPU", {"_linear_pointwise": packed}),
     ]
     with warnings.catch_warnings():

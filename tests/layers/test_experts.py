@@ -101,13 +101,15 @@ def test_it_is_what_is_written_down(case: Case) -> None:
 
 
 def test_a_row_does_not_depend_on_which_others_call_its_experts(case: Case) -> None:
-    """To the bit, as far as the products of float32 on a processor are (``Linear``)."""
-    if not case.channel.router.packed:
-        pytest.skip("products are not packed on this machine")
+    """Up to roundings of PyTorch's products, which may differ by the number of rows."""
+
+    def assert_same(found: Tensor, expected: Tensor) -> None:
+        assert (found - expected).abs().max() <= 4e-6 * expected.abs().max()
+
     together = case.channel(case.rows)
     for row in range(ROWS):
-        assert torch.equal(case.channel(case.rows[row : row + 1])[0], together[row])
-    assert torch.equal(case.channel(case.rows[5:13]), together[5:13])
+        assert_same(case.channel(case.rows[row : row + 1]), together[row : row + 1])
+    assert_same(case.channel(case.rows[5:13]), together[5:13])
 
 
 def test_an_expert_is_run_once_a_pass_and_only_if_it_is_called(case: Case) -> None:
