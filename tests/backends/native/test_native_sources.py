@@ -17,15 +17,9 @@ from headstart.backends.native.isa import AMX_EMULATED, INSTRUCTION_SETS, Instru
 from headstart.backends.native.toolchain import SOURCES
 from headstart.processor import architecture
 
-OF_PROCESSORS = r"(traits|vector|shorts|kernel|dot_bytes|twelve_bits|bf16_dot|blocks|tiles)_\w+|tiles|x86|arm"
-KERNELS = SOURCES / "kernels"
+SETS = SOURCES / "kernels" / "isa"
 FILES = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".h", ".cpp"))
-GENERAL = [path for path in FILES if path.parent != KERNELS or not re.fullmatch(OF_PROCESSORS, path.stem)]
-GENERAL += [KERNELS / f"{name}.h" for name in ("vector_math", "vector_quads", "vector_generic", "shorts_quads")]
-GENERAL += [
-    KERNELS / f"{name}.h"
-    for name in ("dot_bytes_quads", "dot_bytes_generic", "shorts_generic", "traits_generic", "blocks_vnni")
-]
+GENERAL = [path for path in FILES if SETS not in path.parents or "generic" in path.parts]
 
 STOREYS = ("kernels", "pass", "rounds")
 """Each may use its own headers and those of the storeys before it; ``api.h`` is below all, ``api.cpp`` above."""
@@ -34,7 +28,7 @@ STOREYS = ("kernels", "pass", "rounds")
 def included(path: Path) -> set[Path]:
     """Headers of ours that a source includes in so many words."""
     names = re.findall(r'^\s*#\s*include\s+"(.*?)"', path.read_text(), flags=re.MULTILINE)
-    return {(path.parent / name).resolve() for name in names}
+    return {SOURCES / name for name in names}
 
 
 def storey_of(path: Path) -> str:
@@ -54,8 +48,8 @@ def test_a_storey_stands_on_those_below_it(path: Path) -> None:
 
 def test_every_header_is_part_of_some_library() -> None:
     """By way of ``api.cpp``, or as what some traits name."""
-    traits = set(KERNELS.glob("traits_*.h"))
-    named = {KERNELS / name for path in traits for name in re.findall(r'"(\w+\.h)"', path.read_text())}
+    traits = set(SETS.glob("*/traits.h"))
+    named = {SOURCES / name for path in traits for name in re.findall(r'"([\w/]+\.h)"', path.read_text())}
     reached: set[Path] = set()
     left = {SOURCES / "api.cpp", *traits, *named}
     while left:
@@ -65,7 +59,7 @@ def test_every_header_is_part_of_some_library() -> None:
     assert set(FILES) == reached
 
 
-@pytest.mark.parametrize("path", GENERAL, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", GENERAL, ids=lambda path: path.relative_to(SOURCES).as_posix())
 def test_general_headers_name_no_processor(path: Path) -> None:
     text = re.sub(r"//.*", "", path.read_text())
     named = r"_mm\w*_\w+|__m\d+\w*|immintrin|arm_neon|asm\b|__(AVX|SSE|ARM|x86|aarch|i386)\w*|defined\(HEADSTART\w*"
@@ -75,7 +69,7 @@ def test_general_headers_name_no_processor(path: Path) -> None:
 @pytest.mark.parametrize("isa", [*INSTRUCTION_SETS, AMX_EMULATED], ids=lambda isa: isa.name)
 def test_each_instruction_set_has_its_traits(isa: InstructionSet) -> None:
     (traits,) = re.findall(r'HEADSTART_TRAITS="(.*?)"', " ".join(isa.compiler_flags()))
-    assert (KERNELS / traits).exists()
+    assert (SOURCES / traits).exists()
 
 
 HERE = [isa for isa in (*INSTRUCTION_SETS, AMX_EMULATED) if isa.architecture in (None, architecture())]
@@ -91,9 +85,8 @@ COMPILERS = [
 @pytest.mark.parametrize("isa", HERE, ids=lambda isa: isa.name)
 def test_compilers_have_nothing_to_say(isa: InstructionSet, compiler: str) -> None:
     flags = (*toolchain.CODE_FLAGS, *isa.compiler_flags(), "-fopenmp", *toolchain.WARNINGS)
-    done = subprocess.run(
-        [compiler, *flags, "-fsyntax-only", str(SOURCES / "api.cpp")], check=False, capture_output=True, text=True
-    )
+    command = [compiler, *flags, "-fsyntax-only", f"-I{SOURCES}", str(SOURCES / "api.cpp")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -102,13 +95,14 @@ def test_half_precision_without_a_processors_help(tmp_path: Path) -> None:
     """Every half, and floats of all magnitudes, halfway cases among them, as NumPy converts them."""
     source = tmp_path / "halves.cpp"
     source.write_text(
-        '#include <cstddef>\n#include "portable.h"\n#include "vector_generic.h"\nextern "C" {\n'
+        '#include <cstddef>\n#include "kernels/isa/portable.h"\n#include "kernels/isa/generic/vector.h"\nextern "C" {\n'
         "void narrow(const float *x, uint16_t *y, size_t n) { for (size_t i = 0; i < n; ++i) y[i] = to_half(x[i]); }\n"
         "void widen(const uint16_t *x, float *y, size_t n) { for (size_t i = 0; i < n; ++i) y[i] = from_half(x[i]); }\n"
         "void widen_lanes(const uint16_t *x, float *y, size_t n) {\n"
         "  for (size_t i = 0; i < n; i += 16) store(y + i, load_half(x + i));\n}\n}\n"
     )
-    flags = (*toolchain.CODE_FLAGS, '-DHEADSTART_TRAITS="traits_generic.h"', f"-I{KERNELS}", "-shared", "-fPIC")
+    traits = '-DHEADSTART_TRAITS="kernels/isa/generic/traits.h"'
+    flags = (*toolchain.CODE_FLAGS, traits, f"-I{SOURCES}", "-shared", "-fPIC")
     subprocess.run(["g++", *flags, str(source), "-o", str(tmp_path / "halves.so")], check=True)
     library = ctypes.CDLL(str(tmp_path / "halves.so"))
 

@@ -97,7 +97,7 @@ KINDS = {
     "FP8/128": 111,
     "Q2_0/128": 112,
 }
-"""What the library reads as files have it (``src/kernels/stored_rows.h``), a folder's by the names of
+"""What the library reads as files have it (``src/kernels/formats/stored_rows.h``), a folder's by the names of
 ``quantised.rows``; of other types it is given floats."""
 
 FOLDER_KERNELS = ("INT4/32", "INT4/64", "INT4/128", "INT4/256", "INT8/32", "INT8/128", "INT8/ROW", "NF4", "FP4")
@@ -110,7 +110,7 @@ OWN_KERNELS = (
     *FOLDER_KERNELS,
     *FLOAT8_KERNELS,
 )
-"""What the library multiplies in the file's own blocks (``src/kernels/stored/``)."""
+"""What the library multiplies in the file's own blocks (``src/kernels/formats/stored/``)."""
 
 _SHARED_ROWS = 16
 """Of "FP8/128": neighbours in a matrix that are to have one scale."""

@@ -38,7 +38,7 @@ class InstructionSet:
         Of an instruction set of any architecture, for ``target``; None: for this machine's.
         """
         baseline = _BASELINES.get(self.architecture or target or architecture())
-        traits = f'-DHEADSTART_TRAITS="traits_{self.name.replace("-", "_")}.h"'
+        traits = f'-DHEADSTART_TRAITS="kernels/isa/{self.name.replace("-", "_")}/traits.h"'
         return (traits, *([baseline] if baseline else []), *self.extensions)
 
 

@@ -94,7 +94,7 @@ def command(compiler: Sequence[str], isa: InstructionSet, to: Path, target: str 
     flags = (*CODE_FLAGS, *_LIBRARY_FLAGS, *by_compiler, *isa.compiler_flags(target))
     # Options that CXX brings have the last word.
     first = next((i for i, word in enumerate(compiler) if word.startswith("-")), len(compiler))
-    return [*compiler[:first], *flags, *compiler[first:], str(SOURCES / "api.cpp"), "-o", str(to)]
+    return [*compiler[:first], *flags, *compiler[first:], f"-I{SOURCES}", str(SOURCES / "api.cpp"), "-o", str(to)]
 
 
 def compile_to(

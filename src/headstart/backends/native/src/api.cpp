@@ -5,8 +5,8 @@
 #include <chrono>
 #include <new>
 
-#include "kernels/best.h"
-#include "kernels/single_linear.h"
+#include "kernels/products/best.h"
+#include "kernels/products/single_linear.h"
 #include "pass/packed_file.h"
 #include "pass/pass.h"
 #include "rounds/draft.h"

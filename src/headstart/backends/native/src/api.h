@@ -123,7 +123,7 @@ struct HeadstartPass {
 };
 
 // Rows of a matrix as a file keeps them: `kind` is the number of their type in GGUF, or from 100 on of a folder's
-// blocks, of those that src/kernels/stored_rows.h names. Output i reads row order[i]; null: row i.
+// blocks, of those that src/kernels/formats/stored_rows.h names. Output i reads row order[i]; null: row i.
 struct HeadstartRows {
   const void *data;
   const int32_t *order;
@@ -327,8 +327,9 @@ int headstart_enable();
 // of experts [layers][experts][2], in the order of headstart_set_expert; of what makes inputs of layers; and of what
 // spreads and merges streams. 0: there is no such matrix; where weights are in blocks, 4 or 8 bits of a level, 10 for
 // blocks of 16 inputs with levels of 8, 16 for a matrix in bf16; or 64 and the number of a type
-// (src/kernels/stored_rows.h) for a file's own blocks (src/kernels/stored/), which the parts of a matrix (queries,
-// keys, values; gates, ups) may have of several types, gates and ups of one. Null when memory is short.
+// (src/kernels/formats/stored_rows.h) for a file's own blocks (src/kernels/formats/stored/), which the parts of a
+// matrix (queries, keys, values; gates, ups) may have of several types, gates and ups of one. Null when memory is
+// short.
 void *headstart_create(const HeadstartShape *shape, const HeadstartLayer *layers, const uint8_t *forms);
 // Bytes [3] that such a model takes: layers, output head, what screens the head.
 void headstart_packed_bytes(const HeadstartShape *shape, const HeadstartLayer *layers, const uint8_t *forms,

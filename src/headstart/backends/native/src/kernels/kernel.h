@@ -1,10 +1,10 @@
 // The kernels of the instruction set this library is built for.
 #pragma once
-#include "traits.h"
+#include "kernels/traits.h"
 #include HEADSTART_KERNEL
-#include "blocks_fine.h"
-#include "float8_linear.h"
-#include "stored_linear.h"
+#include "kernels/formats/blocks_fine.h"
+#include "kernels/products/float8_linear.h"
+#include "kernels/products/stored_linear.h"
 
 static inline LinearKernel linear_kernel(Precision precision) {
   switch (precision) {

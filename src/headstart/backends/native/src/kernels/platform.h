@@ -11,7 +11,7 @@
 #include <memory>
 #include <new>
 
-#include "traits.h"
+#include "kernels/traits.h"
 
 // Zero-filled memory aligned to 2 MB: weights are read in one long stream, and 4 KB pages would stop the prefetch at
 // every border.

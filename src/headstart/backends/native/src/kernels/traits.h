@@ -4,7 +4,7 @@
 //   HEADSTART_VECTOR, HEADSTART_KERNEL   headers with its lanes and its kernels
 //   HEADSTART_DOT_BYTES                  likewise with its dot product of bytes, where kernels ask for one
 //   HEADSTART_SHORTS                     likewise with its 16-bit integers and their dot product
-//   kTiledBf16       rows of bf16 stand tile by tile (linear.h)
+//   kTiledBf16       rows of bf16 stand tile by tile (products/linear.h)
 //   kTwelveBits      bf16 weights are kept in twelve bits: they are multiplied faster than memory brings them
 //   kAsksLineByLine  lines of packed weights are read one after the other, each right after it is asked what comes
 //                    later (docs/decisions/0038), where others ask for a group's lines first

@@ -9,11 +9,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../kernels/kernel.h"
-#include "distance_bias.h"
-#include "kv_cache.h"
-#include "layout.h"
-#include "rotation.h"
+#include "kernels/kernel.h"
+#include "pass/distance_bias.h"
+#include "pass/kv_cache.h"
+#include "pass/layout.h"
+#include "pass/rotation.h"
 
 static inline void store_query(float *p, Lanes a) { store(p, a); }
 static inline void store_query(Bf16 *p, Lanes a) { store_bf16(p, a); }

@@ -1,7 +1,7 @@
 // What a model keeps of texts.
 #pragma once
-#include "kv_cache.h"
-#include "states.h"
+#include "pass/kv_cache.h"
+#include "pass/states.h"
 
 struct Cache {
   KvCache keys_values;  // of tokens

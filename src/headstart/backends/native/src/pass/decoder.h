@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <array>
 
-#include "../api.h"
-#include "../kernels/kernel.h"
-#include "../kernels/openmp.h"
-#include "../kernels/screen.h"
-#include "decoder_layer.h"
-#include "kv_cache.h"
-#include "rotation.h"
-#include "states.h"
+#include "api.h"
+#include "kernels/kernel.h"
+#include "kernels/openmp.h"
+#include "kernels/products/screen.h"
+#include "pass/decoder_layer.h"
+#include "pass/kv_cache.h"
+#include "pass/rotation.h"
+#include "pass/states.h"
 
 // What the first layer reads of a row; further ones read the residual stream.
 enum class Entry {

@@ -2,12 +2,12 @@
 #pragma once
 #include <memory>
 
-#include "../api.h"
-#include "../kernels/kernel.h"
-#include "distance_bias.h"
-#include "embedding_table.h"
-#include "experts.h"
-#include "rotation.h"
+#include "api.h"
+#include "kernels/kernel.h"
+#include "pass/distance_bias.h"
+#include "pass/embedding_table.h"
+#include "pass/experts.h"
+#include "pass/rotation.h"
 
 // Through what the rows of a layer see each other, and what it does with every row by itself.
 enum class Mixer { attention, latent, convolution, mamba, mamba2, delta, attention_mamba2, none };

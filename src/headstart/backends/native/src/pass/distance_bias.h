@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "../kernels/vector.h"
+#include "kernels/vectors/vector.h"
 
 class DistanceBias {
  public:

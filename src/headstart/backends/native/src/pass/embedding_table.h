@@ -1,10 +1,10 @@
 // The table of token embeddings: borrowed, or kept as a file has it, or the output head where that is kept so, or in
 // blocks of 8 bits, and both are one. A pass reads a row or two.
 #pragma once
-#include "../kernels/linear.h"
-#include "../kernels/openmp.h"
-#include "../kernels/platform.h"
-#include "../kernels/stored_rows.h"
+#include "kernels/formats/stored_rows.h"
+#include "kernels/openmp.h"
+#include "kernels/platform.h"
+#include "kernels/products/linear.h"
 
 class EmbeddingTable {
  public:

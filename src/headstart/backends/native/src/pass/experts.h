@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "../api.h"
-#include "../kernels/kernel.h"
+#include "api.h"
+#include "kernels/kernel.h"
 
 enum class ExpertScore { softmax, sigmoid, sparsemixer };
 enum class GroupScore { best, two_best };

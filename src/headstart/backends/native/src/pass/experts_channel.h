@@ -4,8 +4,8 @@
 #include <array>
 #include <vector>
 
-#include "decoder.h"
-#include "output_head.h"
+#include "pass/decoder.h"
+#include "pass/output_head.h"
 
 class ExpertsChannel {
  public:

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "../api.h"
+#include "api.h"
 
 class FinishedRows {
  public:

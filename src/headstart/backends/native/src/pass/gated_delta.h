@@ -4,8 +4,8 @@
 // Columns of a state do not see each other, so that it is computed, and stands, in bands of them: [band][key][kBand].
 // A band stays in the nearest cache while it walks through the rows of a panel.
 #pragma once
-#include "../kernels/vector_math.h"
-#include "state_mixer.h"
+#include "kernels/vectors/vector_math.h"
+#include "pass/state_mixer.h"
 
 // What one row does to one band of a head's state, and what it reads there. Keys are added up in two chains, one after
 // the other in each. `before` and `after` [key_dim][kDeltaBand] may be the same; `key` and `query` are [key_dim], even;

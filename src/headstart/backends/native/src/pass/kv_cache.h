@@ -5,8 +5,8 @@
 #pragma once
 #include <vector>
 
-#include "../kernels/platform.h"
-#include "../kernels/vector.h"
+#include "kernels/platform.h"
+#include "kernels/vectors/vector.h"
 
 // What a layer keeps of a token; no heads: nothing.
 struct KeptKeys {

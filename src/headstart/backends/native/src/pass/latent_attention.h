@@ -8,9 +8,9 @@
 #include <array>
 #include <vector>
 
-#include "attention.h"
-#include "decoder.h"
-#include "output_head.h"
+#include "pass/attention.h"
+#include "pass/decoder.h"
+#include "pass/output_head.h"
 
 class LatentAttention {
  public:

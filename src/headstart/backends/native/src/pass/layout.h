@@ -4,8 +4,8 @@
 #include <numeric>
 #include <vector>
 
-#include "../api.h"
-#include "../kernels/cells.h"
+#include "api.h"
+#include "kernels/formats/cells.h"
 
 struct SequenceLayout {
   int first_row, end_row, cached;

@@ -6,8 +6,8 @@
 #include <array>
 #include <vector>
 
-#include "output_head.h"
-#include "state_mixer.h"
+#include "pass/output_head.h"
+#include "pass/state_mixer.h"
 
 // What one row does to one band's states, and what it reads there. `before` and `after` [size][16] may be the same;
 // `decay` [size][16], below 0: for a step of 1.

@@ -5,7 +5,7 @@
 // [band][number][kMamba2Band], the last one filled up. A band stays in the nearest cache while it walks through the
 // rows of a panel.
 #pragma once
-#include "state_mixer.h"
+#include "pass/state_mixer.h"
 
 // What one row does to one band of a head's state, and what it reads there. Numbers are added up in two chains.
 // `before` and `after` [size][kMamba2Band] may be the same; `scaled` and `out` are [kMamba2Band].

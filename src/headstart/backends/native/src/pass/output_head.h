@@ -4,8 +4,8 @@
 #include <array>
 #include <vector>
 
-#include "../kernels/best.h"
-#include "decoder.h"
+#include "kernels/products/best.h"
+#include "pass/decoder.h"
 
 // Rows run together; longer passes run in panels, whose rows see the keys of the panels before.
 constexpr int kPanelRows = 256;

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "decoder.h"
+#include "pass/decoder.h"
 
 // Of words of 64 bits, eight chains side by side. Notices damage, not forgery.
 class Sum {

@@ -6,15 +6,15 @@
 #include <array>
 #include <numeric>
 
-#include "attention.h"
-#include "cache.h"
-#include "decoder.h"
-#include "experts_channel.h"
-#include "finished_rows.h"
-#include "latent_attention.h"
-#include "output_head.h"
-#include "state_mixers.h"
-#include "streams.h"
+#include "pass/attention.h"
+#include "pass/cache.h"
+#include "pass/decoder.h"
+#include "pass/experts_channel.h"
+#include "pass/finished_rows.h"
+#include "pass/latent_attention.h"
+#include "pass/output_head.h"
+#include "pass/state_mixers.h"
+#include "pass/streams.h"
 
 class PassRunner {
  public:
@@ -160,7 +160,7 @@ class PassRunner {
   std::vector<AttentionScratch<float>> scratch_fp32_;
 };
 
-#include "worker.h"
+#include "pass/worker.h"
 
 inline const char *PassRunner::run(const Cache &cache, const HeadstartPass &pass) {
   const int tokens = pass.inputs && !m_.is_head() && !given_ ? 0 : m_.shape.tokens;

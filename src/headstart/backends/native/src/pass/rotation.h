@@ -1,6 +1,6 @@
 // What a head's query or key goes through before they meet: its norm, where the model has one, and its position.
 #pragma once
-#include "../kernels/rowwise.h"
+#include "kernels/products/rowwise.h"
 
 struct RopeTable {
   const float *cosines = nullptr, *sines = nullptr;  // [position][dimensions / 2]

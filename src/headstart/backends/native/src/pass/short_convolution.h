@@ -1,6 +1,6 @@
 // A short convolution between two gates (LFM2: Amini et al. 2025, section 2.1).
 #pragma once
-#include "state_mixer.h"
+#include "pass/state_mixer.h"
 
 // One thread's channels. The projection: what gates the convolution's input, what gates its output, the input.
 static inline void run_short_convolution(const DecoderLayer &layer, const LayerStates &states, const MixerRows &rows,

@@ -1,7 +1,7 @@
 // What mixers that keep states are told of a panel, and what those with a recurrence share.
 #pragma once
-#include "decoder.h"
-#include "states.h"
+#include "pass/decoder.h"
+#include "pass/states.h"
 
 struct MixerRows {
   const float *projected;  // [panel row][stride] what the layer's first product gave

@@ -2,11 +2,11 @@
 #pragma once
 #include <vector>
 
-#include "gated_delta.h"
-#include "mamba.h"
-#include "mamba2.h"
-#include "output_head.h"
-#include "short_convolution.h"
+#include "pass/gated_delta.h"
+#include "pass/mamba.h"
+#include "pass/mamba2.h"
+#include "pass/output_head.h"
+#include "pass/short_convolution.h"
 
 class StateMixers {
  public:

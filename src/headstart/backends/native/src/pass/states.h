@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "../api.h"
-#include "../kernels/platform.h"
-#include "../kernels/vector.h"
+#include "api.h"
+#include "kernels/platform.h"
+#include "kernels/vectors/vector.h"
 
 // Of one layer: the rows that its convolution looks back at [back][channels], the oldest first, and behind them what
 // each of its units has summed up [units][unit_size].

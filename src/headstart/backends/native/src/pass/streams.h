@@ -3,8 +3,8 @@
 #pragma once
 #include <cmath>
 
-#include "decoder.h"
-#include "output_head.h"
+#include "pass/decoder.h"
+#include "pass/output_head.h"
 
 class ResidualStreams {
  public:

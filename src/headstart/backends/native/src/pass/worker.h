@@ -1,6 +1,6 @@
 // What one thread of the team does in a panel of a pass (see pass.h).
 #pragma once
-#include "worker_channel.h"
+#include "pass/worker_channel.h"
 
 class PassRunner::Worker : public PassRunner::ChannelWorker {
  public:

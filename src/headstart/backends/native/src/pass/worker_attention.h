@@ -1,6 +1,6 @@
 // One thread's share of attention: gates, heads, keys and values of the cache, what rows see.
 #pragma once
-#include "worker_rows.h"
+#include "pass/worker_rows.h"
 
 class PassRunner::AttentionWorker : public PassRunner::RowWorker {
  public:

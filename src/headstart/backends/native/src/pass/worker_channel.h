@@ -1,6 +1,6 @@
 // One thread's share of what a layer does with every row by itself: MLP, experts, a second path, a layer's input.
 #pragma once
-#include "worker_attention.h"
+#include "pass/worker_attention.h"
 
 class PassRunner::ChannelWorker : public PassRunner::AttentionWorker {
  public:

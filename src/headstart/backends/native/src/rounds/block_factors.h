@@ -3,8 +3,8 @@
 #pragma once
 #include <vector>
 
-#include "../api.h"
-#include "../kernels/single_linear.h"
+#include "api.h"
+#include "kernels/products/single_linear.h"
 
 class BlockFactors {
  public:

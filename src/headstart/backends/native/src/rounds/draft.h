@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <vector>
 
-#include "../kernels/best.h"
-#include "../pass/pass.h"
-#include "block_factors.h"
-#include "growing_tree.h"
-#include "likeliest_paths.h"
-#include "noise_ranking.h"
-#include "text_vocabulary.h"
+#include "kernels/products/best.h"
+#include "pass/pass.h"
+#include "rounds/block_factors.h"
+#include "rounds/growing_tree.h"
+#include "rounds/likeliest_paths.h"
+#include "rounds/noise_ranking.h"
+#include "rounds/text_vocabulary.h"
 
 class Draft {
  public:

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <vector>
 
-#include "../api.h"
+#include "api.h"
 
 class GrowingTree {
  public:

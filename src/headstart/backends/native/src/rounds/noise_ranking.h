@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "sampling.h"
+#include "rounds/sampling.h"
 
 class NoiseRanking {
  public:

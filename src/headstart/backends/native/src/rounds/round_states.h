@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "../api.h"
+#include "api.h"
 
 class RoundStates {
  public:

@@ -10,8 +10,8 @@
 #include <limits>
 #include <vector>
 
-#include "../api.h"
-#include "../kernels/vector_math.h"
+#include "api.h"
+#include "kernels/vectors/vector_math.h"
 
 constexpr int kCounters = 16;
 constexpr int kBlockTokens = 4 * kCounters;

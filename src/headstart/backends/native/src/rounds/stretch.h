@@ -3,11 +3,11 @@
 #pragma once
 #include <chrono>
 
-#include "draft.h"
-#include "round_states.h"
-#include "sampling.h"
-#include "suffix_text.h"
-#include "tree_cut.h"
+#include "rounds/draft.h"
+#include "rounds/round_states.h"
+#include "rounds/sampling.h"
+#include "rounds/suffix_text.h"
+#include "rounds/tree_cut.h"
 
 class Stretch {
  public:

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <queue>
 
-#include "../api.h"
-#include "guesses.h"
+#include "api.h"
+#include "rounds/guesses.h"
 
 // Every substring of the text, with counts (Blumer et al. 1985); each state stands for those that end at the same
 // places.

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../api.h"
-#include "../kernels/cells.h"
-#include "../kernels/vector.h"
+#include "api.h"
+#include "kernels/formats/cells.h"
+#include "kernels/vectors/vector.h"
 
 // Products of a vector with `kCount` others, side by side; each is summed up as if it were alone.
 template <int kCount>

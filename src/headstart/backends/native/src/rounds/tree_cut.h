@@ -4,8 +4,8 @@
 #include <numeric>
 #include <unordered_map>
 
-#include "../api.h"
-#include "guesses.h"
+#include "api.h"
+#include "rounds/guesses.h"
 
 // The guesses of all drafters for one sequence in one tree, each with its chance to be reached.
 class Merged {

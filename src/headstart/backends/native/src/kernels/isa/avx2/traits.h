@@ -1,0 +1,14 @@
+// AVX2 with fused multiply-adds.
+#pragma once
+#include "kernels/isa/x86.h"
+
+#define HEADSTART_VECTOR "kernels/isa/avx2/vector.h"
+#define HEADSTART_SHORTS "kernels/isa/avx2/shorts.h"
+#define HEADSTART_KERNEL "kernels/isa/avx2/kernel.h"
+
+constexpr bool kTiledBf16 = false, kTwelveBits = false, kAsksLineByLine = false, kSignedBytes = false;
+constexpr int kTileEntries = 24, kFmaRows = 3, kHalvedRows = 4;
+constexpr int kBlockRows[] = {4, 4};
+constexpr int kStoredRows = 3, kFusedRows = 2;
+constexpr int kScreenedRows = 2;
+constexpr int kWeightHint = kToL2, kTwoBytesAhead = 8192;

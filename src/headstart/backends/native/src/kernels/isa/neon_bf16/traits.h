@@ -1,0 +1,15 @@
+// NEON with dot products of bytes and of bf16 pairs.
+#pragma once
+#include "kernels/isa/arm.h"
+
+#define HEADSTART_VECTOR "kernels/isa/neon/vector.h"
+#define HEADSTART_SHORTS "kernels/isa/neon/shorts.h"
+#define HEADSTART_KERNEL "kernels/isa/neon_bf16/kernel.h"
+#define HEADSTART_DOT_BYTES "kernels/isa/neon/dot_bytes.h"
+
+constexpr bool kTiledBf16 = false, kTwelveBits = false, kAsksLineByLine = false, kSignedBytes = true;
+constexpr int kTileEntries = 24, kFmaRows = 3, kHalvedRows = 3;
+constexpr int kBlockRows[] = {1, 1};
+constexpr int kStoredRows = 3, kFusedRows = 2;
+constexpr int kScreenedRows = 256;
+constexpr int kWeightHint = kToL2, kTwoBytesAhead = 8192;

@@ -1,0 +1,329 @@
+// Weights as a file keeps them, in its own blocks: their bits are moved, none is changed. Levels and the whole numbers
+// that a superblock's units are multiples of come to whole numbers of 16 bits; rows are rounded to 14 bits, with a unit
+// for every 256 inputs. Products of these are summed in integers, exactly, and then count what the superblock's unit
+// says, in floats. So every instruction set has the same sums, and a row the same bits in any company.
+#pragma once
+#include "kernels/formats/stored/all.h"
+#include "kernels/products/linear.h"
+
+// The rows, in tiles of 256 inputs: numbers of 16 bits, behind them their unit, the sum of every 32 of them, and of the
+// first half of these, whole numbers of 24 bits.
+constexpr float kRowLimit = 8191.f;
+struct StoredUnits {
+  float unit, sum[8];
+  uint8_t first[8][3], unused[4];
+
+  void set_first(int i, float half) {
+    const auto number = static_cast<int32_t>(half);
+    std::memcpy(first[i], &number, 3);
+  }
+  float first_of(int i) const {
+    uint32_t number;
+    std::memcpy(&number, first[i], 4);  // and a byte behind
+    return static_cast<float>(static_cast<int32_t>(number << 8) >> 8);
+  }
+  // Of the tile's 32 or 16 numbers from `at` on.
+  template <int kInputs>
+  float sum_of(int at) const {
+    const int i = at / kBlockInputs;
+    if (kInputs == kBlockInputs) return sum[i];
+    return at % kBlockInputs ? sum[i] - first_of(i) : first_of(i);
+  }
+};
+static_assert(kStoredTileInputs * 2 + sizeof(StoredUnits) == kStoredRowBytes, "room in `packed_rows`");
+
+static inline const StoredUnits &stored_units(const char *row) {
+  return *reinterpret_cast<const StoredUnits *>(row + kStoredTileInputs * 2);
+}
+
+static void store_row_stored(const Activations &to, int row, const float *x, int padded_inputs) {
+  char *tile = to.row(row);
+  for (int first = 0; first < padded_inputs; first += kStoredTileInputs, tile += to.tile_bytes) {
+    const int count = std::min(kStoredTileInputs, padded_inputs - first);
+    Lanes largest = splat(1e-20f);
+    for (int k = 0; k < count; k += 16) largest = max(largest, abs(load(x + first + k)));
+    const float top = reduce_max(largest);
+    const Lanes factor = splat(kRowLimit / top);
+    StoredUnits units{};
+    units.unit = top / kRowLimit;
+    for (int k = 0; k < count; k += kBlockInputs) {
+      const Lanes left = round(load(x + first + k) * factor), right = round(load(x + first + k + 16) * factor);
+      float rounded[kBlockInputs];
+      int16_t numbers[kBlockInputs];
+      store(rounded, left), store(rounded + 16, right);
+      for (int i = 0; i < kBlockInputs; ++i) numbers[i] = static_cast<int16_t>(static_cast<int32_t>(rounded[i]));
+      std::memcpy(tile + k * 2, numbers, sizeof numbers);
+      units.sum[k / kBlockInputs] = reduce_add(left + right);
+      units.set_first(k / kBlockInputs, reduce_add(left));
+    }
+    std::memcpy(tile + kStoredTileInputs * 2, &units, sizeof units);
+  }
+}
+
+// The products of two inputs of 32 columns and of some rows; x: the first row's two numbers.
+template <int kRows>
+static HEADSTART_PREFETCHES void add_two(ShortSums (&sums)[kRows][2], Shorts left, Shorts right, const char *x) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    const Shorts two = splat_two(x + r * kStoredRowBytes);
+    sums[r][0] = dot(sums[r][0], left, two);
+    sums[r][1] = dot(sums[r][1], right, two);
+  }
+}
+
+// Eight inputs of a block, from where they are kept: x is the first row's.
+template <class Blocks, int kRows, class Scales>
+static HEADSTART_PREFETCHES void add_group(ShortSums (&sums)[kRows][2], const char *block, int group,
+                                           const Scales (&scales)[2], const char *x) {
+  Shorts words[2][kGroupWords];
+  if constexpr (kShortParts == 1) {  // a row's numbers are fetched once for both halves
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half)
+      Blocks::levels(block, half, group, words[half]), apply(scales[half], words[half]);
+#pragma GCC unroll 4
+    for (int i = 0; i < kGroupWords; ++i) add_two<kRows>(sums, words[0][i], words[1][i], x + 4 * i);
+  } else {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      Blocks::levels(block, half, group, words[0]), apply(scales[half], words[0]);
+#pragma GCC unroll 4
+      for (int i = 0; i < kGroupWords; ++i)
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r)
+          sums[r][half] = dot(sums[r][half], words[0][i], splat_two(x + r * kStoredRowBytes + 4 * i));
+    }
+  }
+}
+
+// Whether the sums of a whole tile of rows are taken in integers.
+template <class Blocks>
+constexpr bool is_tile = Blocks::kSumInputs == kStoredTileInputs;
+
+// Whether few rows' sums are multiplied with a scale, instead of all levels. All are whole numbers: the sums are the
+// same.
+template <class Blocks, int kRows>
+constexpr bool scales_sums = std::is_same_v<decltype(Blocks::scales(nullptr, 0, 0)), Shorts> &&
+                             Blocks::kScaleInputs == kBlockInputs && kRows <= 8;
+
+// out[rows of a tile][32] += sums of products that count in the rows' units.
+template <int kRows>
+static HEADSTART_PREFETCHES void finish_tile(const Lanes (&total)[kRows], int half, const char *tile, float *out) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    float *const to = out + r * kColumns + half * 16;
+    store(to, fma(total[r], splat(stored_units(tile + r * kStoredRowBytes).unit), load(to)));
+  }
+}
+
+// total += the products of one run of a block's inputs, which stands `place` inputs behind the begin of the rows' tile;
+// out += them where they are all of the tile.
+template <class Blocks, int kRows>
+static HEADSTART_PREFETCHES void finish_sums(const ShortSums (&sums)[kRows][2], const char *block, int run,
+                                             const char *tile, int place, Lanes (&total)[2][kRows], float *out) {
+  constexpr int kEach = offset_inputs<Blocks>, kParts = Blocks::kSumInputs / kEach;
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    const Lanes unit = Blocks::unit(block, half, run);
+    Lanes all[kRows];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const Lanes products = to_floats(sums[r][half]);
+      all[r] = is_tile<Blocks> ? products * unit : fma(products, unit, total[half][r]);
+    }
+    if constexpr (Blocks::kOffsets)
+      for (int part = 0; part < kParts; ++part) {
+        const Lanes offset = Blocks::offset(block, half, run * kParts + part);
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          const float sum = stored_units(tile + r * kStoredRowBytes).template sum_of<kEach>(place + part * kEach);
+          all[r] = fma(offset, splat(sum), all[r]);
+        }
+      }
+    if constexpr (is_tile<Blocks>) {
+      finish_tile(all, half, tile, out);
+    } else {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) total[half][r] = all[r];
+    }
+  }
+}
+template <int kRows>
+static HEADSTART_PREFETCHES void clear(Lanes (&total)[2][kRows]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) total[0][r] = total[1][r] = splat(0.f);
+}
+
+// out[kRows][32] = rows from `row` on times the pair's columns: weights go from their blocks straight into products.
+// Not inlined: its loop has the registers for itself.
+template <class Blocks, int kRows>
+__attribute__((noinline)) static void multiply_stored_rows(const PackedLinear &linear, const char *block,
+                                                           const Activations &a, int row, float *out,
+                                                           Prefetch prefetch) {
+  constexpr int kGroups = Blocks::kInputs / kGroupInputs, kLines = Blocks::kBytes / kCacheLine;
+  constexpr int kGroupLines = kLines / kGroups, kScaleGroups = Blocks::kScaleInputs / kGroupInputs;
+  std::fill_n(out, kRows * kColumns, 0.f);
+  const char *tile = a.row(row);
+  for (int first = 0; first < linear.padded_inputs; first += kStoredTileInputs, tile += a.tile_bytes) {
+    const int count = std::min(kStoredTileInputs, linear.padded_inputs - first);
+    Lanes total[2][kRows];
+    clear(total);
+    for (int at = 0; at < count; at += Blocks::kInputs, block += Blocks::kBytes) {
+      const char *line = block;
+      for (int i = kGroups * kGroupLines; i < kLines; ++i, line += kCacheLine) prefetch.ask<1>(line);
+      for (int run = 0; run < Blocks::kInputs / Blocks::kSumInputs; ++run) {
+        ShortSums sums[kRows][2];
+        const int place = at + run * Blocks::kSumInputs;
+        const char *x = tile + 2 * place;
+        for (int scale = 0; scale < Blocks::kSumInputs / Blocks::kScaleInputs; ++scale) {
+          const int index = run * (Blocks::kSumInputs / Blocks::kScaleInputs) + scale;
+          const decltype(Blocks::scales(block, 0, 0)) scales[2] = {Blocks::scales(block, 0, index),
+                                                                   Blocks::scales(block, 1, index)};
+          const auto add_groups = [&](ShortSums(&to)[kRows][2], const auto &by) {
+            for (int group = 0; group < kScaleGroups; ++group, x += 2 * kGroupInputs) {
+#pragma GCC unroll 8
+              for (int i = 0; i < kGroupLines; ++i, line += kCacheLine) prefetch.ask<1>(line);
+              add_group<Blocks, kRows>(to, block, index * kScaleGroups + group, by, x);
+            }
+          };
+          if constexpr (scales_sums<Blocks, kRows>) {
+            ShortSums some[kRows][2];
+            const NoScales none[2];
+            add_groups(some, none);
+#pragma GCC unroll 2
+            for (int half = 0; half < 2; ++half)
+#pragma GCC unroll 16
+              for (int r = 0; r < kRows; ++r) add_scaled(sums[r][half], some[r][half], scales[half]);
+          } else {
+            add_groups(sums, scales);
+          }
+        }
+        finish_sums<Blocks, kRows>(sums, block, run, tile, place, total, out);
+      }
+    }
+    if constexpr (!is_tile<Blocks>)
+      for (int half = 0; half < 2; ++half) finish_tile(total[half], half, tile, out);
+  }
+}
+
+// Up to 256 inputs of a pair, of whatever blocks, as they are multiplied: words [two inputs][half][64 bytes]; for every
+// `run` inputs the units, and for every `each` the offsets, of the columns.
+struct UnpackedTile {
+  alignas(64) char words[kStoredTileInputs / 2 * kPairLine];
+  float units[kStoredTileInputs / kBlockInputs][kColumns], offsets[kStoredTileInputs / 16][kColumns];
+  int run, each;
+  bool has_offsets;
+
+  template <class Blocks>
+  void unpack(const char *block, int count) {
+    constexpr int kScaleGroups = Blocks::kScaleInputs / kGroupInputs;
+    constexpr int kEach = offset_inputs<Blocks>;
+    run = Blocks::kSumInputs, each = kEach, has_offsets = Blocks::kOffsets;
+    char *to = words;
+    for (int at = 0; at < count; at += Blocks::kInputs, block += Blocks::kBytes) {
+      for (int half = 0; half < 2; ++half) {
+        for (int i = 0; i < Blocks::kInputs / Blocks::kSumInputs; ++i)
+          store(units[at / Blocks::kSumInputs + i] + half * 16, Blocks::unit(block, half, i));
+        if constexpr (Blocks::kOffsets)
+          for (int i = 0; i < Blocks::kInputs / kEach; ++i)
+            store(offsets[at / kEach + i] + half * 16, Blocks::offset(block, half, i));
+      }
+      for (int index = 0; index < Blocks::kInputs / Blocks::kScaleInputs; ++index) {
+        const decltype(Blocks::scales(block, 0, 0)) scales[2] = {Blocks::scales(block, 0, index),
+                                                                 Blocks::scales(block, 1, index)};
+        for (int group = 0; group < kScaleGroups; ++group, to += kGroupWords * kPairLine)
+#pragma GCC unroll 2
+          for (int half = 0; half < 2; ++half) {
+            Shorts some[kGroupWords];
+            Blocks::levels(block, half, index * kScaleGroups + group, some), apply(scales[half], some);
+#pragma GCC unroll 4
+            for (int i = 0; i < kGroupWords; ++i) store_shorts(to + i * kPairLine + half * kHalfLine, some[i]);
+          }
+      }
+    }
+  }
+};
+
+// out += up to 256 inputs of rows in `tile` times an unpacked tile: in the order of `finish_sums`. `near`: where its
+// blocks stand.
+template <int kRows>
+static inline void add_unpacked(const UnpackedTile &weights, int count, const char *near, const char *tile, float *out,
+                                Prefetch &prefetch) {
+  Lanes total[2][kRows];
+  clear(total);
+  const char *words = weights.words, *x = tile;
+  for (int place = 0; place < count; place += weights.run) {
+    ShortSums sums[kRows][2];
+    for (int group = 0; group < weights.run / kGroupInputs; ++group, x += 2 * kGroupInputs) {
+      prefetch.ask<4>(near);
+#pragma GCC unroll 4
+      for (int i = 0; i < kGroupWords; ++i, words += kPairLine)
+        add_two<kRows>(sums, load_shorts(words), load_shorts(words + kHalfLine), x + 4 * i);
+    }
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const Lanes unit = load(weights.units[place / weights.run] + half * 16);
+      Lanes all[kRows];
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) all[r] = fma(to_floats(sums[r][half]), unit, total[half][r]);
+      for (int at = place; weights.has_offsets && at < place + weights.run; at += weights.each) {
+        const Lanes offset = load(weights.offsets[at / weights.each] + half * 16);
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          const StoredUnits &units = stored_units(tile + r * kStoredRowBytes);
+          const float sum = weights.each == kBlockInputs ? units.sum[at / kBlockInputs] : units.sum_of<16>(at);
+          all[r] = fma(offset, splat(sum), all[r]);
+        }
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) total[half][r] = all[r];
+    }
+  }
+  for (int half = 0; half < 2; ++half) finish_tile(total[half], half, tile, out);
+}
+
+// The same as `multiply_stored_rows` for more rows: weights are made once for all of them, 256 inputs at a time.
+template <class Blocks>
+static inline void multiply_stored_groups(const PackedLinear &linear, int pair, const char *block, const Activations &a,
+                                          int row, int rows, ReadAhead *ahead, float *out) {
+  const int groups = ceil_div(rows, kStoredRows), steps = linear.padded_inputs / kGroupInputs;
+  Prefetch asks[kRowBlock];
+  for (int group = 0; group < groups; ++group)
+    asks[group] = ahead ? ahead->next_block(block, linear.bytes_of(pair), steps, group, groups) : Prefetch::nearby();
+  std::fill_n(out, rows * kColumns, 0.f);
+  UnpackedTile weights;
+  for (int first = 0; first < linear.padded_inputs; first += kStoredTileInputs) {
+    const int count = std::min(kStoredTileInputs, linear.padded_inputs - first);
+    weights.unpack<Blocks>(block, count);
+    for (int group = 0, from = 0; group < groups; ++group) {
+      const int n = group_rows(rows, kStoredRows, group);
+      const char *const tile = a.row(row + from) + first / kStoredTileInputs * a.tile_bytes;
+      with_row_count<kStoredRows>(n, [&](auto known) {
+        add_unpacked<known.value>(weights, count, block, tile, out + from * kColumns, asks[group]);
+      });
+      from += n;
+    }
+    block += count / Blocks::kInputs * Blocks::kBytes;
+  }
+}
+
+static void multiply_linear_stored(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
+                                   int row, int rows, ReadAhead *ahead, float *out) {
+  with_stored(linear.kinds[pair], [&](auto blocks) {
+    using Blocks = decltype(blocks);
+    // Two small groups from registers take less time than two from memory.
+    const int groups = rows <= kFusedRows ? 1 : rows > kStoredRows && rows <= 2 * kFusedRows ? 2 : 0;
+    if (groups == 0) {
+      multiply_stored_groups<Blocks>(linear, pair, weights, a, row, rows, ahead, out);
+      return;
+    }
+    const size_t bytes = linear.bytes_of(pair);
+    for (int group = 0, first = 0; group < groups; ++group) {
+      const int n = group_rows(rows, kFusedRows, group), lines = static_cast<int>(bytes / kCacheLine);
+      const Prefetch ask = ahead ? ahead->next_block(weights, bytes, lines, group, groups) : Prefetch::nearby();
+      with_row_count<kFusedRows>(n, [&](auto known) {
+        multiply_stored_rows<Blocks, known.value>(linear, weights, a, row + first, out + first * kColumns, ask);
+      });
+      first += n;
+    }
+  });
+}
