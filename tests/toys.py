@@ -218,4 +218,7 @@ def run_all(
     while not engine.idle:
         engine.step(seconds)
         engine.check()
+    # What raises ends a request alone, and would hide here.
+    assert not engine.runner.failed_passes
+    assert not any("failed" in (sequence.error or "") for sequence in sequences)
     return [sequence.output for sequence in sequences]

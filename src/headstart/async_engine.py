@@ -48,13 +48,16 @@ class Answer:
         """Whether the request took longer than allowed."""
         self.cut_off = False
         """Whether it ended because the engine was stopped."""
-        self.out_of_memory = False
-        """Whether it ended because memory could not be had."""
         self.counted: set[int] = set()
         """Indices of samples that have left the engine and are in the metrics."""
         self._loop = loop
         self._pieces: asyncio.Queue[StreamPiece] = asyncio.Queue()
         self._accepted: asyncio.Future[None] = loop.create_future()
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether it ended because memory could not be had."""
+        return any(sample.sequence.out_of_memory for sample in self.samples)
 
     async def accepted(self) -> None:
         """Wait until the engine has taken the request.
@@ -236,15 +239,9 @@ class AsyncEngine:
     def _step(self) -> None:
         try:
             self._engine.step()
-        except Exception as error:
-            # It is not known which request caused it, so all that were decoding end; later ones are served again.
-            if is_lack_of_memory(error):
-                _log.error("there was no memory for a pass; the requests that were decoding end with an error.")
-                for answer in self._running_answers():
-                    answer.out_of_memory = True
-                self._fail_all("there was no memory for the pass that computed this request.", only_running=True)
-                return
-            _log.exception("a pass failed; the requests that were decoding end with an error.")
+        except Exception:
+            # The engine ends whose fault it was. What comes out of it leaves nothing that others could go on from.
+            _log.exception("the engine failed; the requests that were decoding end with an error.")
             self._fail_all("the pass that computed this request failed.", only_running=True)
 
     def _rehearsed(self) -> Exception | None:

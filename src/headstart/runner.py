@@ -100,6 +100,8 @@ class ModelRunner:
         """Passes of a shape that take longer than all others (``RecordsPasses``)."""
         self.passes = 0
         """Passes run so far."""
+        self.failed_passes = 0
+        """Of requests together that raised, after which each request was computed by itself."""
         self.encoder_passes = 0
         """Inputs that the encoder has read so far."""
         self.encoder_seconds = 0.0

@@ -101,13 +101,16 @@ def test_guesses_save_passes_and_are_told_of() -> None:
     assert outcome(groups[0]) == outcome(groups[1])
 
 
+@pytest.mark.parametrize("prefixes", [False, True])
 @pytest.mark.parametrize("drafter", ["none", "recycling", "suffix"])
-def test_a_preempted_group_goes_on_with_shared_pages(drafter: str) -> None:
+def test_a_preempted_group_goes_on_with_shared_pages(drafter: str, prefixes: bool) -> None:
+    """Beams that find all their tokens in the cache wait for those that have to read some."""
     params = SamplingParams(beam_width=4, n=4, max_tokens=24, ignore_eos=True)
     expected = new_engine()
     calm = group_of(expected, params=params)
     run_all(expected, calm.results)
-    engine = new_engine(drafter, cache_tokens=144)
+    engine = new_engine(drafter, cache_tokens=120 if prefixes else 144)
+    engine.runner.cache.prefixes = PrefixIndex("toy") if prefixes else None
     group = group_of(engine, first_id=5, params=params)
     greedy = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
     other = toy_sequence(engine, PROMPT, params=greedy)

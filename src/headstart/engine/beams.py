@@ -130,13 +130,17 @@ class BeamGroup:
         return not self.asleep and all(cache.length(beam.id) == len(beam.tokens) - 1 for beam in self.beams)
 
     def wake(self, cache: PagedCache, drafters: DrafterPool) -> None:
-        """Let the beams that are asleep begin with what the first one has read."""
+        """Let the beams that are asleep begin with what the first one has read: all of them, or none if that fails."""
         first = self.beams[0]
-        for beam in self.asleep:
-            length = common_prefix(first.tokens, beam.tokens, len(beam.tokens) - 1)
-            cache.fork(first.id, beam.id)
-            cache.truncate(beam.id, length)
-            drafters.begin(beam)
+        try:
+            for beam in self.asleep:
+                length = common_prefix(first.tokens, beam.tokens, len(beam.tokens) - 1)
+                cache.fork(first.id, beam.id)
+                cache.truncate(beam.id, length)
+                drafters.begin(beam)
+        except Exception:
+            _forget(self.asleep, cache, drafters)
+            raise
         self.asleep = []
 
     def advance(self, drafts: Seq[DraftTree], laws: Seq[TargetLaw]) -> list[Place]:
@@ -187,15 +191,20 @@ class BeamGroup:
             places: what ``advance`` has returned.
         """
         before, live = self.beams, [self.beams[place.beam] for place in places]
-        seen = set[int]()
-        for i, place in enumerate(places):
-            source = before[place.beam]
-            if place.beam in seen:
-                live[i] = beam = source.forked(next(_IDS))
-                cache.fork(source.id, beam.id)
-                cache.take(beam.id, source.id, place.kept_rows)
-                drafters.fork(source, beam)
-            seen.add(place.beam)
+        seen, new = set[int](), list[Sequence]()
+        try:
+            for i, place in enumerate(places):
+                source = before[place.beam]
+                if place.beam in seen:
+                    live[i] = beam = source.forked(next(_IDS))
+                    new.append(beam)
+                    cache.fork(source.id, beam.id)
+                    cache.take(beam.id, source.id, place.kept_rows)
+                    drafters.fork(source, beam)
+                seen.add(place.beam)
+        except Exception:
+            _forget(new, cache, drafters)
+            raise
         for beam in before:
             if beam not in live:
                 cache.remove(beam.id)
@@ -245,10 +254,10 @@ class BeamGroup:
             )
         self._end()
 
-    def fail(self, message: str, refused: bool = False, field: str | None = None) -> None:
+    def fail(self, message: str, refused: bool = False, field: str | None = None, out_of_memory: bool = False) -> None:
         """End all of it with an error."""
         for sequence in (*self.results, *self.beams):
-            sequence.fail(message, refused, field)
+            sequence.fail(message, refused, field, out_of_memory)
         self._end()
 
     def abort(self) -> None:
@@ -280,3 +289,10 @@ class BeamGroup:
         logprobs = None if wanted is None else laws[place.beam].logprobs(place.node, path.token, wanted)
         guessed = bool(drafts[place.beam].children.get(place.node))
         return _Said(origin_of(False, guessed, steps), logprobs)
+
+
+def _forget(beams: Seq[Sequence], cache: PagedCache, drafters: DrafterPool) -> None:
+    for beam in beams:
+        if beam.id in cache:
+            cache.remove(beam.id)
+        drafters.end(beam.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from dataclasses import replace
@@ -9,6 +10,7 @@ from dataclasses import replace
 from headstart.cache.blocks import Room
 from headstart.drafting.base import Drafter
 from headstart.engine.beams import BeamGroup
+from headstart.engine.faults import end_alone, owner
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
 from headstart.engine.round import decode_round
@@ -17,6 +19,8 @@ from headstart.engine.sequence import Sequence
 from headstart.engine.stretch import SHOWN_SECONDS, run_stretch
 from headstart.errors import CacheError, RequestError
 from headstart.runner import ModelRunner
+
+_log = logging.getLogger(__name__)
 
 
 class Engine:
@@ -34,6 +38,8 @@ class Engine:
         self.limits = limits
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self._suspects: set[Sequence | BeamGroup] = set()
+        """Of which one may have failed what was computed together; each is decoded alone until it has done a round."""
 
     @property
     def drafter(self) -> Drafter:
@@ -75,17 +81,28 @@ class Engine:
     def step(self, seconds: float = SHOWN_SECONDS) -> list[Sequence]:
         """One pass; or a few rounds of all sequences, where they can be run at once.
 
+        What raises ends the request that it belongs to, and no other; only what a drafter raises in a pool that is not
+        tolerant comes out here.
+
         Args:
             seconds: after which no further round is begun; meanwhile nobody is admitted, aborted or shown tokens.
 
         Returns:
             The sequences that took part; those that finished have left the engine. Empty when idle.
         """
+        try:
+            return self._step(seconds)
+        except Exception as error:
+            if error is self.drafters.raised:
+                raise
+            self._part(error)
+            return self._leave()
+
+    def _step(self, seconds: float) -> list[Sequence]:
         self._admit()
         schedule = self._schedule()
-        if schedule is None:
+        if schedule is None or not self._encode(schedule):
             return self._leave()
-        self._encode(schedule)
         if not self._run_stretch(schedule, seconds):
             decode_round(self.runner, self.drafters, schedule)
             for group in schedule.groups:
@@ -94,8 +111,25 @@ class Engine:
         for sequence in took_part:
             if sequence.error is None and sequence.id in self.runner.cache:
                 self.runner.cache.publish(sequence.id, sequence.tokens)
+        for sequence, _ in schedule.decoding:
+            self._suspects.discard(owner(sequence))
         self._leave()
         return took_part
+
+    def _part(self, error: Exception) -> None:
+        """What is decoded together has failed, and not while a single request was looked at: put all of them off, and
+        let each decode by itself for a round. Whoever fails alone is the one."""
+        self._leave()
+        together = list(dict.fromkeys(owner(sequence) for sequence in self.running))
+        if not together:
+            raise error
+        if len(together) == 1:
+            end_alone(together[0], error)
+            return
+        _log.warning("%d requests failed together (%s); each is read again by itself.", len(together), error)
+        for whose in reversed(together):
+            self._put_off(whose)
+            self._suspects.add(whose)
 
     def abort(self, sequence: Sequence) -> None:
         """End a sequence wherever it stands; what it has committed stays with it. A beam search ends with any of its
@@ -107,6 +141,7 @@ class Engine:
             sequence.finish_reason = FinishReason.ABORT
         if sequence in self.waiting:
             self.waiting.remove(sequence)
+            self._suspects.discard(owner(sequence))
         self._leave()
 
     def runs(self, sequence: Sequence) -> bool:
@@ -160,35 +195,57 @@ class Engine:
                 "prompt",
             )
 
-    def _encode(self, schedule: PassSchedule) -> None:
-        """Compute the encoder memories that the schedule's sequences read, where nobody has yet."""
+    def _encode(self, schedule: PassSchedule) -> bool:
+        """Compute the encoder memories that the schedule's sequences read, where nobody has yet; False: that failed for
+        a sequence, which has ended."""
+        computed = True
         for sequence, _ in (*schedule.reading, *schedule.decoding):
-            if sequence.source is not None:
+            if sequence.source is not None and not sequence.finished:
                 start = time.perf_counter()
-                if self.runner.encode(sequence.id):
-                    sequence.stats.encoder_seconds = time.perf_counter() - start
-                    sequence.stats.prefill_seconds += sequence.stats.encoder_seconds
+                try:
+                    if not self.runner.encode(sequence.id):
+                        continue
+                except Exception as error:
+                    end_alone(owner(sequence), error)
+                    computed = False
+                sequence.stats.encoder_seconds = time.perf_counter() - start
+                sequence.stats.prefill_seconds += sequence.stats.encoder_seconds
+        return computed
 
     def _admit(self) -> None:
-        cache = self.runner.cache
         while self.waiting and self._may_enter(self.waiting[0]):
             head = self.waiting[0]
-            sequence = head if head.group is None else head.group.first_beam()
-            # Its tokens must fit beside those of the others, with one more block for each, lest it push them out.
-            needed = self._ahead(sequence)
-            for other in self.running:
-                needed += self._ahead(other) + Room(1, int(cache.has_states))
-            if self.running and not cache.free.holds(needed):
-                break
-            self.waiting.popleft()
-            if head.started is None:
-                head.started = sequence.started = time.perf_counter()
-            cache.add(sequence.id, sequence.cache_salt, sequence.source)
-            self.drafters.begin(sequence)
-            self.running.append(sequence)
+            try:
+                if not self._enter(head):
+                    break
+            except Exception as error:
+                if error is self.drafters.raised:
+                    raise
+                end_alone(owner(head), error)
+                self.waiting.popleft()
+
+    def _enter(self, head: Sequence) -> bool:
+        """Let the first that waits decode; False: there is no room for it yet."""
+        cache = self.runner.cache
+        sequence = head if head.group is None else head.group.first_beam()
+        # Its tokens must fit beside those of the others, with one more block for each, lest it push them out.
+        needed = self._ahead(sequence)
+        for other in self.running:
+            needed += self._ahead(other) + Room(1, int(cache.has_states))
+        if self.running and not cache.free.holds(needed):
+            return False
+        if head.started is None:
+            head.started = sequence.started = time.perf_counter()
+        cache.add(sequence.id, sequence.cache_salt, sequence.source)
+        self.waiting.popleft()
+        self.running.append(sequence)
+        self.drafters.begin(sequence)
+        return True
 
     def _may_enter(self, sequence: Sequence) -> bool:
         """Whether it can decode beside those that do; a group takes the room of all its beams from the beginning."""
+        if self.running and (owner(sequence) in self._suspects or owner(self.running[0]) in self._suspects):
+            return False
         groups = {id(each.group): _slots(each) for each in self.running if each.group is not None}
         taken = sum(groups.values()) + sum(each.group is None for each in self.running)
         return taken + _slots(sequence) <= self.limits.max_sequences
@@ -214,18 +271,22 @@ class Engine:
                 if all(sequence.group is group for sequence in self.running):
                     group.cut()
                     return None
-                for beam in [sequence for sequence in self.running if sequence.group is group]:
-                    self._forget(beam)
-                group.suspend()
-                self.waiting.appendleft(group.head)
-                continue
-            if len(self.running) == 1:
+            elif len(self.running) == 1:
                 youngest.finish_reason = FinishReason.LENGTH
                 return None
-            self._forget(youngest)
-            youngest.stats.preemptions += 1
-            self.waiting.appendleft(youngest)
+            self._put_off(owner(youngest))
         return None
+
+    def _put_off(self, whose: Sequence | BeamGroup) -> None:
+        """Forget what is computed of a request, which will be read again."""
+        for sequence in [sequence for sequence in self.running if owner(sequence) is whose]:
+            self._forget(sequence)
+        if isinstance(whose, BeamGroup):
+            whose.suspend()
+            self.waiting.appendleft(whose.head)
+        else:
+            whose.stats.preemptions += 1
+            self.waiting.appendleft(whose)
 
     def _run_stretch(self, schedule: PassSchedule, seconds: float) -> bool:
         """Whether the scheduled sequences, where they are all that run, decoded some rounds at once."""
@@ -241,14 +302,22 @@ class Engine:
 
         And those that wait for a leader to read their prompt, by the leader's id.
         """
+        ready, listening = self._begun()
+        while self._wake_groups():
+            ready, listening = self._begun()
+        # A search goes on once all its beams stand in the cache.
         cache = self.runner.cache
-        self._wake_groups()
+        ready = [each for each in ready if each.group is None or unread(each, cache) or each.group.is_read(cache)]
+        return ready, listening
+
+    def _begun(self) -> tuple[list[Sequence], dict[int, list[Sequence]]]:
+        """The same, with beams that have to wait for others of their search. Whoever finds tokens in the cache has them
+        from here on."""
+        cache = self.runner.cache
         ready = []
         listening: dict[int, list[Sequence]] = {}
         computed = set()
         for sequence in self.running:
-            if sequence.group is not None and not unread(sequence, cache) and not sequence.group.is_read(cache):
-                continue
             leader = self._leader(sequence)
             if leader is not None and leader.num_output == 0 and unread(leader, cache):
                 listening.setdefault(leader.id, []).append(sequence)
@@ -265,13 +334,16 @@ class Engine:
             ready.append(sequence)
         return ready, listening
 
-    def _wake_groups(self) -> None:
-        """Groups whose first beam has read again, after a preemption, get their other beams back."""
+    def _wake_groups(self) -> bool:
+        """Groups whose first beam has read again, after a preemption, get their other beams back; whether any has."""
+        woken = False
         for sequence in tuple(self.running):
             group = sequence.group
             if group is not None and group.asleep and not unread(sequence, self.runner.cache):
                 group.wake(self.runner.cache, self.drafters)
                 self._regroup(group)
+                woken = True
+        return woken
 
     def _leader(self, sequence: Sequence) -> Sequence | None:
         """The sequence that reads, or has read, the prompt for this one; None: it has begun, or must read by itself."""
@@ -308,13 +380,15 @@ class Engine:
         finished = [sequence for sequence in self.running if sequence.finished]
         for sequence in finished:
             self._forget(sequence)
+            self._suspects.discard(owner(sequence))
             assert sequence.started is not None
             sequence.stats.seconds = time.perf_counter() - sequence.started
         return finished
 
     def _forget(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
-        self.runner.cache.remove(sequence.id)
+        if sequence.id in self.runner.cache:
+            self.runner.cache.remove(sequence.id)
         self.drafters.end(sequence.id)
 
 

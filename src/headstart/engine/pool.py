@@ -22,7 +22,7 @@ from headstart.errors import RequestError, closest
 from headstart.stretch import RoundRecord, StretchDrafting, StretchLimits
 
 MAX_FAULTS = 3
-"""A tolerated drafter that has failed so often is asked no more."""
+"""A tolerated drafter that has failed so often, and brought nothing meanwhile, is asked no more."""
 
 _NOTHING = TargetSignals()
 _log = logging.getLogger(__name__)
@@ -45,6 +45,10 @@ class DrafterPool:
         self.tolerant = tolerant
         self.faults = dict.fromkeys(self.drafters, 0)
         """name -> exceptions so far."""
+        self.raised: Exception | None = None
+        """That of a drafter, which a pool that is not tolerant hands on."""
+        self._in_a_row = dict.fromkeys(self.drafters, 0)
+        """name -> exceptions since a guess of its was last verified."""
         self._names: dict[int, str] = {}
 
     @property
@@ -74,7 +78,7 @@ class DrafterPool:
     def begin(self, sequence: SequenceView) -> None:
         """A sequence was admitted."""
         name = self.name_for(sequence)
-        if name is None or (self.tolerant and self.faults[name] >= MAX_FAULTS):
+        if name is None or (self.tolerant and self._in_a_row[name] >= MAX_FAULTS):
             return
         self._names[sequence.id] = name
         self._guarded(name, [sequence.id], lambda: self.drafters[name].begin(sequence), None)
@@ -92,27 +96,26 @@ class DrafterPool:
         """One tree for each sequence, in order."""
         drafts = [DraftTree.empty()] * len(sequences)
         for name, places in self._grouped(sequence.id for sequence in sequences).items():
-            own, allowed = [sequences[i] for i in places], [budgets[i] for i in places]
-            trees = self._guarded(
-                name,
-                [sequence.id for sequence in own],
-                lambda name=name, own=own, allowed=allowed: self._proposed(name, own, allowed),  # type: ignore[misc]
-                [DraftTree.empty()] * len(own),
-            )
-            for place, tree in zip(places, trees, strict=True):
-                drafts[place] = tree
+
+            def guess(some: Sequence[int], name: str = name) -> None:
+                trees = self._proposed(name, [sequences[i] for i in some], [budgets[i] for i in some])
+                for place, tree in zip(some, trees, strict=True):
+                    drafts[place] = tree
+
+            self._each(name, places, [sequences[i].id for i in places], guess)
         return drafts
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
         """Tell each drafter what became of its own sequences."""
         for name, places in self._grouped(outcome.sequence.id for outcome in outcomes).items():
-            own = [outcomes[i] for i in places]
-            self._guarded(
-                name,
-                [outcome.sequence.id for outcome in own],
-                lambda name=name, own=own: self.drafters[name].observe(own),  # type: ignore[misc]
-                None,
-            )
+
+            def tell(some: Sequence[int], name: str = name) -> None:
+                own = [outcomes[i] for i in some]
+                self.drafters[name].observe(own)
+                if any([len(outcome.draft) for outcome in own]):
+                    self._in_a_row[name] = 0
+
+            self._each(name, places, [outcomes[i].sequence.id for i in places], tell)
 
     def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
         """What the sequences' drafter brings to a stretch of rounds; None: they have several, or it must be asked round
@@ -127,7 +130,8 @@ class DrafterPool:
         return self._guarded(name, ids, lambda: stretch_drafting(self.drafters[name], sequences, limits), None)
 
     def fail(self, sequences: Sequence[SequenceView], error: Exception) -> None:
-        """The sequences' drafter failed in a stretch; a pool that is not tolerant raises the error."""
+        """The sequences' drafter failed in a stretch, or guessed what cannot be verified; a pool that is not tolerant
+        raises the error."""
         ids = [sequence.id for sequence in sequences]
         self._fail(self._names[ids[0]], ids, error)
 
@@ -187,6 +191,23 @@ class DrafterPool:
                 groups.setdefault(name, []).append(place)
         return groups
 
+    def _each(
+        self, name: str, places: Sequence[int], sequence_ids: Sequence[int], call: Callable[[Sequence[int]], None]
+    ) -> None:
+        """Call a drafter for all places; where that fails, for each by itself: whoever makes it fail pays with its own
+        guesses."""
+        if len(places) == 1 or not self.tolerant:
+            self._guarded(name, sequence_ids, lambda: call(places), None)
+            return
+        try:
+            call(places)
+            return
+        except Exception as error:
+            _log.warning("drafter %s failed (%s); each of its sequences is tried by itself.", name, error)
+        for place, sequence_id in zip(places, sequence_ids, strict=True):
+            if sequence_id in self._names:
+                self._guarded(name, [sequence_id], lambda place=place: call([place]), None)  # type: ignore[misc]
+
     def _guarded(self, name: str, sequence_ids: Iterable[int], call: Callable[[], Result], otherwise: Result) -> Result:
         try:
             return call()
@@ -196,11 +217,13 @@ class DrafterPool:
 
     def _fail(self, name: str, sequence_ids: Iterable[int], error: Exception) -> None:
         if not self.tolerant:
+            self.raised = error
             raise error
         self.faults[name] += 1
+        self._in_a_row[name] += 1
         _log.error("drafter %s failed; its sequences go on with plain decoding.", name, exc_info=error)
         for sequence_id in sequence_ids:
-            del self._names[sequence_id]
+            self._names.pop(sequence_id, None)
             try:
                 self.drafters[name].end(sequence_id)
             except Exception:

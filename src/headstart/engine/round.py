@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, replace
 
@@ -13,17 +14,20 @@ from headstart.drafting.base import RoundOutcome
 from headstart.engine.beams import BeamGroup, Place
 from headstart.engine.best_ids import best_ids
 from headstart.engine.commit import NO_GUESS, commit_tokens, said_tokens
-from headstart.engine.constraint import prune
+from headstart.engine.constraint import TokenConstraint, prune
+from headstart.engine.faults import end_alone, owner
 from headstart.engine.law import TargetLaw
-from headstart.engine.outputs import SequenceStats, TokenLogprobs
+from headstart.engine.outputs import TokenLogprobs
 from headstart.engine.pool import DrafterPool
+from headstart.engine.round_clock import RoundClock
 from headstart.engine.schedule import PassSchedule
 from headstart.engine.sequence import Sequence
-from headstart.errors import LogitsError, RequestError
 from headstart.runner import ModelRunner, Span, SpanOutput, Wanted
 from headstart.sampling.transforms import logprobs
 from headstart.verification.base import Verdict
 from headstart.verification.verify import verify
+
+_log = logging.getLogger(__name__)
 
 
 def decode_round(runner: ModelRunner, drafters: DrafterPool, schedule: PassSchedule) -> None:
@@ -60,10 +64,10 @@ class _Round:
         self._runner = runner
         self._drafters = drafters
         self._schedule = schedule
-        self._clock = _Clock()
+        self._clock = RoundClock()
         self._chunks = [_chunk(runner, sequence, count) for sequence, count in schedule.reading]
-        self._read: list[SpanOutput] = []
-        """[chunk]."""
+        self._read: list[SpanOutput | None] = []
+        """[chunk]; None: it could not be computed."""
         self._decoding: list[_Decoding] = []
         self._places: dict[BeamGroup, list[Place]] = {}
         """Of the groups that were searched."""
@@ -77,7 +81,7 @@ class _Round:
         for sequence, draft in zip(sequences, drafts, strict=True):
             # What a constraint knows of a beam begins with its whole output, which is no path of its tree.
             constraint = sequence.constraint if sequence.group is None else None
-            kept = draft if constraint is None else prune(draft, constraint)
+            kept = draft if constraint is None else _pruned(draft, constraint)
             span = _tree(sequence, kept, wanted_rows(self._runner, self._drafters, sequence))
             self._decoding.append(_Decoding(sequence, kept, span))
         self._clock.drafted()
@@ -98,48 +102,95 @@ class _Round:
     def run_pass(self) -> None:
         """The target computes all rows; what a drafter asked to see of them is looked up."""
         taps = self._drafters.taps([sequence for sequence, _ in (*self._schedule.reading, *self._schedule.decoding)])
-        outputs = self._runner.forward(self._spans, taps)
+        outputs: list[SpanOutput | None]
+        try:
+            outputs = [*self._runner.forward(self._spans, taps)]
+        except Exception as error:
+            outputs = self._one_by_one(taps, error)
         self._clock.passed()
         self._read = outputs[: len(self._chunks)]
         for each, output in zip(self._decoding, outputs[len(self._chunks) :], strict=True):
             each.output = output
-            each.top_ids = _best(self._drafters, each.sequence, output)
+            each.top_ids = None if output is None else _best(self._drafters, each.sequence, output)
         self._clock.signalled()
+
+    def _one_by_one(self, taps: tuple[int, ...], error: Exception) -> list[SpanOutput | None]:
+        """The pass has failed: compute each request's rows by themselves, and without guesses where that fails too.
+        Whose plain rows still cannot be computed ends with its error."""
+        places: dict[Sequence | BeamGroup, list[int]] = {}
+        riding = [sequence for sequence, _ in (*self._schedule.reading, *self._schedule.decoding)]
+        for place, sequence in enumerate(riding):
+            places.setdefault(owner(sequence), []).append(place)
+        if len(places) > 1:
+            self._runner.failed_passes += 1
+            _log.warning("a pass of %d requests failed (%s); each is computed by itself.", len(places), _named(error))
+        outputs: list[SpanOutput | None] = [None] * len(riding)
+
+        def attempt(own: list[int]) -> Exception | None:
+            try:
+                computed = self._runner.forward([self._spans[place] for place in own], taps)
+            except Exception as fault:
+                return fault
+            for place, output in zip(own, computed, strict=True):
+                outputs[place] = output
+            return None
+
+        for whose, own in places.items():
+            fault = attempt(own) if len(places) > 1 else error
+            guessed = [each for each in self._decoding if owner(each.sequence) is whose and len(each.draft)]
+            if fault is not None and guessed:
+                for each in guessed:
+                    each.draft = DraftTree.empty()
+                    each.span = _tree(each.sequence, each.draft, each.span.logits)
+                with_guesses, fault = fault, attempt(own)
+                if fault is None:
+                    self._drafters.fail([each.sequence for each in guessed], with_guesses)
+            if fault is not None:
+                end_alone(whose, fault)
+        return outputs
+
+    def _blame(self, whose: Sequence | BeamGroup, error: Exception) -> None:
+        """End a request by an error of its own."""
+        if error is self._drafters.raised:
+            raise error
+        end_alone(whose, error)
 
     def verify(self) -> None:
         """What the target says of every tree. A sequence, or group of beams, whose law cannot be had fails alone."""
         for group in self._schedule.groups:
-            self._search(group)
-        for each in self._decoding:
-            assert each.output is not None
-            if each.sequence.group is not None:
-                continue
-            sequence, draft = each.sequence, each.draft
             try:
-                law = TargetLaw(each.output, draft, sequence)
-                verdict = _verify(sequence, draft, law)
-            except RequestError as error:
-                sequence.fail(str(error), refused=not isinstance(error, LogitsError), field=error.field)
+                self._search(group)
+            except Exception as error:
+                self._blame(group, error)
+        for each in self._decoding:
+            if each.sequence.group is not None or each.output is None:
                 continue
-            if sequence.trace is not None and sequence.started is not None:
-                sequence.trace.record(
-                    sequence.tokens[-1],
-                    draft,
-                    verdict,
-                    law,
-                    started=sequence.started,
-                    draft_seconds=self._clock.draft_seconds,
-                    pass_seconds=self._clock.pass_seconds,
-                )
-            each.law, each.verdict = law, verdict
+            try:
+                self._judge(each, each.output)
+            except Exception as error:
+                self._blame(each.sequence, error)
+
+    def _judge(self, each: _Decoding, output: SpanOutput) -> None:
+        sequence, draft = each.sequence, each.draft
+        law = TargetLaw(output, draft, sequence)
+        verdict = _verify(sequence, draft, law)
+        if sequence.trace is not None and sequence.started is not None:
+            sequence.trace.record(
+                sequence.tokens[-1],
+                draft,
+                verdict,
+                law,
+                started=sequence.started,
+                draft_seconds=self._clock.draft_seconds,
+                pass_seconds=self._clock.pass_seconds,
+            )
+        each.law, each.verdict = law, verdict
 
     def _search(self, group: BeamGroup) -> None:
         own = self._beams_of(group)
-        try:
+        if not group.finished:
             laws = [TargetLaw(each.output, each.draft, each.sequence) for each in own if each.output is not None]
             self._places[group] = group.advance([each.draft for each in own], laws)
-        except RequestError as error:
-            group.fail(str(error), refused=not isinstance(error, LogitsError), field=error.field)
 
     def _beams_of(self, group: BeamGroup) -> list[_Decoding]:
         return [each for each in self._decoding if each.sequence.group is group]
@@ -148,16 +199,28 @@ class _Round:
         """Prompt chunks and accepted paths become final, in the sequences and in the cache."""
         rows = sum(map(len, self._spans))
         for (sequence, count), span, output in zip(self._schedule.reading, self._chunks, self._read, strict=True):
-            self._commit_chunk(sequence, count, span, output, rows)
+            if output is None or sequence.finished:
+                continue
+            try:
+                self._commit_chunk(sequence, count, span, output, rows)
+            except Exception as error:
+                self._blame(owner(sequence), error)
         for each in self._decoding:
-            if each.verdict is not None:
+            if each.verdict is None:
+                continue
+            try:
                 self._commit_path(each, each.verdict, rows)
+            except Exception as error:
+                self._blame(each.sequence, error)
         for group, places in self._places.items():
             self._clock.charge_round(group.head.stats)
-            if group.search.done:
-                group.finish()
-            else:
-                self._move(group, places, rows)
+            try:
+                if group.search.done:
+                    group.finish()
+                else:
+                    self._move(group, places, rows)
+            except Exception as error:
+                self._blame(group, error)
 
     def _move(self, group: BeamGroup, places: list[Place], rows: int) -> None:
         own, cache = self._beams_of(group), self._runner.cache
@@ -238,6 +301,18 @@ class _Round:
             sequence.stats.draft_prefill_seconds += time.perf_counter() - told
 
 
+def _pruned(draft: DraftTree, constraint: TokenConstraint) -> DraftTree:
+    """The whole draft where the constraint cannot tell: what it says then is heard when the draft is verified."""
+    try:
+        return prune(draft, constraint)
+    except Exception:
+        return draft
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
 def _guessed_parents(draft: DraftTree) -> list[int]:
     """[node] the parent; probe nodes are no guesses."""
     parents = draft.parents if draft.probe is None else np.where(draft.probe, NO_GUESS, draft.parents)
@@ -304,47 +379,3 @@ def _best(drafters: DrafterPool, sequence: Sequence, output: SpanOutput) -> NDAr
     if count and output.best is not None:
         return output.best[:, None].astype(np.int64)
     return best_ids(output.logits, count) if count and len(output.logits) else None
-
-
-@dataclass
-class _Clock:
-    """Where the time of a pass went; every sequence that rode in it is charged the whole."""
-
-    start: float = 0.0
-    draft_end: float = 0.0
-    pass_end: float = 0.0
-    signal_end: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.start = time.perf_counter()
-
-    def drafted(self) -> None:
-        self.draft_end = time.perf_counter()
-
-    def passed(self) -> None:
-        self.pass_end = time.perf_counter()
-
-    def signalled(self) -> None:
-        self.signal_end = time.perf_counter()
-
-    @property
-    def draft_seconds(self) -> float:
-        return self.draft_end - self.start
-
-    @property
-    def pass_seconds(self) -> float:
-        return self.pass_end - self.draft_end
-
-    @property
-    def signal_seconds(self) -> float:
-        return self.signal_end - self.pass_end
-
-    def charge_prefill(self, stats: SequenceStats) -> None:
-        stats.target_passes += 1
-        stats.prefill_seconds += self.pass_end - self.start
-
-    def charge_round(self, stats: SequenceStats) -> None:
-        stats.target_passes += 1
-        stats.rounds += 1
-        stats.draft_seconds += self.draft_seconds
-        stats.target_seconds += self.pass_seconds

@@ -106,6 +106,8 @@ class Sequence:
     """As ``RequestError.field``."""
     refused: bool = False
     """The error lies in what the request asked for, not in model or machine."""
+    out_of_memory: bool = False
+    """The error is that memory could not be had."""
     history: TokenHistory = field(init=False)
     """Kept up where the request's transforms look at it."""
     started: float | None = None
@@ -211,9 +213,10 @@ class Sequence:
         elif self.constraint is not None:
             self.constraint.advance(token)
 
-    def fail(self, message: str, refused: bool = False, field: str | None = None) -> None:
+    def fail(self, message: str, refused: bool = False, field: str | None = None, out_of_memory: bool = False) -> None:
         """End this sequence alone with an error; ``refused``: for what the request itself asked, by ``field``."""
         self.finish_reason = FinishReason.ERROR
         self.error = message
         self.refused = refused
+        self.out_of_memory = out_of_memory
         self.error_field = field

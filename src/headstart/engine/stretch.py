@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from headstart.cache.blocks import Room
 from headstart.drafting.base import DraftBudget
 from headstart.engine.commit import commit_tokens, said_tokens
+from headstart.engine.faults import end_alone
 from headstart.engine.pool import DrafterPool
 from headstart.engine.round import says_enough
 from headstart.engine.sequence import Sequence
@@ -29,6 +31,7 @@ law may leave many more undecided, and each costs a pass."""
 
 _ROUNDS_SHARE = 4
 """One of so many slots of states, at most, is for what is between two rounds; the others are for guesses."""
+_log = logging.getLogger(__name__)
 
 
 def run_stretch(
@@ -64,6 +67,15 @@ def run_stretch(
             rounds = runner.run_stretch(ids, [sequence.tokens[-1] for sequence in sequences], limits, drafting)
         except GuesserFault as fault:
             drafters.fail(sequences, fault)
+            return False
+        except Exception as error:
+            # Round by round it shows whose it was; what the drafter has begun for the stretch is of no use then.
+            _log.warning("%d rounds at once failed (%s); they are run one by one.", limits[0].rounds, error)
+            runner.failed_passes += 1
+            for sequence in sequences:
+                sequence.one_by_one = sequence.num_output + AFTER_NONE
+                drafters.end(sequence.id)
+                drafters.begin(sequence)
             return False
         counted = _commit(sequences, rounds)
         if len(rounds) <= 1 and not any([sequence.finished for sequence in sequences]):
@@ -145,7 +157,10 @@ def _commit(sequences: Seq[Sequence], rounds: Seq[RoundRecord]) -> int:
     for counted, done in enumerate(rounds, start=1):
         draft_seconds, finished = sum(done.draft_seconds), False
         for sequence, span in zip(sequences, done.spans, strict=True):
-            commit_tokens(sequence, span.path, *said_tokens(span.tokens, span.parents, span.path, span.token))
+            try:
+                commit_tokens(sequence, span.path, *said_tokens(span.tokens, span.parents, span.path, span.token))
+            except Exception as error:
+                end_alone(sequence, error)
             stats = sequence.stats
             stats.drafted += len(span.tokens)
             stats.target_passes += 1
