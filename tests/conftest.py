@@ -41,6 +41,15 @@ def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("tiny-model"))
 
 
+@pytest.fixture
+def unread_model(tmp_path: Path) -> Path:
+    """A folder that is taken for a model's until somebody reads it."""
+    folder = tmp_path / "unread"
+    folder.mkdir()
+    (folder / "config.json").write_text("unread")
+    return folder
+
+
 @pytest.fixture(scope="module", autouse=True)
 def memory_goes_back() -> Iterator[None]:
     """What the tests of a file have freed goes back to the system: a training tells its process to keep it

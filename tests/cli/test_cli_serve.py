@@ -25,15 +25,15 @@ def test_a_key_file_without_keys_is_refused(tmp_path: Path, tiny_model_dir: Path
         assert match in refusal(headstart("serve", "--model", tiny_model_dir, "--api-key-file", path))
 
 
-def test_an_address_that_cannot_be_had_is_refused_before_anything_is_loaded(tiny_model_dir: Path) -> None:
+def test_an_address_that_cannot_be_had_is_refused_before_anything_is_loaded(unread_model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused = refusal(headstart("serve", "--model", tiny_model_dir / "missing", "--port", port))
+        refused = refusal(headstart("serve", "--model", unread_model, "--port", port))
     assert refused.endswith(
         f"127.0.0.1:{port} cannot be listened on: Address already in use; give another --host or --port."
     )
     assert "no.such.host.invalid:8000 cannot be listened on" in refusal(
-        headstart("serve", "--model", tiny_model_dir / "missing", "--host", "no.such.host.invalid")
+        headstart("serve", "--model", unread_model, "--host", "no.such.host.invalid")
     )
 
 
@@ -46,15 +46,18 @@ def test_an_address_that_cannot_be_had_is_refused_before_anything_is_loaded(tiny
         (["--speculative-config", '{"method": "suffix"}', "--drafter", "ngram"], "says the same"),
     ],
 )
-def test_a_speculative_config_is_checked_before_the_target_is_read(given: list[str], said: str) -> None:
-    result = headstart("serve", "-m", "/not/even/looked/at", *given)
+def test_a_speculative_config_is_checked_before_the_target_is_read(
+    given: list[str], said: str, unread_model: Path
+) -> None:
+    result = headstart("serve", "-m", unread_model, *given)
     assert result.exit_code == 2
     assert said in result.stderr
 
 
-def test_what_a_drafter_lacks_is_said_before_the_target_is_read(tiny_model_dir: Path) -> None:
-    serve = ("serve", "--model", tiny_model_dir / "missing", "--port", "0")
-    assert "/missing/draft has no config.json" in refusal(headstart(*serve, "--draft-model", "/missing/draft"))
+def test_what_a_drafter_lacks_is_said_before_the_target_is_read(unread_model: Path, tmp_path: Path) -> None:
+    serve = ("serve", "--model", unread_model, "--port", "0")
+    (tmp_path / "empty").mkdir()
+    assert "empty has no config.json" in refusal(headstart(*serve, "--draft-model", tmp_path / "empty"))
     assert "there is no drafter 'guess'" in refusal(headstart(*serve, "--also", "guess"))
 
 
@@ -164,6 +167,6 @@ def test_a_model_that_is_not_there_is_refused_before_ray_is_started(monkeypatch:
         (["--ray"], "install headstart with its extras: headstart[server,ray]."),
     ],
 )
-def test_replicas_need_ray(given: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_need_ray(given: list[str], said: str, unread_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert refusal(headstart("serve", "-m", "/not/even/looked/at", *given)).endswith(said)
+    assert refusal(headstart("serve", "-m", unread_model, *given)).endswith(said)

@@ -153,9 +153,9 @@ def test_layers_that_are_no_numbers_are_misuse(tmp_path: Path, capsys: pytest.Ca
     ],
 )
 def test_an_option_that_the_head_does_not_use_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], head: str, option: str, value: str
+    tmp_path: Path, unread_model: Path, capsys: pytest.CaptureFixture[str], head: str, option: str, value: str
 ) -> None:
-    code, _, err = run(capsys, "train", head, option, value, "--out", str(tmp_path), "-m", str(tmp_path / "nothing"))
+    code, _, err = run(capsys, "train", head, option, value, "--out", str(tmp_path), "-m", str(unread_model))
     assert code == 2
     (sentence,) = err.splitlines()
     assert sentence.startswith(f"Error: {option[2:].replace('-', '_')} is a setting of ")
@@ -196,10 +196,15 @@ def test_what_cannot_be_trained(
     ],
 )
 def test_writers_need_ray(
-    given: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    given: list[str],
+    said: str,
+    tmp_path: Path,
+    unread_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    status, _, err = run(capsys, "train", "medusa", "-m", "/not/even/looked/at", "-o", str(tmp_path / "head"), *given)
+    status, _, err = run(capsys, "train", "medusa", "-m", str(unread_model), "-o", str(tmp_path / "head"), *given)
     assert status == 2
     assert err.strip().endswith(said)
 

@@ -50,6 +50,14 @@ class _Spoken:
         named = [word.partition("=")[0] if word.partition("=")[0] in hinted else word for word in args]
         return super().parse_args(ctx, named)  # type: ignore[misc]
 
+    def invoke(self, ctx: Any) -> Any:
+        """As the base class, if what is named is there."""
+        if not getattr(ctx, "_protected_args", None):
+            from headstart.cli import names_given
+
+            names_given.check(ctx.params)
+        return super().invoke(ctx)  # type: ignore[misc]
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The short page (``help_pages``)."""
         formatter.write(self.page(ctx, whole=False))

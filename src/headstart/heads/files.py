@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from headstart.errors import CheckpointError
 from headstart.models.files import exists, read_json, require_file, write_tensors
-from headstart.models.safetensors_files import SINGLE_FILE, SafetensorsFiles
+from headstart.models.locating import SINGLE_FILE
+from headstart.models.safetensors_files import SafetensorsFiles
 
 RECORD_KEY = "headstart"
 """Entry of ``config.json`` that says how a head came to be; other readers pass over it."""

@@ -13,9 +13,9 @@ from headstart.heads.eagle import EagleHead
 from headstart.heads.eagle_format import named_layers
 from headstart.heads.files import MEDUSA_FILES, PICKLED_FILE, read_description, read_tensors
 from headstart.heads.loading import Head, load_head
-from headstart.models.checkpoint import fetch, is_hub_id
 from headstart.models.config import ModelConfig
 from headstart.models.files import exists, local_path
+from headstart.models.locating import fetch, is_hub_id
 
 LayerNumbers = Literal["auto", "inputs", "outputs"]
 """What the layer numbers in an EAGLE-3 head's description mean: the layer that reads a state (vLLM), or the one that

@@ -21,7 +21,8 @@ from headstart.heads.parallel_format import KIND_KEY, read_medusa, read_parallel
 from headstart.models.aliases import ALIASES
 from headstart.models.config import ModelConfig
 from headstart.models.files import exists, local_path
-from headstart.models.safetensors_files import INDEX_FILE, SINGLE_FILE, SafetensorsFiles
+from headstart.models.locating import INDEX_FILE, SINGLE_FILE
+from headstart.models.safetensors_files import SafetensorsFiles
 
 Head = EagleHead | BlockHead | ParallelHeads | LookaheadEmbeddings
 HeadFormat = Literal["eagle", "eagle3", "dflash", "deepspec", "speculators", "medusa", "headstart"]

@@ -6,49 +6,26 @@ plain metadata, checked as far as the files alone allow.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
 
-from headstart.errors import CheckpointError, ConfigError, closest
-from headstart.models.aliases import ALIASES
+from headstart.errors import CheckpointError
 from headstart.models.derived import OpenWeights
-from headstart.models.files import WeightsIdentity, exists, local_path, read_json
+from headstart.models.files import WeightsIdentity, local_path, read_json
 from headstart.models.gguf_file import GgufFile
 from headstart.models.gguf_split import SplitGguf
+from headstart.models.locating import has_safetensors, locate, require_model
 from headstart.models.lora import with_adapter
 from headstart.models.metadata_tensors import with_metadata_tensors
 from headstart.models.pickled_files import PickledFiles, has_pickled_files
-from headstart.models.quantised.opening import SETTINGS_FILES, dequantised
-from headstart.models.safetensors_files import SafetensorsFiles, has_safetensors
+from headstart.models.quantised.opening import dequantised
+from headstart.models.safetensors_files import SafetensorsFiles
 from headstart.models.stored import StoredTensor
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_HUB_FILES = [
-    "config.json",
-    "generation_config.json",
-    "model*.safetensors",
-    "model.safetensors.index.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "additional_chat_templates/*.jinja",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "source.spm",
-    "target.spm",
-    "vocab.json",
-    "target_vocab.json",
-    "*.py",  # run where that is asked for
-    "adapter_config.json",  # to be refused
-    *SETTINGS_FILES,
-]
 _OVERRIDDEN = (
     "eos_token_id",
     "decoder_start_token_id",
@@ -61,8 +38,6 @@ _OVERRIDDEN = (
     "alignment_heads",
 )
 """Entries of ``config.json`` that ``generation_config.json`` overrides, as in transformers' generate."""
-_PICKLED_HUB_FILES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
-"""Fetched where there is nothing better."""
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 
 
@@ -131,7 +106,7 @@ def open_checkpoint(model: str | Path, revision: str | None = None, lora: str | 
         ConfigError: ``revision`` was given for a local path.
     """
     name = str(model)
-    path = _locate(name, revision)
+    path = locate(name, revision)
     if path.is_dir():
         checkpoint = _open_directory(name, path, lora)
         if lora is None:
@@ -139,73 +114,15 @@ def open_checkpoint(model: str | Path, revision: str | None = None, lora: str | 
         return replace(checkpoint, weights=with_adapter(checkpoint.weights, local_path(lora)))
     if lora is not None:
         raise CheckpointError(f"lora is {str(lora)!r:.80}, but adapters are merged into Hugging Face folders alone.")
-    if path.suffix == ".gguf":
-        return _open_gguf(name, path)
-    raise CheckpointError(f"{path} is neither a .gguf file nor a directory; name the model's directory instead.")
-
-
-def _locate(name: str, revision: str | None) -> Path:
-    alias = ALIASES.get(name)
-    if alias is not None:
-        installed = None if revision else alias.installed_file()
-        return installed or fetch(alias.hub_id, revision, mend=f"install it: {alias.install}")
-    path = local_path(name)
-    if name and exists(path):
-        if revision is not None:
-            raise ConfigError(f"revision is {revision!r}, but model {name!r} is a local path; leave revision out.")
-        return path
-    if is_hub_id(name) and path.suffix != ".gguf":
-        return fetch(name, revision, mend="check the name, or download it elsewhere and name its directory")
-    near = closest(name, ALIASES)
-    raise CheckpointError(
-        f"model is {name!r}, which does not exist; {f'did you mean {near!r}? Else ' if near else ''}"
-        f"give a directory, a .gguf file, a hub id (org/name) or an alias ({', '.join(sorted(ALIASES))})."
-    )
-
-
-def is_hub_id(name: str) -> bool:
-    """Whether a name has the form of a repository on the hub ("org/name")."""
-    return _HUB_ID.fullmatch(name) is not None
-
-
-def fetch(hub_id: str, revision: str | None, mend: str, files: Sequence[str] = _HUB_FILES) -> Path:
-    """The local snapshot of a hub repository, downloaded where it is not cached yet.
-
-    Args:
-        mend: what to do if it cannot be had, as the end of a sentence.
-        files: patterns of those that are wanted.
-
-    Raises:
-        CheckpointError: there is no such repository, or it cannot be fetched.
-    """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        found = Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(files)))
-        if files is _HUB_FILES and not has_safetensors(found):
-            found = Path(
-                snapshot_download(hub_id, revision=revision, allow_patterns=[*_HUB_FILES, *_PICKLED_HUB_FILES])
-            )
-        return found
-    except LocalEntryNotFoundError as error:
-        raise CheckpointError(
-            f"model {hub_id!r} is neither a local path nor cached, and the hub cannot be reached; {mend}."
-        ) from error
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
-        first_line = str(error).strip().split("\n", 1)[0]
-        raise CheckpointError(f"model {hub_id!r} cannot be fetched from the hub ({first_line}); {mend}.") from error
+    require_model(path)
+    return _open_gguf(name, path)
 
 
 def _open_directory(name: str, directory: Path, lora: str | Path | None) -> Checkpoint:
     adapters = [file for file in _ADAPTER_FILES if (directory / file).exists()]
     if adapters and lora is None:
         raise _adapter(directory, f"remove {' and '.join(adapters)} to run the model without it")
-    if not (directory / "config.json").exists():
-        files = sorted(file.name for file in directory.glob("*.gguf"))
-        if files:
-            raise CheckpointError(f"{directory} is a directory of GGUF files; name one of them: {', '.join(files)}.")
-        raise CheckpointError(f"{directory} has no config.json; name a directory that holds a model.")
+    require_model(directory)
     config = read_json(directory / "config.json")
     generation_file = directory / "generation_config.json"
     if generation_file.exists():

@@ -19,10 +19,8 @@ from torch import Tensor
 
 from headstart.errors import CheckpointError
 from headstart.models.files import FileStamp, read_json, require_file
+from headstart.models.locating import INDEX_FILE, SINGLE_FILE
 from headstart.models.stored import StoredTensor, digest_of
-
-SINGLE_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
 
 
 class SafetensorsFiles:
@@ -134,11 +132,6 @@ class _Shard:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         base = 8 + int.from_bytes(data[:8], "little")
         return data, json.loads(data[8:base]), base
-
-
-def has_safetensors(directory: Path) -> bool:
-    """Whether a directory holds its weights so."""
-    return (directory / INDEX_FILE).exists() or (directory / SINGLE_FILE).exists()
 
 
 def _weight_map(index: Path) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Any
 from headstart.errors import CheckpointError, meant
 from headstart.models.derived import DerivedTensors, OpenWeights
 from headstart.models.files import read_json
+from headstart.models.locating import SETTINGS_FILES
 from headstart.models.quantised.auto_round import read_auto_round
 from headstart.models.quantised.awq import read_awq
 from headstart.models.quantised.bitsandbytes import read_bitsandbytes
@@ -37,7 +38,6 @@ _READERS: Mapping[str, Callable[[OpenWeights, Mapping[str, Any]], Found]] = {
 }
 
 
-SETTINGS_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 _SIGNS = (".qweight", ".weight_scale")
 """What tensors are called in folders whose settings are looked for beside ``config.json``."""
 

@@ -1,0 +1,123 @@
+"""Finding a model by alias, path or hub id. It imports nothing heavy: what is not there is refused at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from headstart.errors import CheckpointError, ConfigError, closest
+from headstart.models.aliases import ALIASES
+from headstart.models.files import exists, local_path
+
+INDEX_FILE, SINGLE_FILE = "model.safetensors.index.json", "model.safetensors"
+SETTINGS_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
+"""Where some quantisers say beside ``config.json`` what they have done."""
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_HUB_FILES = [
+    "config.json",
+    "generation_config.json",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "additional_chat_templates/*.jinja",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "source.spm",
+    "target.spm",
+    "vocab.json",
+    "target_vocab.json",
+    "*.py",  # run where that is asked for
+    "adapter_config.json",  # to be refused
+    *SETTINGS_FILES,
+]
+_PICKLED_HUB_FILES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
+"""Fetched where there is nothing better."""
+
+
+def locate(name: str, revision: str | None = None, field: str = "model") -> Path:
+    """The file or directory of a model, fetched where it is on the hub and not cached yet.
+
+    ``name``, ``revision``: as for ``open_checkpoint``. ``field``: what is named, for messages.
+
+    Raises:
+        CheckpointError: there is no such model, or it cannot be fetched.
+        ConfigError: ``revision`` was given for a local path.
+    """
+    alias = ALIASES.get(name)
+    if alias is not None:
+        installed = None if revision else alias.installed_file()
+        return installed or fetch(alias.hub_id, revision, mend=f"install it: {alias.install}")
+    path = local_path(name)
+    if name and exists(path):
+        if revision is not None:
+            raise ConfigError(f"revision is {revision!r}, but model {name!r} is a local path; leave revision out.")
+        return path
+    if is_hub_id(name) and path.suffix != ".gguf":
+        return fetch(name, revision, mend="check the name, or download it elsewhere and name its directory")
+    near = closest(name, ALIASES)
+    raise CheckpointError(
+        f"{field} is {name!r}, which does not exist; {f'did you mean {near!r}? Else ' if near else ''}"
+        f"give a directory, a .gguf file, a hub id (org/name) or an alias ({', '.join(sorted(ALIASES))})."
+    )
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name has the form of a repository on the hub ("org/name")."""
+    return _HUB_ID.fullmatch(name) is not None
+
+
+def fetch(hub_id: str, revision: str | None, mend: str, files: Sequence[str] = _HUB_FILES) -> Path:
+    """The local snapshot of a hub repository, downloaded where it is not cached yet.
+
+    Args:
+        mend: what to do if it cannot be had, as the end of a sentence.
+        files: patterns of those that are wanted.
+
+    Raises:
+        CheckpointError: there is no such repository, or it cannot be fetched.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        found = Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(files)))
+        if files is _HUB_FILES and not has_safetensors(found):
+            found = Path(
+                snapshot_download(hub_id, revision=revision, allow_patterns=[*_HUB_FILES, *_PICKLED_HUB_FILES])
+            )
+        return found
+    except LocalEntryNotFoundError as error:
+        raise CheckpointError(
+            f"model {hub_id!r} is neither a local path nor cached, and the hub cannot be reached; {mend}."
+        ) from error
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        first_line = str(error).strip().split("\n", 1)[0]
+        raise CheckpointError(f"model {hub_id!r} cannot be fetched from the hub ({first_line}); {mend}.") from error
+
+
+def has_safetensors(directory: Path) -> bool:
+    """Whether a directory holds its weights so."""
+    return (directory / INDEX_FILE).exists() or (directory / SINGLE_FILE).exists()
+
+
+def require_model(path: Path) -> None:
+    """Refuse what can be no model, whatever lies in it.
+
+    Raises:
+        CheckpointError: neither a GGUF file nor a directory with a configuration.
+    """
+    if not path.is_dir():
+        if path.suffix != ".gguf":
+            raise CheckpointError(
+                f"{path} is neither a .gguf file nor a directory; name the model's directory instead."
+            )
+    elif not (path / "config.json").exists():
+        files = sorted(file.name for file in path.glob("*.gguf"))
+        if files:
+            raise CheckpointError(f"{path} is a directory of GGUF files; name one of them: {', '.join(files)}.")
+        raise CheckpointError(f"{path} has no config.json; name a directory that holds a model.")
