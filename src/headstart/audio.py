@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from headstart.errors import ConfigError, RequestError
@@ -15,9 +16,15 @@ from headstart.passes import EncoderInput
 
 RATE = 16_000
 """Samples a second that the models were trained on."""
-MOST_RATE = 1_000_000
+LEAST_RATE, MOST_RATE = 1000, 1_000_000
 _BLOCK = 1 << 20
-"""Samples of a channel that are read at a time."""
+"""Samples that are read at a time, of all channels."""
+_USUAL_SAMPLES = 192_000
+"""A second, of all channels: twice what studios record. More is decoded as slowly as longer recordings are."""
+_SPECTRUM = 400
+"""Samples that a frame's spectrum is made of."""
+_FRAMES = 1 << 13
+"""Whose spectra are made at a time; more than a window has."""
 _HOP = 160
 """Samples of a frame; two frames become a position of the encoder."""
 
@@ -80,7 +87,7 @@ class Recording:
 
 
 def read_recording(data: bytes, most_seconds: float | None = None) -> tuple[NDArray[np.float32], int]:
-    """Samples of a file's content (WAV, FLAC, Ogg, MP3), all channels mixed, and its rate.
+    """Samples of a file's content (WAV, FLAC, Ogg, MP3), all channels mixed, at 16 kHz; and that rate.
 
     Args:
         data: the content.
@@ -96,23 +103,45 @@ def read_recording(data: bytes, most_seconds: float | None = None) -> tuple[NDAr
         raise _missing("soundfile") from error
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
-            rate, mixed, count = int(file.samplerate), list[NDArray[np.float32]](), 0
-            # Block by block: a file says what it likes of its length, and unpacks to many times its size.
-            for block in file.blocks(_BLOCK, dtype="float32", always_2d=True):
-                mixed.append(block.mean(axis=1, dtype=np.float32))
-                count += len(block)
-                if most_seconds is not None and count > most_seconds * rate:
-                    raise RequestError(
-                        f"the recording has more than the {most_seconds:g} seconds that are read; cut it.", "file"
-                    )
+            return _decoded(file, most_seconds), RATE
     except (soundfile.SoundFileError, ValueError) as error:
         if isinstance(error, RequestError):
             raise
         raise RequestError("the file holds no audio that can be read; give WAV, FLAC, Ogg or MP3.", "file") from error
-    samples = np.concatenate(mixed) if mixed else np.zeros(0, np.float32)
-    if not np.isfinite(samples).all():
-        raise RequestError("the file holds samples that are no finite numbers; mend it.", "file")
-    return samples, rate
+
+
+def _decoded(file: Any, most_seconds: float | None) -> NDArray[np.float32]:
+    """A file's samples at 16 kHz. Piece by piece: it says what it likes of its length, and unpacks to many times its
+    size."""
+    resampler = None if file.samplerate == RATE else _resampler(file.samplerate)
+    frames = max(_BLOCK // file.channels, 1)
+    most_samples = None if most_seconds is None else most_seconds * _USUAL_SAMPLES
+    pieces, count = list[NDArray[np.float32]](), 0
+    while len(block := file.read(frames, dtype="float32", always_2d=True)):
+        count += len(block)
+        if most_seconds is not None and count > most_seconds * file.samplerate:
+            raise RequestError(
+                f"the recording has more than the {most_seconds:g} seconds that are read; cut it.", "file"
+            )
+        if most_samples is not None and count * file.channels > most_samples:
+            raise RequestError(
+                f"the recording has more than the {most_samples:.0f} samples that are read; give one of fewer "
+                "channels, or of fewer samples a second.",
+                "file",
+            )
+        mixed: NDArray[np.float32] = block.mean(axis=1, dtype=np.float32)
+        if not np.isfinite(mixed).all():
+            raise RequestError("the file holds samples that are no finite numbers; mend it.", "file")
+        pieces.append(mixed if resampler is None else resampler.resample_chunk(mixed))
+    if resampler is not None and count:
+        pieces.append(resampler.resample_chunk(np.zeros(0, np.float32), last=True))
+    samples = np.empty(sum(map(len, pieces)), np.float32)
+    place = len(samples)
+    while pieces:  # each is freed as soon as it is copied
+        piece = pieces.pop()
+        samples[place - len(piece) : place] = piece
+        place -= len(piece)
+    return samples
 
 
 def source_of_features(features: object, encoder: EncoderConfig) -> EncoderInput:
@@ -145,10 +174,31 @@ def _wave(audio: object) -> NDArray[np.float32]:
 
 
 def _features(wave: NDArray[np.float32], encoder: EncoderConfig, length: int) -> NDArray[np.float32]:
-    """[mel bin, frame] of samples that are padded with silence to ``length``, at least theirs."""
-    read = _extractor(encoder)(wave, sampling_rate=RATE, padding="max_length", max_length=length, return_tensors="np")
-    features: NDArray[np.float32] = read["input_features"][0]
+    """[mel bin, frame] of samples that are padded with silence to ``length``, at least theirs. As transformers'
+    feature extractor makes them, but piece by piece: a spectrum takes ten times as much memory as its samples."""
+    filters = torch.from_numpy(_filters(encoder)).float().T
+    window, half = torch.hann_window(_SPECTRUM), _SPECTRUM // 2
+    features = np.empty((encoder.mel_bins or 0, length // _HOP), np.float32)
+    frames = features.shape[1]
+    for first in range(0, frames, _FRAMES):
+        last = min(first + _FRAMES, frames)
+        piece = torch.from_numpy(_mirrored(wave, length, first * _HOP - half, (last - 1) * _HOP + half))
+        spectrum = torch.stft(piece, _SPECTRUM, _HOP, window=window, center=False, return_complex=True)
+        energies = filters @ (spectrum.abs() ** 2)
+        features[:, first:last] = torch.clamp(energies, min=1e-10).log10().numpy()
+    np.maximum(features, features.max() - 8, out=features)
+    features += 4
+    features /= 4
     return features
+
+
+def _mirrored(wave: NDArray[np.float32], length: int, begin: int, end: int) -> NDArray[np.float32]:
+    """Samples ``begin`` to ``end`` of what is silent from its end to ``length``, and mirrored beyond that and before
+    its beginning."""
+    places = np.abs(np.arange(begin, end))
+    places = np.where(places < length, places, 2 * (length - 1) - places)
+    heard = places < len(wave)
+    return np.where(heard, wave[np.where(heard, places, 0)], np.float32(0))
 
 
 def _floats(values: object, name: str, dimensions: int) -> NDArray[np.float32]:
@@ -166,24 +216,39 @@ def _floats(values: object, name: str, dimensions: int) -> NDArray[np.float32]:
 
 
 def _resampled(wave: NDArray[np.float32], rate: object) -> NDArray[np.float32]:
-    if not isinstance(rate, int | float | np.number) or not MOST_RATE >= rate > 0:
-        raise RequestError(f"the audio has {rate!r:.20} samples a second; give a rate up to {MOST_RATE}.", "prompt")
+    resampler = _resampler(rate)
+    resampled: NDArray[np.float32] = resampler.resample_chunk(wave, last=True)
+    return resampled
+
+
+def _resampler(rate: object) -> Any:
+    """What makes 16 kHz of samples at another rate, piece by piece.
+
+    Raises:
+        RequestError: no recording has such a rate.
+        ConfigError: the package that resamples is not installed.
+    """
+    if not isinstance(rate, int | float | np.number) or not MOST_RATE >= rate >= LEAST_RATE:
+        raise RequestError(
+            f"the audio has {rate!r:.20} samples a second; give a rate from {LEAST_RATE} to {MOST_RATE}.", "prompt"
+        )
     try:
         import soxr
     except ImportError as error:
         raise _missing("soxr") from error
-    resampled: NDArray[np.float32] = soxr.resample(wave, float(rate), RATE)
-    return resampled
+    return soxr.ResampleStream(float(rate), RATE, 1, dtype="float32")
 
 
 def _missing(package: str) -> ConfigError:
     return ConfigError(f"audio needs the package {package}; install it: pip install headstart[audio].")
 
 
-def _extractor(encoder: EncoderConfig) -> Any:
+def _filters(encoder: EncoderConfig) -> NDArray[np.float64]:
+    """[frequency, mel bin]."""
     try:
         from transformers import WhisperFeatureExtractor
     except ImportError as error:
         raise _missing("transformers") from error
     made: Any = WhisperFeatureExtractor  # transformers does not say what it takes
-    return made(feature_size=encoder.mel_bins, sampling_rate=RATE, hop_length=_HOP)
+    filters: NDArray[np.float64] = made(feature_size=encoder.mel_bins, sampling_rate=RATE, hop_length=_HOP).mel_filters
+    return filters

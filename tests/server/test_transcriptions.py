@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 import soxr
-from serving import SETTINGS, ask, events
+from serving import SETTINGS, ask, assert_openai_error, events
 
 from headstart import LLM, SamplingParams, Transcript, TranscriptionParams
 from headstart.audio import read_recording, source_of_audio
@@ -183,6 +184,23 @@ def test_recordings_are_bounded(heard: Model) -> None:
     assert "more than the 60 seconds that are read; cut it" in reply.json()["error"]["message"]
 
 
+def test_recordings_are_bounded_together(heard: Model) -> None:
+    llm = LLM(heard, "none")
+    length = len(read_recording(LONG)[0]) / 16_000
+    settings = ServerSettings("tiny", max_audio_seconds=1 + int(length))
+
+    async def work(client: httpx.AsyncClient) -> list[httpx.Response]:
+        asked = [client.post("/v1/audio/transcriptions", files={"file": ("speech.wav", LONG)}) for _ in range(12)]
+        replies = await asyncio.gather(*asked)
+        return [*replies, await client.post("/v1/audio/transcriptions", files={"file": ("speech.wav", LONG)})]
+
+    *beside, after = ask(llm, work, settings)
+    statuses = [reply.status_code for reply in beside]
+    assert set(statuses) == {200, 429}
+    assert statuses.count(200) >= 4
+    assert after.status_code == 200
+
+
 def test_a_recording_that_takes_too_long_ends_with_504(heard: Model) -> None:
     async def work(client: httpx.AsyncClient) -> httpx.Response:
         return await client.post("/v1/audio/transcriptions", files={"file": ("speech.wav", LONG)})
@@ -222,11 +240,35 @@ def test_forms_without_a_file_and_other_bodies_are_refused(heard: Model, llm: LL
 def test_other_rates_are_resampled(heard: Model) -> None:
     encoder = heard.config.encoder
     assert encoder is not None
-    samples, rate = read_recording(as_file(sound(0.3), rate=8000))
-    assert rate == 8000
-    resampled = soxr.resample(samples[:3000], 8000, 16_000)
-    assert source_of_audio((samples[:3000], rate), encoder) == source_of_audio(resampled, encoder)
+    samples = sound(0.3)[:3000]
+    resampled = soxr.resample(samples, 8000, 16_000)
+    read, rate = read_recording(as_file(samples, rate=8000))
+    assert rate == 16_000
+    np.testing.assert_allclose(read, resampled, atol=1e-3)  # the file's samples have 16 bits
+    assert source_of_audio((samples, 8000), encoder) == source_of_audio(resampled, encoder)
 
 
 def test_bytes_of_replies_are_ascii(heard: Model) -> None:
     assert json.loads(send(LLM(heard, "none")).content.decode("ascii"))
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"", "multipart/form-data; boundary=x"),
+        (b"--x", "multipart/form-data"),
+        (b"--y\r\n", "multipart/form-data; boundary=x"),
+        (b"--x\r\nbroken\r\n\r\n", "multipart/form-data; boundary=x"),
+        (b"--x\r\nContent-Disposition: form-data\r\n\r\na\r\n--x--", "multipart/form-data; boundary=x"),
+        (b"{}", "application/json"),
+        (b"--x--", "multipart/form-data; boundary=x; charset=none"),
+        (b"--" + b"x" * 300 + b"--", "multipart/form-data; boundary=" + "x" * 300),
+    ],
+)
+def test_a_broken_form_is_called_a_form(body: bytes, kind: str, heard: Model) -> None:
+    async def work(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post("/v1/audio/transcriptions", content=body, headers={"content-type": kind})
+
+    error = assert_openai_error(ask(LLM(heard, "none"), work), 400)
+    assert "form" in error["message"]
+    assert "JSON" not in error["message"]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
+from headstart.async_engine import BusyError
 from headstart.async_transcription import AsyncTranscription, WindowError
 from headstart.audio import read_recording
 from headstart.engine.outputs import FinishReason
@@ -46,6 +49,10 @@ _SAMPLING: dict[str, Callable[[str], Any]] = {
     "length_penalty": float,
 }
 """Fields of ``SamplingParams`` that a form may have, as in vLLM."""
+_DECODED_AT_ONCE = 2
+"""Files; further ones wait."""
+_LONGEST_AT_ONCE = 4
+"""Recordings of the longest kind whose features are kept together: an hour takes 200 MB."""
 _GRANULARITIES = ("word", "segment")
 
 
@@ -81,7 +88,6 @@ FORMS = {task: _form(task) for task in SpeechTask}
 class _Asked:
     """The fields of a request."""
 
-    data: bytes
     params: TranscriptionParams
     sampling: SamplingParams
     form: TranscriptFormat
@@ -102,6 +108,9 @@ class Transcriber:
         self._engine = engine
         self._llm = engine.llm
         self._settings = settings
+        self._decoding = asyncio.Semaphore(_DECODED_AT_ONCE)
+        self._seconds = 0.0
+        """Of the recordings that are kept."""
 
     async def answer(self, task: SpeechTask, request: Request, check_model: Callable[[str | None], None]) -> Response:
         """The reply to a form; ``check_model`` refuses the name of a model that is not served.
@@ -111,14 +120,17 @@ class Transcriber:
             BusyError: too many requests are waiting.
         """
         try:
+            SpeechTokens.of(self._llm.model.config, self._llm.model.tokenizer)
             form = await _read_form(request)
             try:
                 check_model(_text(form, "model") or None)
-                SpeechTokens.of(self._llm.model.config, self._llm.model.tokenizer)
-                asked = await self._asked(form, task)
+                asked, data = self._asked(form, task), await _file(form).read()
             finally:
                 await form.close()
-            work = await asyncio.to_thread(self._begun, asked)
+            async with self._decoding:
+                work = await asyncio.to_thread(self._begun, asked, data)
+            del data, form
+            self._keep(work)
             if asked.stream:
                 return await self._streamed(work, request)
             async for _ in self._texts(work, request, growing=False):
@@ -129,8 +141,29 @@ class Transcriber:
         except WindowError as error:
             return Reply(*_failed(error))
 
-    def _begun(self, asked: _Asked) -> Transcription:
-        recording = read_recording(asked.data, self._settings.max_audio_seconds)
+    def _keep(self, work: Transcription) -> None:
+        """Count a recording for as long as it is kept.
+
+        Raises:
+            BusyError: the others are as long as all together may be.
+        """
+        seconds, most = work.seconds, _LONGEST_AT_ONCE * self._settings.max_audio_seconds
+        if self._seconds and self._seconds + seconds > most:
+            raise BusyError(f"recordings of {self._seconds:.0f} seconds are being heard; try again later.")
+        self._count(seconds)
+        weakref.finalize(work, self._count, -seconds)
+
+    def _count(self, seconds: float) -> None:
+        self._seconds += seconds
+
+    @property
+    def hears(self) -> bool:
+        """Whether the model reads audio."""
+        encoder = self._llm.model.config.encoder
+        return encoder is not None and encoder.mel_bins is not None
+
+    def _begun(self, asked: _Asked, data: bytes) -> Transcription:
+        recording = read_recording(data, self._settings.max_audio_seconds)
         return self._llm.transcription(recording, asked.params, asked.sampling)
 
     def _texts(self, work: Transcription, request: Request, growing: bool) -> AsyncGenerator[str, None]:
@@ -164,10 +197,8 @@ class Transcriber:
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
-    async def _asked(self, form: FormData, task: SpeechTask) -> _Asked:
-        file = form.get("file")
-        if not isinstance(file, UploadFile):
-            raise RequestError("there is no file; give the recording as a form's file.", "file")
+    def _asked(self, form: FormData, task: SpeechTask) -> _Asked:
+        _file(form)
         for name, instead in _FOREIGN.items():
             if form.get(name):
                 raise RequestError(f"{name} is given; {instead}.", name)
@@ -194,7 +225,14 @@ class Transcriber:
         # OpenAI's default, whatever the model's own.
         given = numbers if "beam_width" in numbers else {"temperature": 0.0, **numbers}
         sampling = self._llm.sampling_defaults.params(given, {"max_tokens": None})
-        return _Asked(await file.read(), params, sampling, form_asked, granularities, stream)
+        return _Asked(params, sampling, form_asked, granularities, stream)
+
+
+def _file(form: FormData) -> UploadFile:
+    file = form.get("file")
+    if not isinstance(file, UploadFile):
+        raise RequestError("there is no file; give the recording as a form's file.", "file")
+    return file
 
 
 def _failed(error: WindowError) -> tuple[dict[str, Any], int]:
@@ -262,6 +300,11 @@ async def _read_form(request: Request) -> FormData:
         raise RequestError("the body is no form; send multipart/form-data with the recording as file.", "file")
     try:
         return await request.form(max_files=1, max_fields=40)
+    except (HTTPException, ValueError, LookupError) as error:
+        reason = error.detail if isinstance(error, HTTPException) else str(error)
+        raise RequestError(
+            f"the body is no form that can be read ({reason.rstrip('.')}); send multipart/form-data.", "file"
+        ) from None
     except AssertionError as error:
         raise ConfigError(
             "forms need the package python-multipart; install it: pip install headstart[audio]."

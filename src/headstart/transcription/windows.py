@@ -124,6 +124,11 @@ class Transcription:
         return self._done
 
     @property
+    def seconds(self) -> float:
+        """Of the recording."""
+        return self._recording.seconds
+
+    @property
     def progress(self) -> float:
         """How much of the recording has been heard, 0 to 1."""
         return 1.0 if self._done else self._seek / max(self._recording.frames, 1)
