@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from headstart import LLM, SamplingParams
 from headstart.loading import Model, load_model
 from headstart.server.access import read_keys
 from headstart.server.app import create_app
+from headstart.server.bodies import BodyBudget
 from headstart.server.settings import ServerSettings
 
 LONG = {"prompt": "abc", "temperature": 0, "max_tokens": 400, "ignore_eos": True}
@@ -68,7 +70,20 @@ def test_keys_are_read_one_a_line() -> None:
 
 def test_only_the_servers_own_names_are_answered_to(llm: LLM) -> None:
     async def work(client: httpx.AsyncClient) -> None:
-        for host, status in [("localhost:8000", 200), ("127.0.0.1", 200), ("[::1]:80", 200), ("evil.test", 400)]:
+        own = ["localhost:8000", "127.0.0.1", "[::1]:80", "[::1]", "LOCALHOST", "localhost:"]
+        others = [
+            "evil.test",
+            "[::1]evil",
+            "[::1]:80evil",
+            "localhost:80.evil.test",
+            "[::1",
+            "::1]",
+            "",
+            "[]",
+            "evil@localhost",
+        ]
+        others += ["localhost:80:80", "localhost.evil.test", "[localhost]", "localhost/", "[::1].evil.test"]
+        for host, status in [*((name, 200) for name in own), *((name, 400) for name in others)]:
             assert (await client.get("/health", headers={"host": host})).status_code == status
 
     ask(llm, work)
@@ -84,6 +99,75 @@ def test_a_long_body_is_refused_whether_it_says_so_or_not(llm: LLM) -> None:
         assert_openai_error(await client.post("/tokenize", content=unannounced()), 413)
 
     ask(llm, work, ServerSettings("tiny", max_body_bytes=1000))
+
+
+def test_what_reads_no_body_is_sent_none(llm: LLM) -> None:
+    asked: list[bytes] = []
+
+    async def endless() -> AsyncIterator[bytes]:
+        while len(asked) < 1000:
+            asked.append(b" " * 1000)
+            yield asked[-1]
+
+    async def work(client: httpx.AsyncClient) -> None:
+        for method, path, status in [
+            ("POST", "/v1/audio/nowhere", 404),
+            ("POST", "/nowhere", 404),
+            ("PUT", "/v1/completions", 405),
+            ("POST", "/v1/models", 405),
+            ("POST", "/v1/audio/transcriptions", 400),
+            ("GET", "/v1/models", 200),
+            ("OPTIONS", "/v1/completions", 204),
+        ]:
+            reply = await client.request(method, path, content=endless())
+            assert reply.status_code == status, path
+        assert len(asked) <= 7  # the client hands over a first piece unasked
+
+    ask(llm, work)
+
+
+def test_bodies_are_bounded_together_and_a_slow_one_keeps_out_nobody(llm: LLM) -> None:
+    settings = ServerSettings("tiny", max_body_bytes=400_000, max_bodies_bytes=500_000)
+    gate = asyncio.Event()
+
+    async def halting() -> AsyncIterator[bytes]:
+        yield b'{"prompt": "' + b"a" * 300_000
+        await gate.wait()
+        yield b'"}'
+
+    async def work(client: httpx.AsyncClient) -> None:
+        slow = [asyncio.create_task(client.post("/tokenize", content=halting(), headers=JSON)) for _ in range(5)]
+        await asyncio.sleep(0.05)
+        for size in (10, 60_000, 390_000):
+            reply = await client.post("/tokenize", json={"prompt": "a" * size})
+            assert reply.status_code == 200
+        gate.set()
+        for reply in await asyncio.gather(*slow):
+            assert assert_openai_error(reply, 429)["code"] == "bodies_full"
+            assert int(reply.headers["retry-after"]) > 0
+        # All that they took is given back.
+        assert (await client.post("/tokenize", json={"prompt": "a" * 390_000})).status_code == 200
+
+    ask(llm, work, settings)
+
+
+@pytest.mark.parametrize("size", [64, 1000, 1 << 16])
+def test_a_budget_counts_what_is_held_and_no_more(size: int) -> None:
+    budget = BodyBudget(3 << 20)
+    with budget.held() as first, budget.held() as second:
+        for _ in range((2 << 20) // size):
+            budget.add(first, b"x" * size)
+        assert len(budget.whole(first)) == (2 << 20) // size * size
+        for _ in range((2 << 20) // size):
+            budget.add(second, b"x" * size)
+        assert second.refused
+        assert not second.data
+    with budget.held() as third:
+        budget.add(third, b"x" * (3 << 20))
+        assert not third.refused
+
+
+JSON = {"content-type": "application/json"}
 
 
 def test_pages_of_other_origins_may_ask_only_where_allowed(llm: LLM) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 import socket
 import threading
@@ -56,6 +57,11 @@ class Served:
         while scope["path"] == "/endless" and not self.gate.is_set():
             await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
         await send({"type": "http.response.body", "body": b"done"})
+
+
+UPGRADE = (
+    b"GET /now HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\nupgrade: %s\r\nsec-websocket-version: 13\r\n\r\n"
+)
 
 
 @contextmanager
@@ -143,3 +149,12 @@ def test_the_limit_of_open_files_is_raised_and_kept_clear_of(monkeypatch: pytest
     limits[:] = [55, 55]
     with pytest.raises(ConfigError, match="55 open files"):
         room_for_connections(1000)
+
+
+@pytest.mark.parametrize("protocol", [b"websocket", b"h2c", b"x"])
+def test_a_wish_to_upgrade_is_answered_as_any_request_without_a_word(
+    protocol: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving() as served, served.connect(UPGRADE % protocol) as client:
+        assert client.recv(100).startswith(b"HTTP/1.1 200")
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

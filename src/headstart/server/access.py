@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headstart.server.bodies import BodyBudget
 from headstart.server.settings import ServerSettings
 
 TENANT = "headstart.tenant"
 """The key in a request's scope that tells who asks."""
-_AUDIO = "/v1/audio/"
+_HOST = re.compile(r"(?:\[(?P<address>[0-9a-fA-F:.]+)\]|(?P<name>[^:\[\]]*))(?::\d{0,5})?")
+"""As RFC 9110 has it: a name or an address, perhaps with a port; IPv6 in brackets."""
+
+
+AUDIO = "/v1/audio/"
+
+
+def body_limit(settings: ServerSettings, scope: Scope) -> int:
+    """Bytes of a request's body at most, by its method and path alone."""
+    if scope["method"] != "POST":
+        return 0
+    return settings.max_audio_bytes if scope["path"].startswith(AUDIO) else settings.max_body_bytes
 
 
 def error_body(message: str, kind: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
@@ -29,12 +42,17 @@ class AccessControl:
         app: what lies behind.
         settings: keys and bounds.
         open_paths: the only paths that need no key.
+        limit: bytes of a request's body at most; 0: nothing reads one, so that it is left where it is.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings, open_paths: Collection[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: ServerSettings, open_paths: Collection[str], limit: Callable[[Scope], int]
+    ) -> None:
         self._app = app
         self._open_paths = frozenset(open_paths)
         self._settings = settings
+        self._limit = limit
+        self._bodies = BodyBudget(settings.max_bodies_bytes)
         self._keys = [_digest(key) for key in settings.api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,14 +69,14 @@ class AccessControl:
             await _refuse(
                 send, 401, "give a valid API key as 'Authorization: Bearer KEY'.", "authentication_error", "bad_key"
             )
-        elif _too_long(headers.get(b"content-length", b""), self._limit(scope)):
-            await self._refuse_body(scope, send)
+        elif (limit := self._limit(scope)) and _too_long(headers.get(b"content-length", b""), limit):
+            await _refuse_body(limit, send)
         else:
             scope[TENANT] = tenant
             if scope["method"] == "HEAD":
                 # What GET answers, less its body.
                 scope, send = {**scope, "method": "GET"}, _without_body(send)
-            await self._bounded(scope, receive, send)
+            await self._bounded(scope, receive, send, limit)
 
     def _open(self, scope: Scope) -> bool:
         """Whether anybody may ask this: what a path takes is no secret."""
@@ -73,35 +91,36 @@ class AccessControl:
         matches = [secrets.compare_digest(digest, key) for key in self._keys]
         return digest.hex() if scheme.lower() == b"bearer" and any(matches) else None
 
-    async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _bounded(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
         """Read the body up to the limit and hand it on, because its announced length may be missing or wrong."""
-        chunks, size, more = [], 0, True
-        message: Message = {"type": "http.disconnect"}
-        while more:
-            message = await receive()
-            if message["type"] != "http.request":
-                return
-            chunks.append(message.get("body", b""))
-            size += len(chunks[-1])
-            more = message.get("more_body", False)
-            if size > self._limit(scope):
-                await self._refuse_body(scope, send)
-                return
-        whole = iter([{"type": "http.request", "body": b"".join(chunks), "more_body": False}])
+        with self._bodies.held() as body:
+            more, size = limit > 0, 0
+            while more:
+                message = await receive()
+                if message["type"] != "http.request":
+                    return
+                chunk = message.get("body", b"")
+                size += len(chunk)
+                more = message.get("more_body", False)
+                if size > limit:
+                    await _refuse_body(limit, send)
+                    return
+                self._bodies.add(body, chunk)
+                if body.refused:
+                    full = "the server holds as many bytes of bodies as it may; try again later."
+                    retry = (b"retry-after", str(self._settings.retry_after).encode())
+                    await _refuse(send, 429, full, "rate_limit_error", "bodies_full", retry)
+                    return
+            whole = iter([{"type": "http.request", "body": self._bodies.whole(body), "more_body": False}])
 
-        async def again() -> Message:
-            return next(whole, None) or await receive()
+            async def again() -> Message:
+                return next(whole, None) or await receive()
 
-        await self._app(scope, again, send)
+            await self._app(scope, again, send)
 
-    def _limit(self, scope: Scope) -> int:
-        """Bytes of a body at most."""
-        heard = scope["path"].startswith(_AUDIO)
-        return self._settings.max_audio_bytes if heard else self._settings.max_body_bytes
 
-    async def _refuse_body(self, scope: Scope, send: Send) -> None:
-        limit = self._limit(scope)
-        await _refuse(send, 413, f"the body is longer than {limit} bytes.", "invalid_request_error", "too_long")
+async def _refuse_body(limit: int, send: Send) -> None:
+    await _refuse(send, 413, f"the body is longer than {limit} bytes.", "invalid_request_error", "too_long")
 
 
 def read_keys(text: str) -> tuple[str, ...]:
@@ -122,18 +141,18 @@ def _digest(key: str) -> bytes:
 
 
 def _hostname(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].lower()
+    """A host's name without its port; empty: it is none."""
+    found = _HOST.fullmatch(host)
+    return "" if found is None else (found["address"] or found["name"]).lower()
 
 
 def _too_long(content_length: bytes, limit: int) -> bool:
     return content_length.isdigit() and int(content_length[:20]) > limit
 
 
-async def _refuse(send: Send, status: int, message: str, kind: str, code: str) -> None:
+async def _refuse(send: Send, status: int, message: str, kind: str, code: str, *more: tuple[bytes, bytes]) -> None:
     body = json.dumps(error_body(message, kind, code=code)).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *more]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -14,13 +14,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from headstart.async_engine import BusyError, ClosedError
 from headstart.errors import HeadstartError, RequestError
 from headstart.llm import LLM
 from headstart.memory import is_lack_of_memory
-from headstart.server.access import AccessControl, error_body
+from headstart.server.access import AUDIO, AccessControl, body_limit, error_body
 from headstart.server.docs_page import PATHS as DOCS
 from headstart.server.docs_page import add_docs
 from headstart.server.engine_thread import EngineThread
@@ -75,8 +75,10 @@ def create_app(
     _add_error_handlers(app, settings)
     add_page(app)
     add_docs(app)
-    add_lab(app, engine, settings)
-    checked: ASGIApp = AccessControl(app, settings, {"/health", *DOCS, *page_files()})
+    add_lab(app, engine, app.state.served.generator, settings)
+    checked: ASGIApp = AccessControl(
+        app, settings, {"/health", *DOCS, *page_files()}, partial(_body_limit, app, settings)
+    )
     if settings.cors_origins:
         # Outside access control, because browsers send preflight requests without a key.
         checked = CORSMiddleware(
@@ -86,6 +88,14 @@ def create_app(
             allow_headers=["*"],
         )
     return checked
+
+
+def _body_limit(app: FastAPI, settings: ServerSettings, scope: Scope) -> int:
+    """Bytes of a request's body at most: none where no route reads it."""
+    if scope["path"].startswith(AUDIO) and not app.state.served.transcriber.hears:
+        return 0
+    limit = body_limit(settings, scope)
+    return limit if limit and any(route.matches(scope)[0] is Match.FULL for route in app.routes) else 0
 
 
 def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:

@@ -55,6 +55,10 @@ class Connection(H11Protocol):
         super().data_received(data)
         self._note(now)
 
+    def _should_upgrade(self) -> bool:
+        """Nothing is upgraded: such a request is answered as any other, and no line of the log is spent on it."""
+        return False
+
     def on_response_complete(self) -> None:
         """As in uvicorn; from now on the connection is idle."""
         super().on_response_complete()

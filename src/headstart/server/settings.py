@@ -26,6 +26,8 @@ class ServerSettings:
     max_body_bytes: int = 2 << 20
     max_audio_bytes: int = 25 << 20
     """The same of a form with a recording."""
+    max_bodies_bytes: int = 200 << 20
+    """Of all bodies together that are being read or served."""
     max_audio_seconds: int = 3600
     """Of a recording: a file of few bytes may unpack to days of silence."""
     max_prompts: int = 32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ray import serve
@@ -15,7 +16,7 @@ from headstart.integrations.ray.arguments import RayArguments
 from headstart.integrations.ray.forwarding import Forwarded
 from headstart.integrations.ray.gateway import FullError, Gateway, LostReplicaError
 from headstart.integrations.ray.replica import Replica
-from headstart.server.access import AccessControl
+from headstart.server.access import AccessControl, body_limit
 from headstart.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ class ServeGateway:
     def __serve_build_asgi_app__(self) -> ASGIApp:
         # Replicas check keys and hosts: the same code as without Ray. Here bodies are bounded alone.
         open_to_all = ServerSettings(self._settings.served_name, allowed_hosts=None)
-        return AccessControl(Gateway(self._replicas, self._settings.retry_after), open_to_all, ())
+        return AccessControl(
+            Gateway(self._replicas, self._settings.retry_after), open_to_all, (), partial(body_limit, open_to_all)
+        )
 
 
 class _Behind:
