@@ -47,8 +47,8 @@ class Generator:
         """
         with _blaming(body):
             self.check_model(body.model)
-            form = route(body, self._llm, self._settings)
-            await self._compile(form.params.structured_outputs)
+            form = await asyncio.to_thread(route, body, self._llm, self._settings)
+            await self.compile(form.params.structured_outputs)
             form.samples = await asyncio.to_thread(form.make_samples, _salt(body, request))
             answer = await self._engine.submit(form.samples)
         if body.stream:
@@ -93,7 +93,13 @@ class Generator:
                 f"model {name!r} is not served here; it is {' or '.join(map(repr, names))}.", "model"
             )
 
-    async def _compile(self, wanted: StructuredOutputsParams | None) -> None:
+    async def compile(self, wanted: StructuredOutputsParams | None) -> None:
+        """Make ready what form an output must have, so that no other request waits for it.
+
+        Raises:
+            RequestError: it is wrong, or takes too long.
+            BusyError: too many are being made ready.
+        """
         if wanted is None:
             return
         if self._compiling >= _MOST_COMPILING:

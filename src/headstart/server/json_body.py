@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-from collections.abc import Callable, Coroutine, Iterator
+import re
+from collections.abc import Callable, Coroutine
+from itertools import accumulate
 from typing import Any
 
 from fastapi import HTTPException, Request, Response
@@ -14,8 +17,21 @@ from headstart.errors import RequestError, require_utf8
 
 MAX_DEPTH = 128
 """Levels of objects and lists inside each other; whatever walks over a body later has room for that many."""
+MAX_LISTS = 1 << 16
+"""Lists and objects in one body: two megabytes could hold a million, which take seconds to make."""
 _MAX_DIGITS = 308
 """Of an integer: what has more is no finite float."""
+_ASIDE_BYTES = 1 << 16
+"""A body beyond this is read on a thread, so that other requests go on meanwhile."""
+_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+"""One that does not end goes on to the body's end."""
+_LONG_INTEGER = re.compile(rf"(?<!\d)\d{{{_MAX_DIGITS + 1}}}")
+_BRACKET = re.compile(r"[\[\]{}]")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""As JSON spells it; as bytes it is no UTF-8."""
+_HALF = re.compile("[\ud800-\udfff]")
+_Place = tuple["_Place", "str | int"] | None
+"""Where a value is: the place of what holds it, and its name or number there."""
 
 
 class BadBody(HTTPException):
@@ -41,8 +57,9 @@ class JsonRoute(APIRoute):
 
 class _JsonRequest(Request):
     async def json(self) -> Any:
+        body = await self.body()
         try:
-            return read_json(await self.body())
+            return read_json(body) if len(body) < _ASIDE_BYTES else await asyncio.to_thread(read_json, body)
         except RequestError as error:
             raise BadBody(error) from error
 
@@ -52,48 +69,62 @@ def read_json(body: bytes) -> Any:
 
     Raises:
         json.JSONDecodeError: it is no JSON.
-        RequestError: it is no UTF-8, is nested too deeply, or holds a name twice, half of a surrogate pair or a number
-            that is not finite.
+        RequestError: it is no UTF-8, is nested too deeply, holds too many lists and objects, or holds a name twice,
+            half of a surrogate pair or a number that is not finite.
     """
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RequestError(f"the body is not UTF-8 ({error.reason} at byte {error.start}).") from None
+    bare = _STRING.sub("", text)
+    _check_structure(bare)
+    # A function for each number would take most of the time.
+    integer = _integer if _LONG_INTEGER.search(bare) else None
     try:
         value = json.loads(
-            text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_real, parse_int=_integer
+            text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_real, parse_int=integer
         )
     except RecursionError:
         raise RequestError(_too_deep()) from None
-    for name, held, depth in _texts(value, "", 0):
-        if depth > MAX_DEPTH:
-            raise RequestError(_too_deep(), name)
-        require_utf8(held, name)
+    if _SURROGATE.search(text):
+        _check_texts(value)
     return value
 
 
-def _texts(value: Any, where: str, depth: int) -> Iterator[tuple[str, str, int]]:
-    """Every text in a value, and every name: the field that it is in, itself, and how deep it is; and whatever is too
-    deep."""
-    stack: list[tuple[Any, str, int]] = [(value, where, depth)]
+def _check_structure(bare: str) -> None:
+    """Refuse what is too deep or in too many pieces, before anything is made of it; ``bare``: less its texts."""
+    steps = (1 if bracket in "[{" else -1 for bracket in _BRACKET.findall(bare))
+    if max(accumulate(steps), default=0) > MAX_DEPTH + 1:
+        raise RequestError(_too_deep())
+    lists = bare.count("[") + bare.count("{")
+    if lists > MAX_LISTS:
+        raise RequestError(f"the body holds {lists} lists and objects; give at most {MAX_LISTS}.")
+
+
+def _check_texts(value: Any) -> None:
+    """Refuse half of a surrogate pair in any text or name, by the field that it is in."""
+    stack: list[tuple[Any, _Place]] = [(value, None)]
     while stack:
-        value, where, depth = stack.pop()
+        value, place = stack.pop()
         if isinstance(value, str):
-            yield where, value, depth
-        elif not isinstance(value, (dict, list)):
-            continue
-        elif depth > MAX_DEPTH:
-            yield where, "", depth
+            _check_text(value, place)
         elif isinstance(value, dict):
             for name, item in value.items():
-                yield where or "the body", name, depth
-                stack.append((item, f"{where}.{name}" if where else name, depth + 1))
-        else:
+                _check_text(name, place)
+                stack.append((item, (place, name)))
+        elif isinstance(value, list):
             stack += [
-                (item, f"{where}.{place}", depth + 1)
-                for place, item in enumerate(value)
-                if isinstance(item, (str, dict, list))
+                (item, (place, number)) for number, item in enumerate(value) if isinstance(item, (str, dict, list))
             ]
+
+
+def _check_text(text: str, place: _Place) -> None:
+    if _HALF.search(text):
+        parts = list[str]()
+        while place is not None:
+            place, part = place
+            parts.append(str(part))
+        require_utf8(text, ".".join(reversed(parts)) or "the body")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -101,7 +132,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(held) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise RequestError(f"{twice} is given twice in one object; give it once.", twice)
+        raise RequestError(f"{twice:.100} is given twice in one object; give it once.", twice[:100])
     return held
 
 

@@ -20,8 +20,9 @@ from headstart.errors import RequestError
 from headstart.llm import LLM
 from headstart.server.access import TENANT
 from headstart.server.engine_thread import EngineThread
+from headstart.server.generation import Generator
 from headstart.server.lab_events import LabEvents, lab_prompt
-from headstart.server.protocol import GenerationBody, Speculation
+from headstart.server.protocol import GenerationBody, ListOf, Speculation
 from headstart.server.replies import Reply, event
 from headstart.server.settings import ServerSettings
 
@@ -41,10 +42,10 @@ _CHECKPOINTS = 48
 class RunBody(GenerationBody):
     """``POST /lab/run``: like ``/v1/chat/completions``, but without tools."""
 
-    messages: list[dict[str, Any]]
+    messages: ListOf[dict[str, Any]]
 
 
-def add_lab(app: FastAPI, engine: EngineThread, settings: ServerSettings) -> None:
+def add_lab(app: FastAPI, engine: EngineThread, generator: Generator, settings: ServerSettings) -> None:
     """Add the page's routes under ``/lab/``; all of them need a key if the server has keys."""
     llm = engine.llm
 
@@ -57,12 +58,13 @@ def add_lab(app: FastAPI, engine: EngineThread, settings: ServerSettings) -> Non
         """Answer a conversation, round by round."""
         if (body.n or 1) != 1:
             raise RequestError(f"n is {body.n}; the lab shows one sample.", "n")
-        params = body.sampling(settings, llm.sampling_defaults, body.max_tokens, None)
+        params = await asyncio.to_thread(body.sampling, settings, llm.sampling_defaults, body.max_tokens, None)
+        await generator.compile(params.structured_outputs)
         prompt = await asyncio.to_thread(lab_prompt, llm, body.messages)
         wishes = (body.speculation or Speculation()).params(llm.speculation)
         # A fresh salt, so that neither cached prefixes nor what drafters learnt from another run flatters this one.
         salt = f"{request.scope.get(TENANT, '')}/lab/{secrets.token_hex(8)}"
-        samples = llm.samples(prompt, params, wishes, cache_salt=salt, trace=True)
+        samples = await asyncio.to_thread(llm.samples, prompt, params, wishes, cache_salt=salt, trace=True)
         answer = await engine.submit(samples)
         return StreamingResponse(_events(engine, answer, request), media_type="text/event-stream")
 

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic_core import PydanticCustomError
 
 from headstart.drafting.base import SpeculationParams
@@ -29,8 +37,13 @@ _STRUCTURES = ("structured_outputs", "response_format", "guided_json", "guided_r
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
 # Only documented here, and checked in the code: pydantic's messages would not say what to do instead.
 _Some = Field(json_schema_extra={"minItems": 1})
-_Choices = Annotated[list[Annotated[str, Field(json_schema_extra={"minLength": 1})]] | None, _Some]
+
 _TokenId = Annotated[int, Field(json_schema_extra={"minimum": 0})]
+
+
+Item = TypeVar("Item")
+ListOf = Annotated[list[Item], Field(fail_fast=True)]
+"""Refused at its first wrong item: a complaint about each would take seconds and a gigabyte."""
 
 
 def one_of(forms: str) -> WrapValidator:
@@ -43,6 +56,24 @@ def one_of(forms: str) -> WrapValidator:
             raise PydanticCustomError("form", "It must be {forms}", {"forms": forms}) from None
 
     return WrapValidator(check)
+
+
+_Choices = Annotated[ListOf[Annotated[str, Field(json_schema_extra={"minLength": 1})]] | None, _Some]
+_MOST_ENTRIES = 1024
+"""Of an object whose values are looked at one by one; for the sake of time alone."""
+
+
+def at_most(entries: int) -> BeforeValidator:
+    """Refuse an object of more entries before each of them is looked at."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > entries:
+            raise PydanticCustomError(
+                "too_many", "It has {count} entries; give at most {most}", {"count": len(value), "most": entries}
+            )
+        return value
+
+    return BeforeValidator(check)
 
 
 class Body(BaseModel):
@@ -114,7 +145,7 @@ class Prediction(Body):
     """A text that the output is expected to resemble."""
 
     type: Literal["content"]
-    content: Annotated[str | list[TextPart], one_of("a text or a list of text parts")]
+    content: Annotated[str | ListOf[TextPart], one_of("a text or a list of text parts")]
 
     @property
     def text(self) -> str:
@@ -140,12 +171,12 @@ class GenerationBody(Body):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     """null or left out: the model's default."""
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float] | None, at_most(_MOST_ENTRIES)] = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    stop: Annotated[str | list[str] | None, one_of("a text or a list of texts")] = None
-    stop_token_ids: list[int] | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
+    stop: Annotated[str | ListOf[str] | None, one_of("a text or a list of texts")] = None
+    stop_token_ids: ListOf[int] | None = None
+    allowed_token_ids: ListOf[int] | None = None
+    bad_words: ListOf[str] | None = None
     """Words that must not appear, at the beginning of the text or after a space."""
     no_repeat_ngram_size: int | None = None
     """No run of so many tokens comes a second time, the prompt's included; null or left out: the model's default."""
@@ -305,7 +336,7 @@ class NamedTool(Body):
 
 class ToolSubset(Body):
     mode: Literal["auto", "required"] = "auto"
-    tools: Annotated[list[NamedTool], _Some]
+    tools: Annotated[ListOf[NamedTool], _Some]
 
 
 class AllowedTools(Body):
@@ -318,12 +349,12 @@ class AllowedTools(Body):
 class Templated(Body):
     """What shapes a conversation's prompt besides its messages."""
 
-    tools: list[Tool] | None = None
+    tools: ListOf[Tool] | None = None
     add_generation_prompt: bool | None = None
     """false: the prompt ends with the last message; nothing is added to begin an answer."""
     continue_final_message: bool | None = None
     """true: the prompt ends where the last message's text ends, so that the answer continues it."""
-    documents: list[dict[str, Any]] | None = None
+    documents: ListOf[dict[str, Any]] | None = None
     """For chat templates that use documents."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the chat template, like ``enable_thinking``."""
@@ -343,14 +374,14 @@ class CompletionBody(GenerationBody):
     """``POST /v1/completions``."""
 
     prompt: Annotated[
-        str | list[int] | list[str] | list[list[int]],
+        str | ListOf[int] | ListOf[str] | ListOf[ListOf[int]],
         one_of("a text, a list of token ids, or a list of either"),
     ]
     echo: bool | None = None
     add_special_tokens: bool | None = None
     """false: a text is read without the special tokens that the tokenizer adds."""
     logprobs: int | None = None
-    decoder_prompt: Annotated[str | list[_TokenId] | None, one_of("a text or a list of token ids")] = None
+    decoder_prompt: Annotated[str | ListOf[_TokenId] | None, one_of("a text or a list of token ids")] = None
     """Of a model with an encoder, which reads the prompt: what the output begins with, behind the start token."""
     src_lang: str | None = None
     tgt_lang: str | None = None
@@ -364,7 +395,7 @@ class ChatBody(Templated, GenerationBody):
 
     model_config = ConfigDict(extra="allow")
 
-    messages: Annotated[list[dict[str, Any]], _Some]
+    messages: Annotated[ListOf[dict[str, Any]], _Some]
     echo: bool | None = None
     """true: the answer begins with the message that it continues (``continue_final_message``)."""
     max_completion_tokens: int | None = None
@@ -396,14 +427,14 @@ class TokenizeBody(Templated):
     """``POST /tokenize``: a text, or a conversation, which goes through the chat template."""
 
     prompt: str | None = None
-    messages: Annotated[list[dict[str, Any]] | None, _Some] = None
+    messages: Annotated[ListOf[dict[str, Any]] | None, _Some] = None
     add_special_tokens: bool = True
 
 
 class DetokenizeBody(Body):
     """``POST /detokenize``."""
 
-    tokens: list[_TokenId]
+    tokens: ListOf[_TokenId]
 
 
 def _at_most(name: str, value: int, bound: int, what: str = "") -> None:

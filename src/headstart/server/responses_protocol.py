@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidationError
 
 from headstart.errors import RequestError
 from headstart.server.protocol import (
@@ -19,9 +19,11 @@ from headstart.server.protocol import (
     FunctionName,
     GenerationBody,
     JsonSchemaFormat,
+    ListOf,
     NamedTool,
     ResponseFormat,
     Tool,
+    at_most,
     one_of,
 )
 
@@ -76,21 +78,21 @@ class NamedFunction(Body):
 class ResponsesBody(GenerationBody):
     """``POST /v1/responses``; the fields beside OpenAI's are those of the other routes."""
 
-    input: Annotated[str | list[dict[str, Any]], one_of("a text or a list of items")]
+    input: Annotated[str | ListOf[dict[str, Any]], one_of("a text or a list of items")]
     instructions: str | None = None
     """A system message before the input."""
     max_output_tokens: int | None = None
     text: TextSettings | None = None
-    tools: list[ResponseTool] | None = None
+    tools: ListOf[ResponseTool] | None = None
     tool_choice: Annotated[
         Literal["none", "auto", "required"] | NamedFunction | None,
         one_of("none, auto, required or an object that names a function"),
     ] = None
     parallel_tool_calls: bool | None = None
-    include: list[str] | None = None
+    include: ListOf[str] | None = None
     top_logprobs: int | None = None
     """Number of best tokens beside each token's own log-probability; ``include`` asks for them."""
-    metadata: dict[str, str] | None = None
+    metadata: Annotated[dict[str, str] | None, at_most(1024)] = None
     """Repeated in the response."""
     previous_response_id: str | None = None
     conversation: str | dict[str, Any] | None = None
@@ -119,17 +121,23 @@ class ResponsesBody(GenerationBody):
                 raise RequestError("response_format stands beside text.format; keep one of them.", "text")
             shared["response_format"] = _response_format(self.text.format)
         wants_logprobs = LOGPROBS in (self.include or ())
-        return ChatBody(
+        chat = {
             **(self.model_extra or {}),
             **shared,
-            messages=_messages(self.instructions, self.input),
-            tools=None if self.tools is None else [_tool(tool) for tool in self.tools],
-            tool_choice=_choice(self.tool_choice),
-            parallel_tool_calls=self.parallel_tool_calls,
-            logprobs=wants_logprobs or None,
-            top_logprobs=self.top_logprobs if wants_logprobs else None,
-            chat_template_kwargs=self.chat_template_kwargs,
-        )
+            "messages": _messages(self.instructions, self.input),
+            "tools": None if self.tools is None else [_tool(tool) for tool in self.tools],
+            "tool_choice": _choice(self.tool_choice),
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "logprobs": wants_logprobs or None,
+            "top_logprobs": self.top_logprobs if wants_logprobs else None,
+            "chat_template_kwargs": self.chat_template_kwargs,
+        }
+        try:
+            return ChatBody.model_validate(chat)
+        except ValidationError as error:  # in a field of chats that this body does not declare
+            complaint = error.errors(include_url=False)[0]
+            field = ".".join(map(str, complaint["loc"]))
+            raise RequestError(f"{field}: {complaint['msg']}.", field) from None
 
     def own_name(self, field: str | None) -> str | None:
         """As for every request, with the names of this route."""

@@ -19,6 +19,8 @@ from headstart.text.token_bytes import TokenBytes
 from headstart.text.tokenizer_faults import contained, outgrows
 from headstart.text.tokenizer_parts import TokenizerParts
 
+_LONG_TEXT = 1 << 12
+"""Characters."""
 _TRIAL_TEXTS = ("Hello, world: 1 + 1 = 2?\n", *(chr(code) * 40 + "!" for code in (10, *range(32, 127))))
 """What every tokenizer must be able to read; repetitions are where regular expressions run away."""
 
@@ -114,7 +116,11 @@ class Tokenizer:
             )
         backend = self._backend if parse_special else self._literal_backend
         with contained(self._failure):
-            return list(backend.encode(text, add_special_tokens=add_special_tokens).ids)
+            if len(text) < _LONG_TEXT:
+                return list(backend.encode(text, add_special_tokens=add_special_tokens).ids)
+            # One text alone keeps every other thread waiting, for seconds if it is long; a batch of one does not.
+            (encoding,) = backend.encode_batch([text], add_special_tokens=add_special_tokens)
+            return list(encoding.ids)
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of token ids. Ids that no token has (padding rows of an embedding) are empty."""
