@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,32 @@ def test_what_generation_settings_force_is_said(tmp_path: Path) -> None:
     assert output.prompt_token_ids == [START, 7]
     assert [7, *output.token_ids] == expected
     assert output.token_ids[-1] == 258
+
+
+@pytest.mark.parametrize("family", ["bart", "mbart", "marian", "pegasus", "t5"])
+def test_a_forced_end_comes_whatever_forbids_it(family: str, tmp_path: Path) -> None:
+    """As transformers has it; guesses, whoever makes them, neither bring it forward nor keep it away."""
+    forcing = make_model(family)
+    settings = forcing.generation_config
+    settings.forced_eos_token_id, settings.forced_bos_token_id = 258, 7
+    model = load_model(save_model(forcing, tmp_path), "fp32")
+    llms = [LLM(model, drafter) for drafter in ("none", "auto", "random")]
+    for more, asked in (
+        ({"min_tokens": 16}, {"min_new_tokens": 17}),
+        ({"banned_token_ids": (258,)}, {"bad_words_ids": [[258]]}),
+        ({"max_tokens": 1}, {}),
+    ):
+        params = SamplingParams(**{"temperature": 0, "max_tokens": 16, **more})
+        plain, *guessed = [llm.generate("Hello", params)[0].outputs[0] for llm in llms]
+        assert plain.finish_reason == "stop"
+        for each in guessed:
+            assert (each.token_ids, each.finish_reason) == (plain.token_ids, plain.finish_reason)
+        count = 1 + (params.max_tokens or 0)
+        assert [7, *plain.token_ids] == reference_tokens(forcing, list(b"Hello"), count, **asked)
+        drawn = replace(params, temperature=0.9, seed=3)
+        plain, guessed = [llm.generate("Hello", drawn)[0].outputs[0] for llm in llms[:2]]
+        assert plain.token_ids == guessed.token_ids
+        assert plain.token_ids[-1] == 258
 
 
 @pytest.mark.parametrize("family", ["t5", "bart"])

@@ -31,6 +31,7 @@ from headstart.models.config import ModelConfig
 from headstart.models.derived import DerivedTensors
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
 from headstart.models.encoder_decoder_weights import EncoderDecoderWeights
+from headstart.models.generation_config import NO_DEMANDS, OutputDemands, output_demands
 from headstart.models.stored_rows import rows_in_file
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
@@ -63,6 +64,8 @@ class Model:
     """What a user is to know of how it is computed; nothing where Headstart's own code does."""
     kept: str = ""
     """What a file's quantised types are computed in, a sentence; nothing where that goes without saying."""
+    demands: OutputDemands = NO_DEMANDS
+    """What its files demand of every output."""
     cuda_graphs: bool = True
     """Whether passes, its own and those of drafters, are recorded where the device can."""
 
@@ -145,6 +148,7 @@ def load_opened(
         chat_template=chat_template,
         notice=notice,
         kept=backend.kept if isinstance(backend, native.NativeBackend) else "",
+        demands=output_demands(checkpoint, config),
         cuda_graphs=reading.cuda_graphs,
     )
 

@@ -138,12 +138,19 @@ class Sample:
         if params.bad_words:
             banned = params.banned_sequences + spellings(params.bad_words, model.tokenizer)
             params = replace(params, bad_words=(), banned_sequences=banned)
-        if encoder is not None and encoder.never:
-            params = replace(params, banned_sequences=params.banned_sequences + encoder.never)
-        if encoder is not None:
-            last = None if params.ignore_eos else encoder.forced_last_token_id
-            rules = OutputRules(vocab_size, encoder.never_first, last, self._most_tokens, constraint)
-            constraint = rules if rules.applies else constraint
+        demands = model.demands
+        if demands.never:
+            never = tuple(tokens for tokens in demands.never if max(tokens) < vocab_size)
+            params = replace(params, banned_sequences=params.banned_sequences + never)
+        rules = OutputRules(
+            vocab_size,
+            demands.never_first,
+            None if params.ignore_eos else demands.last,
+            self._most_tokens,
+            constraint,
+            demands.first if len(prompt.token_ids) == 1 else None,
+        )
+        constraint = rules if rules.applies else constraint
         if isinstance(speculation.prediction, str):
             expected = model.tokenizer.encode(speculation.prediction, add_special_tokens=False, field="prediction")
             speculation = replace(speculation, prediction=tuple(expected[:_LONGEST_PREDICTION]))

@@ -34,6 +34,24 @@ def test_counts_are_vllms() -> None:
     }
 
 
+def test_a_token_behind_the_end_is_not_counted() -> None:
+    """The last of three steps ended the output with its second guess: 3 + 3 + 2 tokens were said."""
+    stats = SequenceStats(drafted=6, drafted_per_position=[3, 3], accepted_per_position=[3, 3], unsaid=1, tokens=8)
+    counts = spec_decode_metrics(stats)
+    assert counts is not None
+    assert counts["mean_acceptance_length"] == pytest.approx(8 / 3)
+
+
+def test_replies_agree_with_themselves_however_they_end(llm: LLM) -> None:
+    """Where every round guesses, both lengths are the same."""
+    for most in range(40, 46):
+        reply = post(llm, "/v1/chat/completions", BODY | ASKED | {"max_tokens": most}).json()
+        counts, usage = reply["metrics"]["speculative_decoding"], reply["usage"]
+        unguessed = usage["speculation"]["rounds"] - counts["num_spec_steps"]
+        said = counts["mean_acceptance_length"] * counts["num_spec_steps"] + unguessed
+        assert said == pytest.approx(usage["completion_tokens"])
+
+
 def test_nothing_guessed_is_nothing_said() -> None:
     assert spec_decode_metrics(SequenceStats(tokens=5, rounds=5)) is None
     refused = SequenceStats(drafted=4, drafted_per_position=[2, 1])

@@ -194,3 +194,55 @@ def test_a_wrong_wish_is_named(fields: dict[str, object], message: str) -> None:
 def test_a_model_without_an_end_is_refused() -> None:
     with pytest.raises(RequestError, match="no end-of-sequence token"):
         GrammarCompiler(TOKENIZER, VOCAB, [])
+
+
+class Fragile:
+    """A matcher that fails for good where its path comes to more than two tokens ``7``, as one whose limits are
+    reached: only guesses take it there."""
+
+    def __init__(self, path: tuple[int, ...] = ()) -> None:
+        self.path, self.failed = list(path), False
+
+    def deep_copy(self) -> Fragile:
+        return Fragile(tuple(self.path))
+
+    def _visit(self, path: list[int]) -> None:
+        self.failed |= path.count(7) > 2
+
+    def validate_tokens(self, path: list[int]) -> int:
+        self._visit([*self.path, *path])
+        return 0 if self.failed else len(path)
+
+    def consume_tokens(self, path: list[int]) -> bool:
+        self.path += path
+        self._visit(self.path)
+        return not self.failed
+
+    def consume_token(self, token: int) -> bool:
+        return self.consume_tokens([token])
+
+    def compute_bitmask(self) -> bytes:
+        return bytes([1 << (len(self.path) % 8)])
+
+    def rollback(self, count: int) -> None:
+        self.path = self.path[: len(self.path) - count]
+
+    def is_error(self) -> bool:
+        return self.failed
+
+    def get_error(self) -> str:
+        return "too many"
+
+
+def test_guesses_that_a_matcher_fails_at_leave_the_output_as_it_is() -> None:
+    constraint = Constraint(Fragile(), 8, frozenset({0}))
+    for said, token in enumerate([1, 7, 2, 7, 3]):
+        assert np.flatnonzero(constraint.mask([])).tolist() == [said]
+        for guesses in (constraint.mask, constraint.allowed):
+            with pytest.raises(RequestError, match="cannot be followed any further: too many"):
+                guesses([7, 7, 7])
+        constraint.advance(token)
+    constraint.advance(7)
+    for _ in range(2):
+        with pytest.raises(RequestError, match="too many"):
+            constraint.mask([])

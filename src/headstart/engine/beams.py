@@ -12,6 +12,9 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import count
 
+import numpy as np
+from numpy.typing import NDArray
+
 from headstart.cache.paged import PagedCache
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import BeamView
@@ -21,6 +24,7 @@ from headstart.engine.law import TargetLaw
 from headstart.engine.outputs import FinishReason, TokenLogprobs, TokenOrigin
 from headstart.engine.pool import DrafterPool
 from headstart.engine.sequence import Sequence
+from headstart.errors import RequestError
 from headstart.verification.beam import BeamRules, BeamSearch, Path
 
 _IDS = count(-1, -1)
@@ -161,7 +165,7 @@ class BeamGroup:
         stats.drafted += sum(draft.num_drafted for draft in drafts)
         steps = 0
         while not search.done:
-            rows = [None if place.node is None else laws[place.beam].log_probs(place.node) for place in places]
+            rows = [_known_row(place, laws) for place in places]
             ended = search.step(rows, may_rise)
             if ended is None:
                 break
@@ -289,6 +293,19 @@ class BeamGroup:
         logprobs = None if wanted is None else laws[place.beam].logprobs(place.node, path.token, wanted)
         guessed = bool(drafts[place.beam].children.get(place.node))
         return _Said(origin_of(False, guessed, steps), logprobs)
+
+
+def _known_row(place: Place, laws: Seq[TargetLaw]) -> NDArray[np.float32] | None:
+    """What the target says where a path stands; None: no row was computed there, or it gives no law after a guess, of
+    which the round tells that begins there."""
+    if place.node is None:
+        return None
+    try:
+        return laws[place.beam].log_probs(place.node)
+    except RequestError:
+        if place.node == ROOT:
+            raise
+        return None
 
 
 def _forget(beams: Seq[Sequence], cache: PagedCache, drafters: DrafterPool) -> None:

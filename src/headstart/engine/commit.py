@@ -50,6 +50,7 @@ def commit_tokens(
             stats.accepted += 1
             count_at(kept, depth)
         if sequence.finished:
+            stats.unsaid += accepted
             break
     while len(kept) < len(drafted):
         kept.append(0)

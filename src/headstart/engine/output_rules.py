@@ -12,15 +12,16 @@ from headstart.engine.constraint import TokenConstraint, Weighing
 
 
 class OutputRules:
-    """A ``TokenConstraint`` of an encoder-decoder model; transformers' ``begin_suppress_tokens`` and
-    ``forced_eos_token_id``.
+    """A ``TokenConstraint`` by transformers' ``begin_suppress_tokens``, ``forced_bos_token_id`` and
+    ``forced_eos_token_id``. A forced token is said whatever else the request or the model's settings forbid.
 
     Args:
         vocab_size: of the model.
-        never_first: tokens that the output does not begin with.
+        never_first: tokens that the output does not begin with, or go on with after ``first``.
         last: the only token that may stand at the end of an output that is as long as it may be; None: any.
         length: the most tokens of the output, which are known when it begins.
         inner: what the request demands besides.
+        first: the only token that the output may begin with; None: any.
     """
 
     def __init__(
@@ -30,10 +31,12 @@ class OutputRules:
         last: int | None,
         length: Callable[[], int],
         inner: TokenConstraint | None = None,
+        first: int | None = None,
     ) -> None:
         self._vocab_size = vocab_size
         self._never_first = [token for token in never_first if token < vocab_size]
         self._last = last if last is not None and last < vocab_size else None
+        self._first = first if first is not None and first < vocab_size else None
         self._length = length
         self._inner = inner
         self._said = 0
@@ -41,11 +44,21 @@ class OutputRules:
     @property
     def applies(self) -> bool:
         """Whether they demand anything."""
-        return bool(self._never_first) or self._last is not None
+        return bool(self._never_first) or self._last is not None or self._first is not None
 
     def forced(self, path: Sequence[int]) -> int | None:
         """See ``Forcing``."""
-        return self._last if self._said + len(path) == self._length() - 1 else None
+        return self._forced_at(self._said + len(path))
+
+    def _forced_at(self, place: int) -> int | None:
+        if self._last is not None and place == self._length() - 1:
+            return self._last
+        return self._first if place == 0 else None
+
+    @property
+    def _free(self) -> int:
+        """The first place where the model has a say."""
+        return 0 if self._first is None else 1
 
     def mask(self, path: Sequence[int]) -> NDArray[np.bool_]:
         """See ``TokenConstraint``."""
@@ -57,7 +70,7 @@ class OutputRules:
         mask = np.ones(self._vocab_size, dtype=np.bool_)
         if self._inner is not None:
             mask = self._inner.mask(path).copy()
-        if place == 0:
+        if place == self._free:
             mask[self._never_first] = False
         return mask
 
@@ -73,9 +86,8 @@ class OutputRules:
         count = len(path) if self._inner is None else self._inner.allowed(path)
         for depth, token in enumerate(path[:count]):
             place = self._said + depth
-            if place == 0 and token in self._never_first:
-                return depth
-            if self._last is not None and place == self._length() - 1 and token != self._last:
+            forced = self._forced_at(place)
+            if token != forced and (forced is not None or (place == self._free and token in self._never_first)):
                 return depth
         return count
 

@@ -50,6 +50,8 @@ class SequenceStats:
     beam_steps: int = 0
     """Of a beam search, told in the best beam's: tokens by which it was searched further, each of which would have been
     a round without guesses. ``drafted`` and ``accepted`` count over all beams."""
+    unsaid: int = 0
+    """Rounds that ended the output with a guess: the target's own token after it, though known, was not said."""
     sampled_rounds: int = 0
     """Rounds whose guesses were drawn at random. Without any, each token was the target's own draw at its position."""
     drafted_per_position: list[int] = field(default_factory=list)

@@ -173,7 +173,7 @@ class _Round:
     def _judge(self, each: _Decoding, output: SpanOutput) -> None:
         sequence, draft = each.sequence, each.draft
         law = TargetLaw(output, draft, sequence)
-        verdict = _verify(sequence, draft, law)
+        verdict = law.heard(_verify(sequence, draft, law))
         if sequence.trace is not None and sequence.started is not None:
             sequence.trace.record(
                 sequence.tokens[-1],

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.engine.outputs import TokenLogprobs
+from headstart.errors import LogitsError
 from headstart.verification.base import Verdict
 
 
@@ -113,7 +114,11 @@ class _NodeProbs:
         """Of ``token`` after ``node``: before transforms, and under the law that decides."""
         if node not in self._laws:
             self._laws[node] = self._law.probs(node)
-        return math.exp(self._law.logprobs(node, token, 0).logprob), float(self._laws[node][token])
+        try:
+            before = math.exp(self._law.logprobs(node, token, 0).logprob)
+        except LogitsError:  # after a guess that no round goes beyond
+            before = 0.0
+        return before, float(self._laws[node][token])
 
 
 def _draft_probs(draft: DraftTree) -> Iterator[tuple[int, float]]:

@@ -1,8 +1,10 @@
-"""The sampling defaults that a model's publisher ships: ``generation_config.json``, a GGUF's ``general.sampling``."""
+"""What a model's publisher ships for generating: sampling defaults (``generation_config.json``, a GGUF's
+``general.sampling``), and what every output has to be."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,9 @@ import numpy as np
 from headstart.errors import CheckpointError, ConfigError, RequestError
 from headstart.models.aliases import ALIASES
 from headstart.models.checkpoint import Checkpoint
+from headstart.models.config import ModelConfig
+from headstart.models.families.encoder_decoder import generation_entries
+from headstart.models.families.fields import Fields
 from headstart.models.files import read_json
 from headstart.sampling.defaults import MODEST, SHAPING, SamplingDefaults
 
@@ -30,6 +35,41 @@ _GGUF_NAMES = {
 }
 """Keys of llama.cpp (``gguf-py/gguf/constants.py``); the samplers that Headstart lacks are left out."""
 _LAST_N = "general.sampling.penalty_last_n"
+
+
+@dataclass(frozen=True)
+class OutputDemands:
+    """What a model's files demand of every output, whatever a request asks for, as transformers' generate does."""
+
+    never: tuple[tuple[int, ...], ...] = ()
+    """Sequences of tokens that are never said (``bad_words_ids``, ``suppress_tokens``)."""
+    never_first: tuple[int, ...] = ()
+    """Tokens that no output begins with (``begin_suppress_tokens``)."""
+    first: int | None = None
+    """What the output begins with after a prompt of one token (``forced_bos_token_id``)."""
+    last: int | None = None
+    """What an output ends with that is as long as it may be (``forced_eos_token_id``)."""
+
+
+NO_DEMANDS = OutputDemands()
+
+
+def output_demands(checkpoint: Checkpoint, config: ModelConfig) -> OutputDemands:
+    """What a model's files demand; ``config``: of the model, which knows where it has an encoder.
+
+    Raises:
+        CheckpointError: an entry is no token, or no list of tokens.
+    """
+    encoder = config.encoder
+    if encoder is not None:
+        # What its outputs begin with is a part of the decoder's prompt.
+        return OutputDemands(encoder.never, encoder.never_first, None, encoder.forced_last_token_id)
+    if checkpoint.kind != "hf":
+        return NO_DEMANDS
+    entries = generation_entries(Fields(checkpoint.metadata, f"{checkpoint.path}: config.json and {FILE_NAME}"))
+    return OutputDemands(
+        entries["never"], entries["never_first"], entries["forced_first_token_id"], entries["forced_last_token_id"]
+    )
 
 
 def named_file(generation_config: str | Path) -> Path | None:

@@ -83,7 +83,8 @@ def spec_decode_metrics(stats: SequenceStats) -> dict[str, Any] | None:
     histogram += [0] * (depth + 1 - len(histogram))
     accepted = sum(stats.accepted_per_position)
     return {
-        "mean_acceptance_length": 1 + accepted / reached[0],
+        # vLLM counts a token of the target's own for each step; one behind the end of the output is not said.
+        "mean_acceptance_length": 1 + (accepted - stats.unsaid) / reached[0],
         "draft_acceptance_rate": accepted / stats.drafted,
         "acceptance_histogram": histogram,
         "num_spec_steps": reached[0],

@@ -55,7 +55,7 @@ class Usage(BaseModel):
 class SpecDecodeMetrics(BaseModel):
     """vLLM's counts of one sample's guesses."""
 
-    mean_acceptance_length: float = Field(description="1 + accepted guesses over steps.")
+    mean_acceptance_length: float = Field(description="Tokens said in a step: accepted guesses, and the target's own.")
     draft_acceptance_rate: float
     acceptance_histogram: list[int] = Field(description="[j] steps of which j guesses became output.")
     num_spec_steps: int = Field(description="Rounds in which something was guessed.")

@@ -25,23 +25,31 @@ _FIELD = "structured_outputs"
 
 
 class Constraint:
-    """Implements ``engine.constraint.TokenConstraint`` with one matcher that stands after the committed output."""
+    """Implements ``engine.constraint.TokenConstraint`` with one matcher that stands after the committed output.
+
+    A matcher that fails stays so, and guesses may take it where the output never comes. So after a failure a new one is
+    led along the output alone: what it says then, it says without guesses, too.
+
+    Args:
+        matcher: at the beginning of the output; it is left there.
+    """
 
     def __init__(self, matcher: Any, vocab_size: int, end_tokens: frozenset[int]) -> None:
-        self._matcher = matcher
+        self._first = matcher
+        self._matcher = matcher.deep_copy()
+        self._said: list[int] = []
         self._vocab_size = vocab_size
         self._end_tokens = end_tokens
 
     def mask(self, path: Sequence[int]) -> NDArray[np.bool_]:
         """As ``TokenConstraint.mask``. The matcher walks down the path and back."""
-        if path and (self._before_end(path) < len(path) or self._matcher.validate_tokens(path) < len(path)):
+        bits = self._bits(path)
+        if self._matcher.is_error() and not path:
+            self._begin_again()
+            bits = self._bits(path)
+        self._check()
+        if bits is None:
             return np.ones(self._vocab_size, dtype=np.bool_)
-        walked = not path or self._matcher.consume_tokens(path)
-        bits = self._matcher.compute_bitmask() if walked else b""
-        if self._matcher.is_error():
-            reason = _reason(self._matcher.get_error())
-            raise RequestError(f"structured_outputs cannot be followed any further: {reason}.", _FIELD)
-        self._matcher.rollback(len(path))
         allowed = np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=self._vocab_size, bitorder="little")
         return allowed.view(np.bool_)
 
@@ -49,11 +57,35 @@ class Constraint:
         """As ``TokenConstraint.allowed``. A token that would end the output counts wherever it stands first."""
         end = self._before_end(path)
         valid: int = self._matcher.validate_tokens(path[:end])
+        self._check()
         return valid + (valid == end < len(path))
 
     def advance(self, token: int) -> None:
         """As ``TokenConstraint.advance``."""
+        self._said.append(token)
         self._matcher.consume_token(token)
+
+    def _bits(self, path: Sequence[int]) -> bytes | None:
+        """What may follow, a bit for each token; None: anything, after a forbidden token or the end."""
+        if path and (self._before_end(path) < len(path) or self._matcher.validate_tokens(path) < len(path)):
+            return None
+        if path and not self._matcher.consume_tokens(path):
+            return None
+        bits: bytes = self._matcher.compute_bitmask()
+        if not self._matcher.is_error():
+            self._matcher.rollback(len(path))
+        return bits
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            reason = _reason(self._matcher.get_error())
+            self._begin_again()
+            raise RequestError(f"structured_outputs cannot be followed any further: {reason}.", _FIELD)
+
+    def _begin_again(self) -> None:
+        self._matcher = self._first.deep_copy()
+        for token in self._said:
+            self._matcher.consume_token(token)
 
     def _before_end(self, path: Sequence[int]) -> int:
         return next((i for i, token in enumerate(path) if token in self._end_tokens), len(path))
@@ -90,7 +122,7 @@ class GrammarCompiler:
         matcher = self._matcher(wanted)
         if isinstance(matcher, RequestError):
             raise RequestError(str(matcher), matcher.field)
-        return Constraint(matcher.deep_copy(), self._vocab_size, self._end_tokens)
+        return Constraint(matcher, self._vocab_size, self._end_tokens)
 
     def _compiled(self, wanted: StructuredOutputsParams) -> Any:
         """A matcher; or why there is none, which is remembered as well."""
