@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from headstart.encoder_prompt import trial_prompt
+from headstart.engine.home import Home
 from headstart.engine.sequence import Sequence as EngineSequence
 from headstart.errors import ConfigError, HeadstartError, RequestError
 from headstart.llm import LLM
@@ -114,6 +115,7 @@ class AsyncEngine:
         self.llm = llm
         self.max_seconds = max_seconds
         self._engine = llm.engine
+        self._home = Home()
         self._max_open = llm.engine.limits.max_sequences + max_waiting
         self._open = 0
         self._lock = threading.Lock()
@@ -151,6 +153,7 @@ class AsyncEngine:
         Raises:
             BusyError: too many samples are waiting already.
             ClosedError: the engine ends.
+            ConfigError: this process was forked from the engine's.
             RequestError: the request can never be served.
         """
         answer = self.prepared(samples)
@@ -169,6 +172,7 @@ class AsyncEngine:
     async def enter(self, answer: Answer, begun: float | None = None) -> None:
         """Queue a prepared answer; as ``submit``. ``begun``: when (``time.perf_counter``) the request began that it is
         a part of; None: with it."""
+        self._home.require(threads=1)
         if self.max_seconds is not None:
             answer.deadline = (answer.submitted if begun is None else begun) + self.max_seconds
         with self._lock:

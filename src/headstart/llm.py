@@ -328,6 +328,7 @@ class LLM:
         Raises:
             RequestError, ConfigError: as ``transcribe``.
         """
+        self.engine.home.require()
         sampling = sampling_params or self.sampling_defaults.params({}, {"max_tokens": None})
         return Transcription(self.model, self._aligner, recording, params, sampling)
 

@@ -156,6 +156,30 @@ def directory_checkpoint(directory: Path, template: Any = None, file: str | None
     return open_checkpoint(directory)
 
 
+def test_a_template_that_is_a_link_to_another_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("my key")
+    (tmp_path / "other.jinja").write_text("other")
+    folder, cached = tmp_path / "model", tmp_path / "hub" / "snapshots" / "revision"
+    for each in (folder, cached, tmp_path / "hub" / "blobs", folder / "additional_chat_templates"):
+        each.mkdir(parents=True, exist_ok=True)
+    directory_checkpoint(folder), directory_checkpoint(cached)
+    (tmp_path / "hub" / "blobs" / "f00d").write_text("cached")
+    (cached / "chat_template.jinja").symlink_to("../../blobs/f00d")
+    (folder / "chat_template.jinja").symlink_to(tmp_path / "other.jinja")
+    for place, text in ((cached, "cached"), (folder, "other")):
+        assert ChatTemplate.from_checkpoint(open_checkpoint(place)).default == text
+    for name, target in (
+        ("chat_template.jinja", tmp_path / "secret"),
+        ("chat_template.jinja", "../secret"),
+        ("additional_chat_templates/tool_use.jinja", "/etc/passwd"),
+    ):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(target)
+        with pytest.raises(CheckpointError, match=r"is a link to .* outside the model's folder; put the template"):
+            ChatTemplate.from_checkpoint(open_checkpoint(folder))
+        (folder / name).unlink()
+
+
 def test_a_gguf_file_brings_its_templates() -> None:
     template = ChatTemplate.from_checkpoint(
         gguf_checkpoint(

@@ -11,6 +11,7 @@ from headstart.cache.blocks import Room
 from headstart.drafting.base import Drafter
 from headstart.engine.beams import BeamGroup
 from headstart.engine.faults import end_alone, owner
+from headstart.engine.home import Home
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
 from headstart.engine.round import decode_round
@@ -36,6 +37,7 @@ class Engine:
         self.runner = runner
         self.drafters = drafter if isinstance(drafter, DrafterPool) else DrafterPool({"default": drafter}, "default")
         self.limits = limits
+        self.home = Home()
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self._suspects: set[Sequence | BeamGroup] = set()
@@ -54,8 +56,10 @@ class Engine:
         """Queue a sequence.
 
         Raises:
+            ConfigError: this process is a fork of the engine's.
             RequestError: it can never be served.
         """
+        self.home.require()
         prompt, context = sequence.prompt_length, self.limits.max_context
         require_fit(prompt, context)
         require_source_fit(sequence.source, self.limits)

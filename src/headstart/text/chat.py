@@ -161,7 +161,20 @@ def _directory_templates(directory: Path, settings: Mapping[str, Any]) -> dict[s
     if not files:
         return templates
     default = {DEFAULT: templates[DEFAULT]} if DEFAULT in templates else {}
+    for path in files.values():
+        _require_own(path, directory)
     return default | {name: read_text(path) for name, path in files.items()}
+
+
+def _require_own(path: Path, directory: Path) -> None:
+    """Refuse a template that is a link to some file of this machine: a server shows its template to whoever asks.
+
+    Links to templates are what they say, and the hub's cache links to its blobs, which have no names.
+    """
+    home, file = directory.resolve(), path.resolve()
+    own = home.parent.parent if home.parent.name == "snapshots" else home
+    if file.suffix != path.suffix and not file.is_relative_to(own):
+        raise CheckpointError(f"{path} is a link to {file}, outside the model's folder; put the template itself there.")
 
 
 def _named_templates(value: Any, source: str) -> dict[str, str]:
