@@ -108,7 +108,8 @@ def load_model(
     """
     parse_precision(precision), parse_device(str(device))  # refused before anything is opened
     checkpoint = open_checkpoint(name, revision, reading.lora)
-    tokenizer, template = Tokenizer.from_checkpoint(checkpoint), ChatTemplate.from_checkpoint(checkpoint)
+    tokenizer = Tokenizer.from_checkpoint(checkpoint)
+    template = ChatTemplate.from_checkpoint(checkpoint, reading.chat_template)
     return load_opened(checkpoint, tokenizer, template, precision, device, reading)
 
 

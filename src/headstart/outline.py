@@ -79,7 +79,7 @@ class Outline:
             checkpoint,
             describe(checkpoint, reading).config,
             Tokenizer.from_checkpoint(checkpoint),
-            ChatTemplate.from_checkpoint(checkpoint),
+            ChatTemplate.from_checkpoint(checkpoint, reading.chat_template),
             sampling_defaults(checkpoint, generation_config),
             reading,
         )

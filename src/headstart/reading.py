@@ -25,6 +25,9 @@ class Reading:
     cuda_graphs: bool = True
     """Whether passes are recorded as CUDA graphs and replayed, where the device is one of CUDA's."""
 
+    chat_template: str | Path | None = None
+    """A template of messages to use in place of the model's own, or the file that holds it."""
+
     def __post_init__(self) -> None:
         try:
             object.__setattr__(self, "backend", BackendChoice(self.backend))

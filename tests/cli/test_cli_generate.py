@@ -450,7 +450,7 @@ class TestOptions:
         result = generate(PROMPT, "--quiet", "--lenience", 0.5)
         (warning,) = result.stderr.splitlines()
         assert "LOSSY" in warning
-        assert "LOSSY" in headstart("generate", "--help").stdout
+        assert "LOSSY" in headstart("generate", "--help-all").stdout
 
     def test_typical_acceptance_warns_where_it_loses_something(self, generate: Generate) -> None:
         (warning,) = generate(PROMPT, "--quiet", "--typical", 0.09, "--temperature", 1).stderr.splitlines()

@@ -12,7 +12,7 @@ import typer
 from headstart import enumerations
 from headstart.cli import options
 from headstart.drafting.options import option_value, parse_drafter
-from headstart.errors import RequestError
+from headstart.errors import ConfigError, RequestError
 from headstart.models.aliases import DEFAULT_MODEL
 from headstart.reading import Reading
 
@@ -42,11 +42,12 @@ class Running:
     trust_remote_code: options.TrustRemoteCode = False
     lora: options.Lora = None
     cuda_graphs: options.CudaGraphs = True
+    chat_template: options.ChatTemplate = None
     max_context: options.MaxContext = None
 
     @property
     def reading(self) -> Reading:
-        return Reading(self.backend, self.trust_remote_code, self.lora, self.cuda_graphs)
+        return Reading(self.backend, self.trust_remote_code, self.lora, self.cuda_graphs, self.chat_template)
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,24 @@ class Asked:
         for sentence in (*llm.notices, llm.memory.sentence()):
             activity.say(sentence)
         return llm
+
+
+def require_template(running: Running) -> None:
+    """Refuse, before anything heavy is imported, to converse with a model that has no chat template and is given none.
+
+    Raises:
+        CheckpointError, ConfigError: naming it, and what to do instead.
+    """
+    from headstart.models.locating import locate, require_model
+    from headstart.text.template_files import brings_template, given_template, no_template
+
+    if running.chat_template is not None:
+        given_template(running.chat_template)
+        return
+    path = locate(running.model, running.revision)
+    require_model(path)
+    if not brings_template(path):
+        raise ConfigError(no_template(running.model))
 
 
 def given(**values: Any) -> dict[str, Any]:

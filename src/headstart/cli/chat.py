@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headstart.cli import options
-from headstart.cli.asking import Asked, Guessing, Running, given, warn_of_losses
+from headstart.cli.asking import Asked, Guessing, Running, given, require_template, warn_of_losses
 from headstart.cli.lines import BLOCK, ScriptLines, TerminalLines, read_message
 from headstart.cli.option_groups import with_groups
 from headstart.cli.options import OUTPUT
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 1024
 """Most tokens of an answer, where neither the command nor the model says: small models may never come to an end."""
+REPETITION_PENALTY = 1.1
+"""Where neither of them says how tokens are drawn, likewise: small models tell one sentence over and over."""
 
 
 @with_groups
@@ -92,6 +94,7 @@ def chat(
         {"max_batch_size": 1, "prefix_caching": True, "more_drafters": FREE_DRAFTERS},
     )
     interactive = sys.stdin is not None and sys.stdin.isatty()
+    require_template(running)
 
     from headstart.cli.progress import Activity
     from headstart.cli.prompts import one_prompt
@@ -105,13 +108,20 @@ def chat(
     from headstart.cli.conversing import Conversation
 
     colours = not plain_text and sys.stdout.isatty()
-    conversation = Conversation(
-        llm, sampling, {"max_tokens": MAX_TOKENS}, speculation, system, colours=colours, stoppable=interactive
-    )
+    own: dict[str, Any] = {"max_tokens": MAX_TOKENS}
+    drawn = {"temperature", "top_k", "top_p", "min_p", "repetition_penalty"} & sampling.keys()
+    if not drawn and generation_config != "none":
+        own["repetition_penalty"] = REPETITION_PENALTY
+    conversation = Conversation(llm, sampling, own, speculation, system, colours=colours, stoppable=interactive)
     talk = Talk(conversation, quiet)
     lines = TerminalLines([f"/{name}" for name in talk.commands]) if interactive else ScriptLines()
     if interactive and not quiet:
         tell_aside(f"{running.model}, guessed for by {llm.drafter_name}. /help lists the commands, Ctrl-D ends.")
+        if not drawn and conversation.params.repetition_penalty == REPETITION_PENALTY:
+            tell_aside(
+                f"Answers end after {conversation.params.max_tokens} tokens, and words that were said become less "
+                f"likely (--repetition-penalty {REPETITION_PENALTY:g}; 1: as likely as ever)."
+            )
     if interactive:
         # Whoever started this may have had it ignored, as shells do for what runs in the background.
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,7 +11,16 @@ import typer
 
 from headstart import enumerations
 from headstart.cli import options
-from headstart.cli.asking import Asked, Guessing, Running, given, refuse_if_none, token_bias, warn_of_losses
+from headstart.cli.asking import (
+    Asked,
+    Guessing,
+    Running,
+    given,
+    refuse_if_none,
+    require_template,
+    token_bias,
+    warn_of_losses,
+)
 from headstart.cli.option_groups import with_groups
 from headstart.cli.options import OUTPUT
 
@@ -190,6 +199,8 @@ def generate(
         generation_config,
         {"max_batch_size": batch_size},
     )
+    if chat or system is not None:
+        require_template(running)
     conversations = _conversations(prompt, prompts, chat or system is not None, system)
     for conversation in conversations:
         for name, value in (("decoder_prompt", decoder_prompt), ("src_lang", src_lang), ("tgt_lang", tgt_lang)):

@@ -77,6 +77,14 @@ CudaGraphs = Annotated[
         rich_help_panel=MODEL,
     ),
 ]
+ChatTemplate = Annotated[
+    str | None,
+    typer.Option(
+        help="How messages are written, in place of the model's own template: a file of Jinja, or the template itself.",
+        rich_help_panel=MODEL,
+        metavar="FILE",
+    ),
+]
 Numerics = Annotated[
     enumerations.Numerics,
     typer.Option(

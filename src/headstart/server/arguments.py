@@ -50,6 +50,8 @@ class ServeArguments(BaseModel):
     trust_remote_code: bool = False
     lora: str | None = None
     cuda_graphs: bool = True
+    chat_template: str | None = None
+    """In place of the model's own: a file, or the template itself."""
     max_context: int | None = Field(default=None, ge=2)
     drafter: str | None = None
     """With options after its name, like ``ngram:max_order=2``; None: the default, or what runs ``draft_model``."""
@@ -80,7 +82,7 @@ class ServeArguments(BaseModel):
 
     @property
     def reading(self) -> Reading:
-        return Reading(self.backend, self.trust_remote_code, self.lora, self.cuda_graphs)
+        return Reading(self.backend, self.trust_remote_code, self.lora, self.cuda_graphs, self.chat_template)
 
     def chosen_drafter(self) -> tuple[str, dict[str, Any]]:
         """The drafter's name and its options; what shows without the target is refused.

@@ -13,10 +13,9 @@ from headstart.models.checkpoint import Checkpoint
 from headstart.models.files import read_text
 from headstart.text.directory_tokenizer import directory_special_tokens, read_settings
 from headstart.text.gguf_tokenizer import gguf_special_tokens
+from headstart.text.template_files import GGUF_KEY, TEMPLATE_FILE, TEMPLATE_FOLDER, given_template
 from headstart.text.template_process import PROCESSES, TemplateFailure
 
-TEMPLATE_FILE, TEMPLATE_FOLDER = "chat_template.jinja", "additional_chat_templates"
-"""The default template of a directory, and a folder of further ones, each called like its file."""
 DEFAULT, _TOOL_USE = "default", "tool_use"
 _CONTINUED = "\ue000continued\ue001"
 """Marks the end of a message that is continued while it is rendered: what follows it may well repeat the message."""
@@ -37,20 +36,22 @@ class ChatTemplate:
         self._name = name
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint) -> ChatTemplate:
+    def from_checkpoint(cls, checkpoint: Checkpoint, given: str | Path | None = None) -> ChatTemplate:
         """The chat template of a model, without templates where it has none.
+
+        ``given``: a template to use in place of the model's own, or the file that holds it.
 
         Raises:
             CheckpointError: a file of it is damaged.
+            ConfigError: what is given is not there.
         """
+        own = None if given is None else given_template(given)
         if checkpoint.kind == "gguf":
-            return cls(
-                gguf_templates(checkpoint.metadata),
-                gguf_special_tokens(checkpoint.metadata),
-                checkpoint.name,
-            )
+            special = gguf_special_tokens(checkpoint.metadata)
+            return cls(gguf_templates(checkpoint.metadata) if own is None else own, special, checkpoint.name)
         settings = read_settings(checkpoint.path)
-        return cls(_directory_templates(checkpoint.path, settings), directory_special_tokens(settings), checkpoint.name)
+        templates = _directory_templates(checkpoint.path, settings) if own is None else own
+        return cls(templates, directory_special_tokens(settings), checkpoint.name)
 
     @property
     def available(self) -> bool:
@@ -142,14 +143,13 @@ def gguf_templates(metadata: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         CheckpointError: one of them is no text.
     """
-    key = "tokenizer.chat_template"
-    found = {name: value for name, value in metadata.items() if name == key or name.startswith(f"{key}.")}
+    found = {name: value for name, value in metadata.items() if name == GGUF_KEY or name.startswith(f"{GGUF_KEY}.")}
     for name, value in found.items():
         if not isinstance(value, str):
             raise CheckpointError(
                 f"{name} is of type {type(value).__name__}; it must be a text, convert the file again."
             )
-    return {name.removeprefix(key).removeprefix(".") or DEFAULT: value for name, value in found.items()}
+    return {name.removeprefix(GGUF_KEY).removeprefix(".") or DEFAULT: value for name, value in found.items()}
 
 
 def _directory_templates(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:

@@ -8,8 +8,9 @@ import shutil
 from pathlib import Path
 
 from headstart.models.checkpoint import Checkpoint
-from headstart.text.chat import DEFAULT, TEMPLATE_FILE, TEMPLATE_FOLDER, gguf_templates
+from headstart.text.chat import DEFAULT, gguf_templates
 from headstart.text.gguf_tokenizer import read_gguf_tokenizer
+from headstart.text.template_files import TEMPLATE_FILE, TEMPLATE_FOLDER
 
 _FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", TEMPLATE_FILE)
 _FILE_NAME = re.compile(r"[\w-]{1,100}")
