@@ -370,3 +370,32 @@ class TestStopping:
 def press_ctrl_c(*_: object) -> None:
     """What a key does while an answer is shown."""
     os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("given", [(), ("--temperature", 1), ("--generation-config", "none"), ("--top-p", 0.5)])
+def test_words_that_were_said_become_less_likely_where_nobody_says_how_to_draw(
+    given: tuple[object, ...], tiny_model_dir: Path, llm: LLM
+) -> None:
+    base = ("chat", "-m", tiny_model_dir, "--precision", "fp32", "--max-tokens", 24, "--seed", 3, "-d", "none")
+    heard = headstart(*base, *given, stdin="Hello\n").stdout
+    named = {str(name)[2:].replace("-", "_"): value for name, value in zip(given[::2], given[1::2], strict=True)}
+    defaults = llm.sampling_defaults
+    if named.pop("generation_config", None) == "none":
+        defaults = type(defaults)()
+    own = {} if given else {"repetition_penalty": 1.1}
+    params = defaults.params({"max_tokens": 24, "seed": 3, **named}, own)
+    assert params.repetition_penalty == (1.0 if given else 1.1)
+    (output,) = llm.chat([[{"role": "user", "content": "Hello"}]], params)
+    assert heard == output.outputs[0].text + "\n"
+
+
+def test_a_base_model_talks_by_a_template_that_it_is_given(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    base = write_tiny_model(tmp_path / "base", chat=False)
+    template = tmp_path / "plain.jinja"
+    template.write_text("{{ messages[-1].content }}")
+    call = ("-m", base, "--precision", "fp32", "--max-tokens", 9, "--temperature", 0)
+    plain = headstart("generate", *call, "Hello").stdout
+    for given in (template, "{{ messages[-1].content }}"):
+        assert headstart("chat", *call, "--chat-template", given, stdin="Hello\n").stdout == plain
+        assert headstart("generate", *call, "--chat", "--chat-template", given, "Hello").stdout == plain

@@ -6,6 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from headstart.text.template_files import brings_template
+from tiny_checkpoint import write_tiny_model
+
 SCRIPT = """
 import sys
 from headstart.cli.main import app
@@ -27,6 +32,10 @@ CALLS = {
     "generate x -m nonsense": "model is 'nonsense', which does not exist",
     "generate x -m smolm2": "did you mean 'smollm2'?",
     "chat -m ./no/where.gguf": "no/where.gguf",
+    "chat -m {base}": "headstart generate, name a chat model with --model, or say how its messages are written with "
+    "--chat-template FILE.",
+    "generate --chat x -m {base}": "has no chat template",
+    "chat -m {base} --chat-template nowhere.jinja": "chat_template is 'nowhere.jinja'",
     "serve -m nonsense": "nonsense",
     "transcribe -m nonsense {file}": "nonsense",
     "transcribe -m {model} ./nowhere.wav": "nowhere.wav cannot be read",
@@ -55,7 +64,9 @@ CALLS = {
 def test_wrong_names_are_refused_before_anything_heavy_is_imported(tiny_model_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "file.wav"
     file.touch()
-    calls = [call.format(model=tiny_model_dir, folder=tmp_path, file=file) for call in CALLS]
+    (tmp_path / "base").mkdir()
+    base = write_tiny_model(tmp_path / "base", chat=False)
+    calls = [call.format(model=tiny_model_dir, base=base, folder=tmp_path, file=file) for call in CALLS]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], input="\n".join(calls), capture_output=True, text=True, check=False
     )
@@ -76,3 +87,10 @@ def test_a_page_without_recordings_needs_no_model(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("written", "brings"), [(b"tokenizer.chat_template", True), (b"tokenizer.ggml.model", False)])
+def test_a_gguf_file_says_early_whether_it_talks(written: bytes, brings: bool, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF" + bytes(200) + written + bytes(200))
+    assert brings_template(path) is brings
