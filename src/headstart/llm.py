@@ -484,6 +484,14 @@ class LLM:
             sample.sequence.leader = samples[0].sequence
         return samples
 
+    def prepare_structures(self) -> None:
+        """Make ready what structured outputs need of the vocabulary, which keeps all threads waiting meanwhile.
+
+        Raises:
+            RequestError: the package for it is not installed, or the model has no end-of-sequence token.
+        """
+        _ = self._grammars
+
     def compile(self, wanted: StructuredOutputsParams) -> None:
         """Compile a structure before a request asks for it, which then finds it.
 

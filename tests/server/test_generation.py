@@ -215,3 +215,12 @@ def test_beams_are_what_the_library_says(exact: Model) -> None:
     chat = post(llm, "/v1/chat/completions", {"messages": CHAT, "beam_width": 2, "max_tokens": 4, "stop": "e"}).json()
     assert chat["choices"][0]["score"] < 0
     assert "score" not in post(llm, "/v1/completions", {"prompt": "abc", "max_tokens": 2}).json()["choices"][0]
+
+
+def test_what_structured_outputs_need_is_ready_before_the_first_request(llm: LLM) -> None:
+    pytest.importorskip("llguidance", reason="needs the extra 'structured'")
+
+    async def work(client: httpx.AsyncClient) -> bool:
+        return "_grammars" in vars(llm)
+
+    assert ask(llm, work)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cache, partial
 from typing import Any
 
@@ -62,6 +62,8 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         if not engine.alive:
             engine.start()
+        with suppress(RequestError):  # without it such requests are refused
+            await asyncio.to_thread(llm.prepare_structures)
         yield {CUT_OFF: engine.stop}
         await asyncio.to_thread(engine.close)
 
