@@ -82,9 +82,10 @@ def write_gguf(
     rope_factors: Tensor | None = None,
     most_tensors: int = 0,
     modules: Sequence[Mapping[str, Tensor]] = (),
+    towers: Mapping[str, Tensor] | None = None,
 ) -> Path:
     """``most_tensors``: of a part, by which the file is split; 0: it is not. ``modules``: what stands around the last
-    layers, which are multi-token modules then, by llama.cpp's names."""
+    layers, which are multi-token modules then, by llama.cpp's names. ``towers``: what reads images and sounds."""
     config = model.config
     arch = ARCHITECTURES[config.model_type]
     name = _YOUNGER.get(config.model_type, gguf.MODEL_ARCH_NAMES[arch])
@@ -115,6 +116,8 @@ def write_gguf(
     for number, parts in enumerate(modules, config.num_hidden_layers - len(modules)):
         for name, tensor in parts.items():
             writer.add_tensor(f"blk.{number}.nextn.{name}.weight", tensor.numpy())
+    for name, tensor in (towers or {}).items():
+        writer.add_tensor(name, tensor.numpy())
     if rope_factors is not None:
         writer.add_tensor("rope_freqs.weight", rope_factors.numpy())
     writer.write_header_to_file()

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from gguf_blocks import write_llama
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.aliases import ALIASES, DEFAULT_MODEL
 from headstart.models.checkpoint import open_checkpoint
@@ -265,6 +266,27 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     file = write_directory(tmp_path) / "model.safetensors"
     with pytest.raises(CheckpointError, match="name the model's directory"):
         open_checkpoint(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.gguf.part", r"a download that has not ended; fetch it again, and name model\.gguf"),
+        ("model.gguf.incomplete", "a download that has not ended"),
+        ("model.safetensors.crdownload", "a download that has not ended"),
+        ("model.gguf-split-b", r"a piece of a file; join all of them.*cat model\.gguf-split-\* > model\.gguf"),
+        ("model.gguf.part1of2", r"a piece of a file; join all of them.*cat model\.gguf\.part\* > model\.gguf"),
+    ],
+)
+def test_what_is_not_all_of_a_file_is_told_how_to_be(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / name).write_bytes(b"GGUF")
+    with pytest.raises(CheckpointError, match=message):
+        open_checkpoint(tmp_path / name)
+
+
+def test_a_gguf_file_may_have_any_name(tmp_path: Path) -> None:
+    file = write_llama(tmp_path / "sha256-0123", {"": "F32"})
+    assert open_checkpoint(file).kind == "gguf"
 
 
 def test_a_revision_of_a_local_path_is_refused(tmp_path: Path) -> None:

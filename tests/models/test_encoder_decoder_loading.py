@@ -142,6 +142,35 @@ def test_old_files_say_by_ties_whether_last_states_are_scaled() -> None:
     assert read("mt5", tie_word_embeddings=True).logit_divisor == 1.0
 
 
+@pytest.mark.parametrize(
+    ("family", "tokens", "start"),
+    [
+        ("t5", {"pad_token_id": 5}, 5),
+        ("t5", {"decoder_start_token_id": None}, 0),
+        ("mt5", {}, 0),
+        ("umt5", {}, 0),
+        ("bart", {}, 2),
+        ("bart", {"decoder_start_token_id": None, "bos_token_id": 4}, 4),
+        ("mbart", {"bos_token_id": 4}, 4),
+        ("mbart", {}, None),
+        ("pegasus", {}, 0),
+        ("marian", {"vocab_size": 58101, "decoder_vocab_size": 58101}, 58100),
+        ("marian", {}, None),
+        ("m2m-100", {}, 2),
+        ("whisper", {"vocab_size": 51865}, 50257),
+    ],
+)
+def test_outputs_begin_as_in_transformers_where_files_do_not_say_it(
+    family: str, tokens: dict[str, Any], start: int | None
+) -> None:
+    described = make_model(family).config.to_dict()
+    for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
+        described.pop(name, None)
+    config = config_from_hf(described | tokens)
+    assert config.encoder is not None
+    assert config.encoder.start_token_id == start
+
+
 def test_generation_settings_override_the_configuration(tmp_path: Path) -> None:
     save_model(make_model("bart"), tmp_path)
     settings = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,8 @@ def write(model: PreTrainedModel, path: Path, kind: str = "F32", leave_out: tupl
     writer.add_layer_norm_eps(config.layer_norm_epsilon)
     writer.add_relative_attn_buckets_count(config.relative_attention_num_buckets)
     writer.add_layer_norm_rms_eps(config.layer_norm_epsilon)
-    writer.add_decoder_start_token_id(config.decoder_start_token_id)
+    if config.decoder_start_token_id is not None:
+        writer.add_decoder_start_token_id(config.decoder_start_token_id)
     writer.add_tokenizer_model("t5")
     writer.add_tokenizer_pre("default")
     characters = [chr(33 + place) for place in range(90)]
@@ -135,6 +137,18 @@ def test_a_file_decodes_from_text_to_text(tmp_path: Path) -> None:
         assert read == [254, *(ord(letter) - 33 for letter in "A"), 254, *(ord(each) - 33 for each in "house."), END]
         assert output.prompt_token_ids == [START]
         assert output.token_ids == reference_tokens(model, read, 16)
+
+
+@pytest.mark.parametrize("padding", [None, 7])
+def test_outputs_begin_with_the_padding_token_where_nothing_else_is_named(padding: int | None, tmp_path: Path) -> None:
+    """It is token 0 unless the file says otherwise."""
+    model = made("t5")
+    model.config.decoder_start_token_id = None
+    file = open_checkpoint(write(model, tmp_path / "model.gguf"))
+    named = {} if padding is None else {"tokenizer.ggml.padding_token_id": padding}
+    config, _ = load_encoder_decoder(replace(file, metadata={**file.metadata, **named}), torch.float32)
+    assert config.encoder is not None
+    assert config.encoder.start_token_id == (padding or 0)
 
 
 def test_an_encoder_alone_is_refused(tmp_path: Path) -> None:

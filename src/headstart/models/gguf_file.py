@@ -24,10 +24,10 @@ from torch import Tensor
 from headstart.errors import CheckpointError
 from headstart.models.files import FileStamp, require_file
 from headstart.models.gguf_types import GgufType, gguf_types
+from headstart.models.locating import GGUF_MAGIC
 from headstart.models.stored import StoredTensor, digest_of
 from headstart.models.stored_rows import PLAIN, values_of
 
-_MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _DEFAULT_ALIGNMENT = 32
 _MAX_DIMENSIONS = 4
@@ -142,7 +142,7 @@ class _Header:
 
     def start(self) -> tuple[int, int]:
         """Magic, version and counts -> (tensors, key-value pairs)."""
-        if self._data[:4] != _MAGIC:
+        if self._data[:4] != GGUF_MAGIC:
             raise self._damaged("it does not begin with the GGUF magic")
         self._position = 4
         version = self._scalar("I")

@@ -13,6 +13,12 @@ from headstart.models.files import exists, local_path
 INDEX_FILE, SINGLE_FILE = "model.safetensors.index.json", "model.safetensors"
 SETTINGS_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 """Where some quantisers say beside ``config.json`` what they have done."""
+GGUF_MAGIC = b"GGUF"
+"""How such files begin, whatever they are called: those that Ollama keeps have names without an ending."""
+_UNFINISHED = (".part", ".partial", ".incomplete", ".crdownload", ".download", ".tmp", ".aria2")
+"""How programs end the names of files that they are still fetching."""
+_PIECE = re.compile(r"(.+\.gguf)([-.](?:split-|part[-_]?))[a-z0-9]+")
+"""Of a file that was cut by bytes, because it was too large for a host."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_FILES = [
     "config.json",
@@ -109,10 +115,11 @@ def require_model(path: Path) -> None:
     """Refuse what can be no model, whatever lies in it.
 
     Raises:
-        CheckpointError: neither a GGUF file nor a directory with a configuration.
+        CheckpointError: neither a GGUF file nor a directory with a configuration; or not all of a file, by its name.
     """
     if not path.is_dir():
-        if path.suffix != ".gguf":
+        _refuse_pieces(path)
+        if path.suffix != ".gguf" and not _begins_as_gguf(path):
             raise CheckpointError(
                 f"{path} is neither a .gguf file nor a directory; name the model's directory instead."
             )
@@ -121,3 +128,23 @@ def require_model(path: Path) -> None:
         if files:
             raise CheckpointError(f"{path} is a directory of GGUF files; name one of them: {', '.join(files)}.")
         raise CheckpointError(f"{path} has no config.json; name a directory that holds a model.")
+
+
+def _begins_as_gguf(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
+    except OSError:
+        return False
+
+
+def _refuse_pieces(path: Path) -> None:
+    if path.suffix in _UNFINISHED:
+        whole = path.name.removesuffix(path.suffix)
+        raise CheckpointError(f"{path} is a download that has not ended; fetch it again, and name {whole}.")
+    piece = _PIECE.fullmatch(path.name)
+    if piece is not None:
+        raise CheckpointError(
+            f"{path} is a piece of a file; join all of them in order (cat {piece[1]}{piece[2]}* > {piece[1]}) and name "
+            f"{piece[1]}."
+        )

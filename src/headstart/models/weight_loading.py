@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 _INFINITE = 1e29
+_GGUF_TOWERS = (r"(v|a|mm|resampler)\..*", r"model\.(image_newline|view_seperator)")
+"""What reads images and sounds, which Ollama's files hold beside the text model."""
 
 
 def load_decoder(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[ModelConfig, DecoderWeights]:
@@ -141,7 +143,8 @@ def _checked(
     if config.tied_head and f"{embedding}.weight" not in shapes and f"{layout.head}.weight" in shapes:
         embedding = layout.head  # what is tied may be stored under either name
     Assembly(config, layout, prefix, dtype, note, None, embedding).decoder(has_factors)
-    carries_nothing = re.compile("|".join((*layout.ignored, *_unread(config, layout))) or r"(?!)")
+    left_out = (*layout.ignored, *_unread(config, layout), *(_GGUF_TOWERS if kind == "gguf" else ()))
+    carries_nothing = re.compile("|".join(left_out) or r"(?!)")
 
     def is_surplus(name: str) -> bool:
         # Files may hold a copy of a tied head.

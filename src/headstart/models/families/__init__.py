@@ -88,6 +88,8 @@ _BY_ARCHITECTURE: dict[str, Family | EncoderDecoderFamily] = {
 _MIXTURES = {family.architecture: family for family in reversed(FAMILIES) if family.kind == "experts"}
 """GGUF has one name for Llama and Mixtral."""
 _ENCODERS_ALONE = ("t5encoder",)
+_TOWERS_ALONE = "clip"
+_GGUF_EMBEDDING = "token_embd.weight"
 
 
 def config_from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
@@ -102,17 +104,25 @@ def config_from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
     return _checked(replace(family.hf(fields), name=name), source)
 
 
-def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), name: str = "") -> ModelConfig:
+def config_from_gguf(
+    metadata: Mapping[str, Any], tensors: Container[str] | Mapping[str, tuple[int, ...]] = (), name: str = ""
+) -> ModelConfig:
     """Read a GGUF file's metadata (plain Python values).
 
     ``tensors``: names of the file's tensors, for what only they tell: whether the head is tied to the embedding, and
-    where there are biases.
+    where there are biases. With their shapes, the embedding's rows say how many tokens there are, whatever the entry
+    ``vocab_size`` does: llama.cpp does not read that where there is a list of tokens.
 
     Raises:
         CheckpointError: unknown architecture, unsupported feature, missing or impossible entry.
     """
     source = f"model {name!r}" if name else "GGUF metadata"
     architecture = Fields(metadata, source).text("general.architecture", "")
+    if architecture == _TOWERS_ALONE:
+        raise UnsupportedModelError(
+            f"{source} has general.architecture {architecture!r}: what reads images or sounds for a model (mmproj); "
+            "name the file of the model itself."
+        )
     if architecture in _ENCODERS_ALONE:
         raise UnsupportedModelError(
             f"{source} has general.architecture {architecture!r}: an encoder without a decoder, which writes nothing; "
@@ -120,6 +130,8 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), 
         )
     family = _known(_BY_ARCHITECTURE, architecture, "general.architecture", source)
     fields = Fields(metadata, source, f"{architecture}.")
+    if isinstance(tensors, Mapping) and _GGUF_EMBEDDING in tensors:
+        fields = fields.with_entries(vocab_size=tensors[_GGUF_EMBEDDING][0])
     if fields.integer("expert_count", 0, minimum=0) and architecture in _MIXTURES:
         family = _MIXTURES[architecture]
     if isinstance(family, EncoderDecoderFamily):

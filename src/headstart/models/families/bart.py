@@ -66,6 +66,7 @@ def _bart(
     embedding_norm: bool,
     final_norm: bool,
     head_bias: bool,
+    start: int | None,
 ) -> ModelConfig:
     shares = family != "marian" or fields.flag("share_encoder_decoder_embeddings", True)
     first = _LEARNED_OFFSET if positions == "learned" else 0
@@ -89,7 +90,7 @@ def _bart(
         embedding_norm=embedding_norm,
         final_norm=final_norm,
         head_bias=head_bias,
-        **generation_entries(fields),
+        **generation_entries(fields, start),
     )
     config = base_from_hf(fields, family, encoder, max_positions)
     return config if shares else replace(config, vocab_size=fields.integer("decoder_vocab_size", config.vocab_size))
@@ -145,6 +146,7 @@ def _family(
     embedding_norm: bool = False,
     final_norm: bool = True,
     head_bias: bool = True,
+    start: int | None = None,
 ) -> EncoderDecoderFamily:
     read = partial(
         _bart,
@@ -154,6 +156,7 @@ def _family(
         embedding_norm=embedding_norm,
         final_norm=final_norm,
         head_bias=head_bias,
+        start=start,
     )
     usual = _STORED if positions == "learned" else _COMPUTED
 
@@ -164,9 +167,9 @@ def _family(
 
 
 FAMILIES = (
-    _family("bart", "learned", normed_before=False, embedding_norm=True, final_norm=False),
+    _family("bart", "learned", normed_before=False, embedding_norm=True, final_norm=False, start=2),
     _family("mbart", "learned", embedding_norm=True),
-    _family("pegasus", "sinusoid"),
-    _family("marian", "sinusoid", normed_before=False, final_norm=False),
-    _family("m2m_100", "tensor2tensor", head_bias=False),
+    _family("pegasus", "sinusoid", start=0),
+    _family("marian", "sinusoid", normed_before=False, final_norm=False, start=58100),
+    _family("m2m_100", "tensor2tensor", head_bias=False, start=2),
 )

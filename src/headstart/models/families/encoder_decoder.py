@@ -64,12 +64,14 @@ class EncoderDecoderFamily:
     gguf_layout: Callable[[ModelConfig], EncoderDecoderLayout] | None = None
 
 
-def generation_entries(fields: Fields) -> dict[str, Any]:
+def generation_entries(fields: Fields, start: int | None = None) -> dict[str, Any]:
     """``EncoderConfig``'s fields of what outputs begin and end with, and what is never said.
 
     An output begins with ``decoder_start_token_id``, or where there is none with ``bos_token_id``, as in transformers.
+    ``start``: the former where files leave it out (in transformers, the default of the family's configuration).
     """
-    start = fields.optional_integer("decoder_start_token_id", minimum=0)
+    if start is None or start >= fields.integer("vocab_size") or fields.has("decoder_start_token_id"):
+        start = fields.optional_integer("decoder_start_token_id", minimum=0)
     last = fields.token_ids("forced_eos_token_id")
     return {
         "start_token_id": fields.optional_integer("bos_token_id", minimum=0) if start is None else start,

@@ -23,6 +23,8 @@ from headstart.models.families.encoder_decoder import (
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.llama import ACTIVATIONS, token_ids_from_gguf, vocab_size_from_gguf
 
+_PADDING = 0
+"""The padding token where files do not name it; outputs begin with it where they name nothing else."""
 _GGUF_MAX_DISTANCE = 128
 """Files do not say it; llama.cpp has it as a constant."""
 
@@ -45,6 +47,9 @@ def _t5(fields: Fields, family: str) -> ModelConfig:
     )
     if relative.max_distance <= relative.buckets // 2:
         raise fields.bad("relative_attention_max_distance", relative.max_distance, "more than half of the buckets")
+    outputs = generation_entries(fields)
+    if outputs["start_token_id"] is None:
+        outputs["start_token_id"] = fields.integer("pad_token_id", _PADDING, minimum=0)
     return _config(
         family,
         sizes=(fields.integer("vocab_size"), hidden, heads, head_dim, mlp),
@@ -56,7 +61,7 @@ def _t5(fields: Fields, family: str) -> ModelConfig:
         relative=relative,
         bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
         eos_token_ids=fields.token_ids("eos_token_id"),
-        outputs=generation_entries(fields),
+        outputs=outputs,
     )
 
 
@@ -121,6 +126,7 @@ def _gguf(fields: Fields, tensors: Container[str]) -> ModelConfig:
     if fields.integer("attention.value_length", key) != key:
         raise fields.bad("attention.value_length", fields.get("attention.value_length"), f"{key}, as the key's")
     num_layers = fields.integer("block_count", maximum=4096)
+    padding = Fields(fields.entries, fields.source, "tokenizer.ggml.").integer("padding_token_id", _PADDING, minimum=0)
     config = _config(
         "umt5" if in_every_layer else "t5",
         sizes=(vocab_size_from_gguf(fields), hidden, heads, key, fields.integer("feed_forward_length")),
@@ -131,7 +137,7 @@ def _gguf(fields: Fields, tensors: Container[str]) -> ModelConfig:
         divides=not own_head,
         relative=RelativeBias(buckets, _GGUF_MAX_DISTANCE, in_every_layer),
         **token_ids_from_gguf(fields),
-        outputs={"start_token_id": fields.optional_integer("decoder_start_token_id", minimum=0)},
+        outputs={"start_token_id": fields.integer("decoder_start_token_id", padding, minimum=0)},
     )
     return replace(config, tied_head=not own_head)
 

@@ -11,6 +11,9 @@ from headstart.models.families.bart import CROSS, LAYER, base_from_hf, stack
 from headstart.models.families.encoder_decoder import EncoderDecoderFamily, EncoderDecoderLayout, generation_entries
 from headstart.models.families.fields import Fields
 
+_START = 50257
+"""What outputs begin with where files do not say it: the multilingual vocabulary's."""
+
 
 def _whisper(fields: Fields) -> ModelConfig:
     hidden, heads = fields.integer("d_model"), fields.integer("encoder_attention_heads")
@@ -27,7 +30,7 @@ def _whisper(fields: Fields) -> ModelConfig:
         mel_bins=fields.integer("num_mel_bins", 80),
         alignment_heads=_heads(fields),
         smoothed_over=_odd(fields, "median_filter_width", 7),
-        **generation_entries(fields),
+        **generation_entries(fields, _START),
     )
     return base_from_hf(fields, "whisper", encoder, fields.integer("max_target_positions", 448))
 
