@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from headstart.encoder_prompt import trial_prompt
 from headstart.engine.home import Home
 from headstart.engine.sequence import Sequence as EngineSequence
+from headstart.engine.work import Watchdog
 from headstart.errors import ConfigError, HeadstartError, RequestError
 from headstart.llm import LLM
 from headstart.memory import address_space_left, is_lack_of_memory, readable
@@ -116,6 +117,8 @@ class AsyncEngine:
         self.max_seconds = max_seconds
         self._engine = llm.engine
         self._home = Home()
+        # Requests of several callers share it: what a drafter raises costs guesses, and ends nobody's work.
+        self._engine.drafters.tolerant = True
         self._max_open = llm.engine.limits.max_sequences + max_waiting
         self._open = 0
         self._lock = threading.Lock()
@@ -123,12 +126,14 @@ class AsyncEngine:
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._answers: list[Answer] = []
         self._thread = threading.Thread(target=self._run, name="headstart-engine", daemon=True)
+        self._watchdog = Watchdog(lambda: self._engine.work)
 
     def start(self) -> None:
         """Begin to serve."""
         # A process must not end while the thread computes: the interpreter cannot stop it inside compiled code.
         atexit.register(self.stop)
         self._thread.start()
+        self._watchdog.start()
 
     def rehearse(self) -> None:
         """Decode a little on the engine's thread, so that what is allocated with the first request is there before it.
@@ -228,6 +233,7 @@ class AsyncEngine:
                 self._step()
                 self._deliver()
         finally:
+            self._watchdog.stop()
             self._closing = True
             for answer in self._answers:
                 answer.cut_off = self._stopping

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from headstart.cache.blocks import Room
@@ -15,9 +16,18 @@ from headstart.engine.home import Home
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
 from headstart.engine.round import decode_round
-from headstart.engine.schedule import Limits, PassSchedule, require_fit, require_source_fit, schedule_pass, unread
+from headstart.engine.schedule import (
+    Limits,
+    PassSchedule,
+    require_fit,
+    require_room,
+    require_source_fit,
+    schedule_pass,
+    unread,
+)
 from headstart.engine.sequence import Sequence
 from headstart.engine.stretch import SHOWN_SECONDS, run_stretch
+from headstart.engine.work import Work
 from headstart.errors import CacheError, RequestError
 from headstart.runner import ModelRunner
 
@@ -40,6 +50,8 @@ class Engine:
         self.home = Home()
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self.work: Work | None = None
+        """What it is at, for whoever watches it from another thread."""
         self._suspects: set[Sequence | BeamGroup] = set()
         """Of which one may have failed what was computed together; each is decoded alone until it has done a round."""
 
@@ -63,7 +75,7 @@ class Engine:
         prompt, context = sequence.prompt_length, self.limits.max_context
         require_fit(prompt, context)
         require_source_fit(sequence.source, self.limits)
-        self._require_room(sequence)
+        require_room(sequence, self.runner.cache)
         vocab_size = self.runner.backend.config.vocab_size
         for token in sequence.tokens:
             if not 0 <= token < vocab_size:
@@ -101,17 +113,20 @@ class Engine:
                 raise
             self._part(error)
             return self._leave()
+        finally:
+            self.work = None
 
     def _step(self, seconds: float) -> list[Sequence]:
         self._admit()
         schedule = self._schedule()
         if schedule is None or not self._encode(schedule):
             return self._leave()
+        self._begin("a pass", schedule.riding)
         if not self._run_stretch(schedule, seconds):
-            decode_round(self.runner, self.drafters, schedule)
+            decode_round(self.runner, self.drafters, schedule, self._begin)
             for group in schedule.groups:
                 self._regroup(group)
-        took_part = [sequence for sequence, _ in (*schedule.reading, *schedule.decoding)]
+        took_part = schedule.riding
         for sequence in took_part:
             if sequence.error is None and sequence.id in self.runner.cache:
                 self.runner.cache.publish(sequence.id, sequence.tokens)
@@ -119,6 +134,10 @@ class Engine:
             self._suspects.discard(owner(sequence))
         self._leave()
         return took_part
+
+    def _begin(self, what: str, whose: Seq[Sequence]) -> None:
+        heads = [each if each.group is None else each.group.head for each in whose]
+        self.work = Work(what, list(dict.fromkeys([head.id for head in heads])))
 
     def _part(self, error: Exception) -> None:
         """What is decoded together has failed, and not while a single request was looked at: put all of them off, and
@@ -173,39 +192,14 @@ class Engine:
             if not (cached == committed - 1 or (reading and cached < committed - 1)):
                 raise CacheError(f"sequence {sequence.id} has {cached} of its {committed} tokens in the cache.")
 
-    @property
-    def _cache_tokens(self) -> int:
-        cache = self.runner.cache
-        return cache.allocator.num_blocks * cache.block_size
-
-    def _require_room(self, sequence: Sequence) -> None:
-        """Refuse what the cache can never hold.
-
-        Raises:
-            RequestError: the prompt, or it and what the encoder reads, is too long.
-        """
-        cache, prompt = self.runner.cache, sequence.prompt_length
-        positions = 0 if sequence.source is None else sequence.source.positions
-        blocks = -(-positions // cache.block_size) + -(-(prompt + 1) // cache.block_size)
-        if prompt + 1 > self._cache_tokens:
-            raise RequestError(
-                f"the prompt has {prompt} tokens and the cache holds {self._cache_tokens}; raise cache_tokens.",
-                "prompt",
-            )
-        if blocks > cache.allocator.num_blocks:
-            raise RequestError(
-                f"the encoder's prompt has {positions} tokens, which do not fit into a cache of {self._cache_tokens} "
-                "beside the output; raise cache_tokens.",
-                "prompt",
-            )
-
     def _encode(self, schedule: PassSchedule) -> bool:
         """Compute the encoder memories that the schedule's sequences read, where nobody has yet; False: that failed for
         a sequence, which has ended."""
         computed = True
-        for sequence, _ in (*schedule.reading, *schedule.decoding):
+        for sequence in schedule.riding:
             if sequence.source is not None and not sequence.finished:
                 start = time.perf_counter()
+                self._begin("the encoder", [sequence])
                 try:
                     if not self.runner.encode(sequence.id):
                         continue

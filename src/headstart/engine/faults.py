@@ -17,7 +17,7 @@ def end_alone(whose: Sequence | BeamGroup, error: Exception) -> None:
     if isinstance(error, RequestError):
         whose.fail(str(error), refused=not isinstance(error, LogitsError), field=error.field)
         return
-    first = whose.id if isinstance(whose, Sequence) else whose.head.id
+    first = (whose if isinstance(whose, Sequence) else whose.head).id
     if is_lack_of_memory(error):
         _log.error("there was no memory to compute request %d, which ends with an error.", first)
         whose.fail("there was no memory for the pass that computed this request.", out_of_memory=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,12 +32,18 @@ from headstart.verification.verify import verify
 _log = logging.getLogger(__name__)
 
 
-def decode_round(runner: ModelRunner, drafters: DrafterPool, schedule: PassSchedule) -> None:
+Begin = Callable[[str, Seq[Sequence]], None]
+"""Is told what is being done, and for whom."""
+
+
+def decode_round(
+    runner: ModelRunner, drafters: DrafterPool, schedule: PassSchedule, begin: Begin = lambda what, whose: None
+) -> None:
     """Draft, run ONE pass over prompt chunks and trees together, verify, commit, tell the drafters.
 
     Plain decoding is the same round with the empty tree. The schedule has made sure of room in the cache.
     """
-    work = _Round(runner, drafters, schedule)
+    work = _Round(runner, drafters, schedule, begin)
     work.propose()
     with runner.cache.reserve(work.room(), work.read_ids):
         work.run_pass()
@@ -60,7 +68,8 @@ class _Decoding:
 class _Round:
     """The round of one schedule, step by step."""
 
-    def __init__(self, runner: ModelRunner, drafters: DrafterPool, schedule: PassSchedule) -> None:
+    def __init__(self, runner: ModelRunner, drafters: DrafterPool, schedule: PassSchedule, begin: Begin) -> None:
+        self._begin = begin
         self._runner = runner
         self._drafters = drafters
         self._schedule = schedule
@@ -101,7 +110,7 @@ class _Round:
 
     def run_pass(self) -> None:
         """The target computes all rows; what a drafter asked to see of them is looked up."""
-        taps = self._drafters.taps([sequence for sequence, _ in (*self._schedule.reading, *self._schedule.decoding)])
+        taps = self._drafters.taps(self._schedule.riding)
         outputs: list[SpanOutput | None]
         try:
             outputs = [*self._runner.forward(self._spans, taps)]
@@ -118,7 +127,7 @@ class _Round:
         """The pass has failed: compute each request's rows by themselves, and without guesses where that fails too.
         Whose plain rows still cannot be computed ends with its error."""
         places: dict[Sequence | BeamGroup, list[int]] = {}
-        riding = [sequence for sequence, _ in (*self._schedule.reading, *self._schedule.decoding)]
+        riding = self._schedule.riding
         for place, sequence in enumerate(riding):
             places.setdefault(owner(sequence), []).append(place)
         if len(places) > 1:
@@ -136,6 +145,7 @@ class _Round:
             return None
 
         for whose, own in places.items():
+            self._begin("a pass", [riding[own[0]]])
             fault = attempt(own) if len(places) > 1 else error
             guessed = [each for each in self._decoding if owner(each.sequence) is whose and len(each.draft)]
             if fault is not None and guessed:
@@ -158,6 +168,7 @@ class _Round:
     def verify(self) -> None:
         """What the target says of every tree. A sequence, or group of beams, whose law cannot be had fails alone."""
         for group in self._schedule.groups:
+            self._begin("the search", [group.head])
             try:
                 self._search(group)
             except Exception as error:
@@ -165,6 +176,7 @@ class _Round:
         for each in self._decoding:
             if each.sequence.group is not None or each.output is None:
                 continue
+            self._begin("the law", [each.sequence])
             try:
                 self._judge(each, each.output)
             except Exception as error:
@@ -208,6 +220,7 @@ class _Round:
         for each in self._decoding:
             if each.verdict is None:
                 continue
+            self._begin("the text", [each.sequence])
             try:
                 self._commit_path(each, each.verdict, rows)
             except Exception as error:
@@ -294,6 +307,7 @@ class _Round:
 
     def observe(self) -> None:
         """Tell the drafters."""
+        self._begin("drafting", self._schedule.riding)
         told = time.perf_counter()
         self._drafters.observe(self._outcomes)
         # Drafters that read prompts do it here; beside that, what they hear of a round hardly takes time.

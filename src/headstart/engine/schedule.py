@@ -68,6 +68,27 @@ def require_source_fit(source: EncoderInput | None, limits: Limits) -> None:
         )
 
 
+def require_room(sequence: Sequence, cache: PagedCache) -> None:
+    """Refuse what a cache can never hold.
+
+    Raises:
+        RequestError: the prompt, or it and what the encoder reads, is too long.
+    """
+    tokens, prompt = cache.size.blocks * cache.block_size, sequence.prompt_length
+    if prompt + 1 > tokens:
+        raise RequestError(
+            f"the prompt has {prompt} tokens and the cache holds {tokens}; raise cache_tokens.",
+            "prompt",
+        )
+    positions = 0 if sequence.source is None else sequence.source.positions
+    if -(-positions // cache.block_size) + -(-(prompt + 1) // cache.block_size) > cache.size.blocks:
+        raise RequestError(
+            f"the encoder's prompt has {positions} tokens, which do not fit into a cache of {tokens} beside the "
+            "output; raise cache_tokens.",
+            "prompt",
+        )
+
+
 @dataclass(frozen=True)
 class PassSchedule:
     """The work of one pass."""
@@ -78,6 +99,11 @@ class PassSchedule:
     """Rounds: a sequence and what may be guessed for it."""
     listening: dict[int, list[Sequence]]
     """id of a sequence that reads a prompt -> those that wait for it; their drafters are shown its chunks, too."""
+
+    @property
+    def riding(self) -> list[Sequence]:
+        """All that take part, those that read first."""
+        return [sequence for sequence, _ in (*self.reading, *self.decoding)]
 
     @property
     def groups(self) -> list[BeamGroup]:

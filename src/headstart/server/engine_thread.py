@@ -51,6 +51,8 @@ class EngineThread(AsyncEngine):
             "vllm:num_requests_waiting": waiting,
             "vllm:kv_cache_usage_perc": 1 - allocator.num_free / allocator.num_blocks,
             "headstart:kv_cache_kept_blocks": allocator.num_kept,
+            "headstart:engine_work_seconds": 0.0 if (work := self._engine.work) is None else work.seconds,
+            "headstart:failed_passes": self._engine.runner.failed_passes,
             **{f"headstart:drafter_faults_{_metric(n)}": count for n, count in self._engine.drafters.faults.items()},
         }
 
