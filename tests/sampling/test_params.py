@@ -23,7 +23,7 @@ from headstart.sampling.params import SamplingParams
         ("top_k", -2),
         ("top_k", 2.5),
         ("top_k", True),
-        ("top_p", 0.0),
+        ("top_p", -0.1),
         ("top_p", 1.01),
         ("min_p", -0.1),
         ("min_p", 1.1),
@@ -51,7 +51,7 @@ from headstart.sampling.params import SamplingParams
         ("ignore_eos", "no"),
         ("ignore_eos", None),
         ("n", 2**40),
-        ("seed", -1),
+        ("seed", -2),
         ("seed", 2**64),
         ("seed", "7"),
         ("n", 0),
@@ -97,3 +97,10 @@ def test_vocabulary_bounds_and_contradictions():
         SamplingParams(allowed_token_ids=(10,)).check_vocabulary(10)
     with pytest.raises(RequestError, match="all banned"):
         SamplingParams(allowed_token_ids=(1, 2), banned_token_ids=(2, 1)).check_vocabulary(10)
+
+
+def test_minus_one_leaves_length_and_seed_open_as_elsewhere() -> None:
+    assert SamplingParams(max_tokens=-1, seed=-1, top_k=-1) == SamplingParams(max_tokens=None, seed=None, top_k=0)
+    for name in ("max_tokens", "seed"):
+        with pytest.raises(RequestError, match=f"{name} is -2"):
+            SamplingParams(**{name: -2})

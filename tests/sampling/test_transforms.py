@@ -185,7 +185,7 @@ def test_ties_with_the_kth_logit_stay():
 
 def test_top_p_keeps_the_crossing_token_and_ranks_ties_by_id():
     logits = torch.log(torch.tensor([0.25, 0.125, 0.5, 0.125]))
-    for top_p, kept in [(0.4, {2}), (0.51, {0, 2}), (0.76, {0, 1, 2}), (0.9, {0, 1, 2, 3}), (1e-9, {2})]:
+    for top_p, kept in [(0.4, {2}), (0.51, {0, 2}), (0.76, {0, 1, 2}), (0.9, {0, 1, 2, 3}), (1e-9, {2}), (0, {2})]:
         assert set(torch.nonzero(law_of(logits, top_p=top_p)).flatten().tolist()) == kept
     uniform = torch.zeros(8)
     assert (law_of(uniform, top_p=0.5) > 0).tolist() == [True] * 4 + [False] * 4

@@ -236,7 +236,7 @@ def test_a_text_is_read_without_special_tokens_where_asked_for(llm: LLM) -> None
     [
         ("completions", {"temperature": -1}, "temperature"),
         ("completions", {"logit_bias": {"99999": 1}}, "logit_bias"),
-        ("completions", {"stop": ["x"] * 17}, "stop"),
+        ("completions", {"stop": ["x"] * 1025}, "stop"),
         ("completions", {"stop": "x" * 257}, "stop"),
         ("completions", {"bad_words": [" "]}, "bad_words"),
         ("completions", {"prompt": "a" * 600}, "prompt"),

@@ -103,7 +103,7 @@ class SamplingParams:
     top_k: int = 0
     """Keep the k highest logits (ties with the k-th stay); 0, or -1 as in vLLM, keeps all."""
     top_p: float = 1.0
-    """Keep the smallest set of most probable tokens whose total probability reaches top_p."""
+    """Keep the smallest set of most probable tokens whose total probability reaches top_p; 0 keeps the first alone."""
     min_p: float = 0.0
     """Keep tokens whose probability is at least min_p times the highest."""
     repetition_penalty: float = 1.0
@@ -132,7 +132,7 @@ class SamplingParams:
     min_tokens: int = 0
     """Output tokens before which no end-of-sequence or stop token may come."""
     max_tokens: int | None = 128
-    """Most output tokens; None: as many as fit into the context."""
+    """Most output tokens; None, or -1 as in llama.cpp: as many as fit into the context."""
     stop: tuple[str, ...] = ()
     """Stop strings: the text ends before the first of them."""
     include_stop_str_in_output: bool = False
@@ -141,7 +141,7 @@ class SamplingParams:
     """End the sequence like an end-of-sequence token does."""
     ignore_eos: bool = False
     seed: int | None = None
-    """None draws a fresh 64-bit seed for the request."""
+    """None, or -1 as in vLLM and llama.cpp, draws a fresh 64-bit seed for the request."""
     n: int = 1
     """Independent samples of the same prompt; in beam search, how many of the best outputs are returned."""
     use_beam_search: bool = False
@@ -172,11 +172,14 @@ class SamplingParams:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, {} if name == "logit_bias" else ())
         self._convert()
+        for name in ("max_tokens", "seed"):
+            if getattr(self, name) == -1:
+                object.__setattr__(self, name, None)
         _check(self.temperature >= 0, "temperature", f"is {self.temperature}; it must be 0 (greedy) or more.")
         if self.top_k == -1:
             object.__setattr__(self, "top_k", 0)
         _check(self.top_k >= 0, "top_k", f"is {self.top_k}; it must be 0 (off) or more.")
-        _check(0 < self.top_p <= 1, "top_p", f"is {self.top_p}; it must lie in (0, 1].")
+        _check(0 <= self.top_p <= 1, "top_p", f"is {self.top_p}; it must lie in [0, 1].")
         _check(0 <= self.min_p <= 1, "min_p", f"is {self.min_p}; it must lie in [0, 1].")
         _check(
             self.repetition_penalty >= _LEAST_REAL,

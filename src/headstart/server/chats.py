@@ -10,8 +10,8 @@ from headstart.engine.outputs import Completion, FinishReason, TokenLogprobs
 from headstart.errors import RequestError
 from headstart.request import Sample, StreamPiece
 from headstart.sampling.params import SamplingParams
+from headstart.server.chat_protocol import ChatBody
 from headstart.server.forms import ChoicesForm
-from headstart.server.protocol import ChatBody
 from headstart.server.replies import finite
 from headstart.server.tool_parser import HERMES, Said
 from headstart.server.tools import AnswerParser, read_whole, tool_rules
@@ -34,7 +34,8 @@ class ChatForm(ChoicesForm[ChatBody]):
         params = body.sampling(self.settings, self.llm.sampling_defaults, most, logprobs)
         self._tools = tool_rules(body, self.llm.model.chat_template.knows_tools, self.settings.max_tools)
         if self._tools is not None and self._tools.structure is not None:
-            if params.structured_outputs is not None:
+            # What a format says of the text does not matter where a call is all that is said, as OpenAI has it.
+            if params.structured_outputs is not None and not body.formats_text():
                 raise RequestError(
                     "tool_choice forces a call beside another structured output; keep one of them.", "tool_choice"
                 )

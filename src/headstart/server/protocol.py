@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -22,7 +24,7 @@ from headstart.errors import RequestError
 from headstart.sampling.defaults import SamplingDefaults
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.structured import StructuredOutputsParams
-from headstart.server.refused_fields import refuse_foreign
+from headstart.server.refused_fields import OTHER_NAMES, refuse_foreign
 from headstart.server.settings import ServerSettings
 
 _SAME = (
@@ -33,11 +35,13 @@ _SAME = (
     *("include_stop_str_in_output", "skip_special_tokens", "truncate_prompt_tokens", "prompt_logprobs"),
 )
 """Fields of a request that have the same name and meaning in ``SamplingParams``."""
-_STRUCTURES = ("structured_outputs", "response_format", "guided_json", "guided_regex", "guided_choice")
+_STRUCTURES = (
+    *("structured_outputs", "response_format", "guided_json", "guided_regex", "guided_choice"),
+    *("json_schema", "regex"),
+)
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
 # Only documented here, and checked in the code: pydantic's messages would not say what to do instead.
-_Some = Field(json_schema_extra={"minItems": 1})
-
+Some = Field(json_schema_extra={"minItems": 1})
 _TokenId = Annotated[int, Field(json_schema_extra={"minimum": 0})]
 
 
@@ -58,7 +62,7 @@ def one_of(forms: str) -> WrapValidator:
     return WrapValidator(check)
 
 
-_Choices = Annotated[ListOf[Annotated[str, Field(json_schema_extra={"minLength": 1})]] | None, _Some]
+_Choices = Annotated[ListOf[Annotated[str, Field(json_schema_extra={"minLength": 1})]] | None, Some]
 _MOST_ENTRIES = 1024
 """Of an object whose values are looked at one by one; for the sake of time alone."""
 
@@ -74,6 +78,24 @@ def at_most(entries: int) -> BeforeValidator:
         return value
 
     return BeforeValidator(check)
+
+
+def _also_called(own: str) -> Any:
+    """An optional field that goes by the names of other servers, too."""
+    others = [name for name, meant in OTHER_NAMES.items() if meant == own]
+    return Field(default=None, validation_alias=AliasChoices(own, *others))
+
+
+def _biases(value: Any) -> Any:
+    """A bias for each token as llama.cpp's pairs have it; false bans a token."""
+    if not isinstance(value, list):
+        return value
+    if len(value) > _MOST_ENTRIES:
+        raise PydanticCustomError("too_many", "It has {count} pairs; give fewer", {"count": len(value)})
+    pairs = [pair for pair in value if isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int]
+    if len(pairs) < len(value):
+        raise PydanticCustomError("form", "It must be an object of token ids and biases, or a list of such pairs")
+    return {str(token): -math.inf if bias is False else bias for token, bias in pairs}
 
 
 class Body(BaseModel):
@@ -114,7 +136,7 @@ class StreamOptions(Body):
 
 
 class JsonSchemaFormat(Body):
-    """A schema in ``response_format``."""
+    """A schema in OpenAI's ``response_format``."""
 
     name: str | None = None
     json_schema: dict[str, Any] | bool | None = Field(default=None, alias="schema")
@@ -125,6 +147,8 @@ class ResponseFormat(Body):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
+    bare_schema: dict[str, Any] | bool | None = Field(default=None, alias="schema")
+    """The schema itself, as llama.cpp takes it."""
 
 
 class StructuredOutputs(Body):
@@ -158,7 +182,8 @@ class GenerationBody(Body):
     model_config = ConfigDict(extra="allow")
 
     model: str | None = Field(default=None, max_length=500)
-    max_tokens: int | None = None
+    max_tokens: int | None = _also_called("max_tokens")
+    """-1: as many as fit into the context."""
     temperature: float | None = None
     """0 is greedy; null or left out: the model's default."""
     top_p: float | None = None
@@ -169,10 +194,13 @@ class GenerationBody(Body):
     """null or left out: the model's default."""
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
+    repetition_penalty: float | None = _also_called("repetition_penalty")
     """null or left out: the model's default."""
-    logit_bias: Annotated[dict[str, float] | None, at_most(_MOST_ENTRIES)] = None
+    repeat_last_n: int | None = None
+    """0: there is no repetition penalty. Otherwise it covers prompt and output."""
+    logit_bias: Annotated[dict[str, float] | None, at_most(_MOST_ENTRIES), BeforeValidator(_biases)] = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    """null, -1 or left out: a fresh one."""
     stop: Annotated[str | ListOf[str] | None, one_of("a text or a list of texts")] = None
     stop_token_ids: ListOf[int] | None = None
     allowed_token_ids: ListOf[int] | None = None
@@ -182,7 +210,7 @@ class GenerationBody(Body):
     """No run of so many tokens comes a second time, the prompt's included; null or left out: the model's default."""
     encoder_no_repeat_ngram_size: int | None = None
     """No run of so many tokens of what the encoder reads (of the prompt, where there is none) is said."""
-    include_stop_str_in_output: bool | None = None
+    include_stop_str_in_output: bool | None = _also_called("include_stop_str_in_output")
     """true: the text ends after its stop string instead of before it."""
     skip_special_tokens: bool | None = None
     """false: special tokens are shown in the text."""
@@ -194,7 +222,7 @@ class GenerationBody(Body):
     """true: the reply also has ``token_ids`` and ``prompt_token_ids``."""
     return_tokens_as_token_ids: bool | None = None
     """true: log-probabilities name tokens as ``token_id:ID``."""
-    min_tokens: int | None = None
+    min_tokens: int | None = _also_called("min_tokens")
     ignore_eos: bool | None = None
     n: int | None = None
     use_beam_search: bool | None = None
@@ -218,6 +246,10 @@ class GenerationBody(Body):
     guided_json: dict[str, Any] | bool | str | None = None
     guided_regex: str | None = None
     guided_choice: _Choices = None
+    json_schema: dict[str, Any] | bool | str | None = None
+    """llama.cpp's and SGLang's name for ``structured_outputs.json``."""
+    regex: str | None = None
+    """SGLang's name for ``structured_outputs.regex``."""
 
     @property
     def wants_usage(self) -> bool:
@@ -252,7 +284,7 @@ class GenerationBody(Body):
         Raises:
             RequestError: a value is outside what the engine or this server allows.
         """
-        refuse_foreign(self.model_extra or {})
+        refuse_foreign(self.model_extra or {}, self)
         if self.prompt_logprobs is not None and self.stream:
             raise RequestError("prompt_logprobs cannot be streamed; leave stream out.", "prompt_logprobs")
         stops = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
@@ -266,19 +298,26 @@ class GenerationBody(Body):
         _at_most("logit_bias", len(self.logit_bias or ()), settings.max_logit_bias, number)
         _at_most("stop", len(stops), settings.max_stops, number)
         _at_most("stop_token_ids", len(self.stop_token_ids or ()), settings.max_logit_bias, number)
+        _at_most("stop", sum(map(len, stops)), settings.max_stop_characters, "the length of all entries of ")
         _at_most("bad_words", len(words), settings.max_logit_bias, number)
         _at_most("stop", max(map(len, stops), default=0), settings.max_stop_length, length)
         _at_most("bad_words", max(map(len, words), default=0), settings.max_stop_length, length)
         given = {name: value for name in _SAME if (value := getattr(self, name)) is not None}
         given |= {
             "stop": tuple(stops),
-            "seed": None if self.seed is None else self.seed % 2**64,
+            "seed": None if self.seed in (None, -1) else self.seed % 2**64,
             "logprobs": logprobs,
             "structured_outputs": self.structure(settings),
         }
         if max_tokens is not None:
             given["max_tokens"] = max_tokens
+        if self.repeat_last_n == 0:
+            given["repetition_penalty"] = 1.0
         return defaults.params(given, {"max_tokens": most})
+
+    def formats_text(self) -> bool:
+        """Whether ``response_format`` asks for more than text."""
+        return self.response_format is not None and self.response_format.type != "text"
 
     def structure(self, settings: ServerSettings) -> StructuredOutputsParams | None:
         """What form the output must have, whichever field asks for it.
@@ -286,16 +325,18 @@ class GenerationBody(Body):
         Raises:
             RequestError: several fields ask for one, or the wish is wrong or too long.
         """
-        wanted: dict[str, Any] = {"json": self.guided_json, "regex": self.guided_regex, "choice": self.guided_choice}
-        asked = [wanted] if any(value is not None for value in wanted.values()) else []
+        guided: dict[str, Any] = {"json": self.guided_json, "regex": self.guided_regex, "choice": self.guided_choice}
+        bare: dict[str, Any] = {"json": self.json_schema, "regex": self.regex}
+        asked = [wanted for wanted in (guided, bare) if any(value is not None for value in wanted.values())]
         if self.structured_outputs is not None:
             asked.append(self.structured_outputs.model_dump(by_alias=True, exclude_none=True))
-        if self.response_format is not None and self.response_format.type != "text":
-            schema = self.response_format.json_schema
-            if self.response_format.type == "json_schema" and schema is None:
+        if self.response_format is not None and self.formats_text():
+            schema = self.response_format.bare_schema
+            if self.response_format.json_schema is not None:
+                schema = self.response_format.json_schema.json_schema
+            elif schema is None and self.response_format.type == "json_schema":
                 raise RequestError("response_format.json_schema is missing; give the schema.", "response_format")
-            named = None if schema is None else schema.json_schema
-            asked.append({"json_object": True} if named is None else {"json": named})
+            asked.append({"json_object": True} if schema is None else {"json": schema})
         if not asked:
             return None
         if len(asked) > 1:
@@ -305,69 +346,6 @@ class GenerationBody(Body):
             "structured_outputs", structure.size, settings.max_schema_length, "the length of what is asked for by "
         )
         return structure
-
-
-class Function(Body):
-    """A function that the model may call; unknown fields go to the chat template."""
-
-    model_config = ConfigDict(extra="allow")
-
-    name: Annotated[str, Field(min_length=1, max_length=64)]
-    parameters: dict[str, Any] | None = None
-
-
-class Tool(Body):
-    model_config = ConfigDict(extra="allow")
-
-    type: Literal["function"] = "function"
-    function: Function
-
-
-class FunctionName(Body):
-    name: str
-
-
-class NamedTool(Body):
-    """A ``tool_choice`` that names one function."""
-
-    type: Literal["function"] = "function"
-    function: FunctionName
-
-
-class ToolSubset(Body):
-    mode: Literal["auto", "required"] = "auto"
-    tools: Annotated[ListOf[NamedTool], _Some]
-
-
-class AllowedTools(Body):
-    """A ``tool_choice`` that allows some of the tools: the model sees the others, but they are not called."""
-
-    type: Literal["allowed_tools"]
-    allowed_tools: ToolSubset
-
-
-class Templated(Body):
-    """What shapes a conversation's prompt besides its messages."""
-
-    tools: ListOf[Tool] | None = None
-    add_generation_prompt: bool | None = None
-    """false: the prompt ends with the last message; nothing is added to begin an answer."""
-    continue_final_message: bool | None = None
-    """true: the prompt ends where the last message's text ends, so that the answer continues it."""
-    documents: ListOf[dict[str, Any]] | None = None
-    """For chat templates that use documents."""
-    chat_template_kwargs: dict[str, Any] | None = None
-    """Further variables of the chat template, like ``enable_thinking``."""
-
-    def shown_tools(self) -> list[dict[str, Any]] | None:
-        """The tools in the form that the template reads."""
-        return None if self.tools is None else [tool.model_dump(exclude_unset=True) for tool in self.tools]
-
-    def template_variables(self) -> dict[str, Any]:
-        """The template's variables besides messages and tools."""
-        named = ("add_generation_prompt", "continue_final_message", "documents")
-        given = {name: value for name in named if (value := getattr(self, name)) is not None}
-        return {**(self.chat_template_kwargs or {}), **given}
 
 
 class CompletionBody(GenerationBody):
@@ -388,47 +366,6 @@ class CompletionBody(GenerationBody):
     """Languages of the prompt and of the output, of a model that translates."""
     suffix: str | None = None
     best_of: int | None = None
-
-
-class ChatBody(Templated, GenerationBody):
-    """``POST /v1/chat/completions``."""
-
-    model_config = ConfigDict(extra="allow")
-
-    messages: Annotated[ListOf[dict[str, Any]], _Some]
-    echo: bool | None = None
-    """true: the answer begins with the message that it continues (``continue_final_message``)."""
-    max_completion_tokens: int | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
-    tool_choice: Annotated[
-        Literal["none", "auto", "required"] | NamedTool | AllowedTools | None,
-        one_of("none, auto, required or an object that names a function or the allowed_tools"),
-    ] = None
-    parallel_tool_calls: bool | None = None
-
-    def continued(self) -> str:
-        """The text of the message that the answer continues."""
-        content = self.messages[-1].get("content") if self.continue_final_message else None
-        return content if isinstance(content, str) else ""
-
-    def own_name(self, field: str | None) -> str | None:
-        """As for every request, with a chat's own names."""
-        if field == "max_tokens" and self.max_completion_tokens is not None:
-            return "max_completion_tokens"
-        own = super().own_name(field)
-        if own == "structured_outputs" and self.structured_outputs is None:
-            # Nothing else asks for a structure but a forced call.
-            return "tools"
-        return "messages" if own == "prompt" else own
-
-
-class TokenizeBody(Templated):
-    """``POST /tokenize``: a text, or a conversation, which goes through the chat template."""
-
-    prompt: str | None = None
-    messages: Annotated[ListOf[dict[str, Any]] | None, _Some] = None
-    add_special_tokens: bool = True
 
 
 class DetokenizeBody(Body):

@@ -12,17 +12,13 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationError
 
 from headstart.errors import RequestError
+from headstart.server.chat_protocol import ChatBody, Function, FunctionName, NamedTool, Tool
 from headstart.server.protocol import (
     Body,
-    ChatBody,
-    Function,
-    FunctionName,
     GenerationBody,
     JsonSchemaFormat,
     ListOf,
-    NamedTool,
     ResponseFormat,
-    Tool,
     at_most,
     one_of,
 )

@@ -15,12 +15,13 @@ from headstart.enumerations import SpeechTask
 from headstart.errors import RequestError
 from headstart.llm import LLM
 from headstart.server import schemas
+from headstart.server.chat_protocol import ChatBody, TokenizeBody
 from headstart.server.chats import ChatForm
 from headstart.server.completions import CompletionForm
 from headstart.server.engine_thread import EngineThread
 from headstart.server.generation import Generator
 from headstart.server.json_body import JsonRoute
-from headstart.server.protocol import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from headstart.server.protocol import CompletionBody, DetokenizeBody
 from headstart.server.replies import Reply
 from headstart.server.responses import ResponseForm
 from headstart.server.responses_protocol import ResponsesBody

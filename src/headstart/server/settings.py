@@ -37,9 +37,11 @@ class ServerSettings:
     max_logprobs: int = 20
     max_logit_bias: int = 300
     """Entries of ``logit_bias``."""
-    max_stops: int = 16
+    max_stops: int = 1024
     max_stop_length: int = 256
     """Characters of one stop string or bad word."""
+    max_stop_characters: int = 1 << 13
+    """Characters of all stop strings together: each takes some hundred bytes in each sample."""
     max_schema_length: int = 1 << 16
     """Characters of a schema, a regular expression, or all choices together."""
     max_tools: int = 128

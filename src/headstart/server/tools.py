@@ -8,7 +8,7 @@ from typing import Any
 
 from headstart.errors import RequestError
 from headstart.sampling.structured import StructuredOutputsParams
-from headstart.server.protocol import AllowedTools, ChatBody, NamedTool, Tool, ToolSubset
+from headstart.server.chat_protocol import AllowedTools, ChatBody, NamedTool, Tool, ToolSubset
 from headstart.server.tool_forms import ToolCall
 from headstart.server.tool_parser import Said, ToolParser
 
