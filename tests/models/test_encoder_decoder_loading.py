@@ -66,6 +66,20 @@ def test_names_that_files_have(change: Callable[[dict[str, Tensor]], dict[str, T
     assert (logits_of(tmp_path) - expected).abs().max() <= 1e-4
 
 
+@pytest.mark.parametrize("family", ["pegasus", "marian", "m2m-100"])
+@pytest.mark.parametrize("half", ["encoder", "decoder"])
+def test_positions_that_a_file_holds_are_used_as_transformers_uses_them(family: str, half: str, tmp_path: Path) -> None:
+    """A parameter is read; what transformers has as a buffer is computed, whatever an old file says."""
+    name = f"model.{half}.embed_positions.weight"
+    model = make_model(family)
+    table = torch.randn(128, 36, generator=torch.Generator().manual_seed(5))
+    stored = family != "m2m-100"
+    if stored:
+        getattr(model.model, half).embed_positions.weight.data = table
+    rewrite(save_model(model, tmp_path), lambda tensors: tensors | {name if stored else f"{name}s": table})
+    assert (logits_of(tmp_path) - reference_logits(model, SOURCE, TOKENS)).abs().max() <= 1e-4
+
+
 def test_a_head_of_its_own_is_used(tmp_path: Path) -> None:
     model = make_model("t5-unscaled-gated")
     head = torch.randn(259, 36, generator=torch.Generator().manual_seed(5))

@@ -7,8 +7,8 @@ from typing import Literal
 
 Positions = Literal["relative", "learned", "sinusoid", "tensor2tensor"]
 """How tokens know their place. "relative": a bias on attention scores by distance (T5). The others are added to the
-input: a stored table; sines and cosines with frequencies of 10000^(-2i/d) (Marian, Pegasus), or of 10000^(-i/(d/2 - 1))
-(tensor2tensor, M2M100)."""
+input: a stored table; sines and cosines with frequencies of 10000^(-2i/d) (Marian, Pegasus), unless a table of them is
+stored; or with frequencies of 10000^(-i/(d/2 - 1)) (tensor2tensor, M2M100)."""
 
 
 @dataclass(frozen=True)

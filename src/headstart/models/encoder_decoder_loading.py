@@ -7,7 +7,7 @@ until somebody asks for one.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -41,7 +41,7 @@ def load_encoder_decoder(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[Mo
     table = tables[0] if tables else layout.head if head in shapes else layout.embeddings[0]
 
     def assembly(source: TensorSource | None) -> _Assembly:
-        return _Assembly(config, layout, dtype, table, layout.head_bias in shapes, prefix, source)
+        return _Assembly(config, layout, dtype, table, shapes.keys(), prefix, source)
 
     learnt = assembly(None)
     learnt.weights()
@@ -85,7 +85,8 @@ class _Assembly:
     dtype: torch.dtype
     table: str
     """Name of the embedding in the file."""
-    has_head_bias: bool
+    stored: Collection[str]
+    """Names in the file."""
     prefix: str
     """Left out in front of names."""
     source: TensorSource | None
@@ -100,7 +101,7 @@ class _Assembly:
         embedding = self._fetch(f"{self.table}.weight", size).to(self.dtype)
         head = embedding if config.tied_head else self._fetch(f"{layout.head}.weight", size).to(self.dtype)
         bias = None
-        if encoder.head_bias and self.has_head_bias:
+        if encoder.head_bias and layout.head_bias in self.stored:
             bias = self._fetch(layout.head_bias, (1, config.vocab_size)).float()[0]
         reading, writing = (
             _Half(each.num_layers, each.num_heads, each.head_dim, each.mlp_size, each.max_positions)
@@ -127,10 +128,11 @@ class _Assembly:
         if names.convolutions and encoder.mel_bins is not None:
             inputs = (encoder.mel_bins, *[hidden] * (len(names.convolutions) - 1))
             convolutions = tuple(map(self._convolution, names.convolutions, inputs))
-        positions = None
-        if encoder.positions == "learned":
-            rows = half.positions + encoder.first_position
-            table = self._fetch(f"{names.positions}.weight", (rows, hidden))
+        positions, places = None, f"{names.positions}.weight"
+        # transformers computes a table of sines where the file has none, and else takes the file's.
+        kept = encoder.positions == "sinusoid" and places.removeprefix(self.prefix) in self.stored
+        if encoder.positions == "learned" or kept:
+            table = self._fetch(places, (half.positions + encoder.first_position, hidden))
             positions = table[encoder.first_position :].to(self.dtype)
         relative: tuple[Tensor, ...] = ()
         if encoder.relative is not None:

@@ -38,7 +38,7 @@ class StackWeights:
     embedding_norm: NormWeights | None = None
     final_norm: NormWeights | None = None
     positions: Tensor | None = None
-    """[max_positions, hidden], learned positions only, the first position's row first."""
+    """[max_positions, hidden], the first position's row first; None: none are added, or they are computed."""
     relative: tuple[Tensor, ...] = ()
     """[bucket, head] for each layer, or once for all."""
     convolutions: tuple[LinearWeights, ...] = ()

@@ -86,7 +86,7 @@ def position_table(config: ModelConfig, weights: StackWeights, count: int) -> Te
     """[count, hidden] what is added to rows by their positions; None: nothing is."""
     encoder = config.encoder
     assert encoder is not None
-    if encoder.positions not in ("sinusoid", "tensor2tensor"):
+    if weights.positions is not None or encoder.positions not in ("sinusoid", "tensor2tensor"):
         return weights.positions
     return sinusoids(encoder.positions, encoder.first_position + count, config.hidden_size)[encoder.first_position :]
 

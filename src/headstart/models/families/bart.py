@@ -134,7 +134,7 @@ _COMPUTED = EncoderDecoderLayout(
     stack("decoder", LAYER | CROSS),
     ignored=(r"model\.(encoder|decoder)\.embed_positions\.weights?",),
 )
-_APART = replace(_COMPUTED, embeddings=_TABLES[2:], encoder_embedding=_TABLES[1])
+_APART = replace(_STORED, embeddings=_TABLES[2:], encoder_embedding=_TABLES[1])
 """Each half has a vocabulary and a table of its own (Marian)."""
 
 
@@ -158,7 +158,7 @@ def _family(
         head_bias=head_bias,
         start=start,
     )
-    usual = _STORED if positions == "learned" else _COMPUTED
+    usual = _COMPUTED if positions == "tensor2tensor" else _STORED
 
     def layout(config: ModelConfig) -> EncoderDecoderLayout:
         return usual if config.encoder is None or config.encoder.vocab_size is None else _APART
