@@ -41,6 +41,10 @@ class UnsupportedModelError(CheckpointError):
     """A model is sound, as far as its description goes, but of a kind that Headstart has no description of."""
 
 
+class DrafterError(HeadstartError):
+    """A drafter of another package failed, by no fault of Headstart or the request; ``__cause__`` says how."""
+
+
 class CacheError(HeadstartError):
     """The key-value cache was asked for what it cannot give (unknown sequence, path out of range)."""
 

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from drafting_toys import ToySequence, check_tree
 
+from headstart import LLM
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
+from headstart.drafting.options import NoOptions
 from headstart.drafting.registry import create_drafter
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, DrafterError, HeadstartError
 from headstart.models.aliases import Alias
 
 PAGE = Path(__file__).parents[2] / "docs" / "add_a_drafter.md"
@@ -33,7 +35,7 @@ def blocks() -> list[str]:
 @pytest.fixture
 def installed(blocks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The page's package on the path, with the metadata an installer writes from its pyproject.toml."""
-    module, pyproject, _ = blocks
+    module, pyproject, *_ = blocks
     project = tomllib.loads(pyproject)["project"]
     (tmp_path / "phrase_drafter.py").write_text(module, encoding="utf-8")
     info = tmp_path / f"phrase_drafter-{project['version']}.dist-info"
@@ -78,6 +80,20 @@ def test_the_pages_package_works_as_printed(
         check_tree(tree, budget, 128)
 
 
+@pytest.mark.model
+@pytest.mark.usefixtures("installed")
+def test_the_pages_guesses_hold_as_it_says(blocks: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    phrases = re.search(r"^```text\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.M | re.S)
+    said = re.search(r"acceptance_rate\)  # (.*) \[\.\.\.\] (.*)$", blocks[2], flags=re.M)
+    assert phrases is not None
+    assert said is not None
+    Path("phrases.txt").write_text(phrases[1], encoding="utf-8")
+    exec(compile(blocks[2], str(PAGE), "exec"), {})
+    printed = capsys.readouterr().out.split("\n", 1)[1]
+    assert printed.startswith(said[1])
+    assert printed.rstrip().endswith(said[2])
+
+
 @pytest.mark.usefixtures("installed")
 def test_its_options_are_checked(blocks: list[str]) -> None:
     context = DraftContext(128, tokenizer=Letters())
@@ -87,6 +103,53 @@ def test_its_options_are_checked(blocks: list[str]) -> None:
         create_drafter("phrases", context)
     with pytest.raises(ConfigError, match="tokenizer"):
         create_drafter("phrases", DraftContext(128), path="phrases.txt")
+
+
+FAULTS = {
+    "in the code": (
+        "self.rest.get(",
+        "self.rest.gte(",
+        "failed with AttributeError: 'dict' object has no attribute 'gte'",
+    ),
+    "at its start": ("context.require_tokenizer()", "context.tokeniser()", "failed with AttributeError"),
+    "no trees": (
+        "DraftTree.chain(guess[: min(budget.nodes, budget.depth)])",
+        "guess",
+        "gave list in place of a DraftTree",
+    ),
+    "too many": ("min(budget.nodes, budget.depth)", "99", "nodes; .* were allowed"),
+    "a part is missing": ("def observe", "def watch", "has no observe"),
+    "not Python": ("def begin(", "def begin)", "cannot be loaded from phrase_drafter"),
+    "options": ("@dataclass(frozen=True)", "", "Options of drafter 'phrases' is no dataclass"),
+}
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_packages_own_fault_is_called_its_own(
+    blocks: list[str], fault: str, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    right, wrong, said = FAULTS[fault]
+    (tmp_path / "phrase_drafter.py").write_text(blocks[0].replace(right, wrong), encoding="utf-8")
+    importlib.invalidate_caches()
+    (tmp_path / "phrases.txt").write_text("ab" * 200, encoding="utf-8")
+    with pytest.raises(HeadstartError, match=said) as raised:
+        LLM(str(tiny_model_dir), "phrases", drafter_options={"path": "phrases.txt"}).generate("abab")
+    assert "'phrases'" in str(raised.value)
+    if isinstance(raised.value, DrafterError):
+        assert "of package phrase-drafter 0.1 failed" in str(raised.value)
+        assert raised.value.__cause__ is not None
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_state_for_each_sequence_is_drafted_from_as_printed(blocks: list[str]) -> None:
+    names: dict[str, object] = {}
+    exec(compile(blocks[3], str(PAGE), "exec"), names)
+    drafter = names["RepeatDrafter"](DraftContext(128), NoOptions())  # type: ignore[operator]
+    sequence = ToySequence(0, [1, 2, 3])
+    drafter.begin(sequence)
+    (tree,) = drafter.propose([sequence], [DraftBudget(2, 5)])
+    assert tree.tokens.tolist() == [3, 3]
 
 
 def test_names_on_the_page_exist() -> None:

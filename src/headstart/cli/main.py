@@ -15,7 +15,7 @@ import typer
 from headstart.cli import commands
 from headstart.cli.commands import Listed
 from headstart.cli.wording import Command, Group, UsageError, one_line, tell_error, usage_sentence
-from headstart.errors import CheckpointError, ConfigError, HeadstartError, LogitsError, RequestError
+from headstart.errors import CheckpointError, ConfigError, DrafterError, HeadstartError, LogitsError, RequestError
 
 OK, FAILED = 0, 1
 MISUSED = 2
@@ -118,6 +118,8 @@ class Commands(FoundGroup):
             status = super().main(*args, **kwargs)
             return status if isinstance(status, int) else OK
         except HeadstartError as error:
+            if isinstance(error, DrafterError) and os.environ.get(TRACEBACK_VARIABLE):
+                raise
             return _fail(str(error), MISUSED if _is_input(error) else FAILED)
         except UsageError as error:
             return _fail(usage_sentence(error), MISUSED)

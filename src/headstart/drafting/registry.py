@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import GuessesForEach, HasOptions, NoOptions, check_files, parse_options
-from headstart.errors import ConfigError, meant
+from headstart.errors import ConfigError, DrafterError, HeadstartError, meant
+from headstart.memory import is_lack_of_memory
 
 if TYPE_CHECKING:
     from headstart.drafting.base import Drafter
@@ -51,6 +52,8 @@ class DrafterInfo:
 _HERE = "headstart.drafting"
 _OWN_LAYERS = "some of the target's own layers"
 
+_PARTS = ("needs", "begin", "propose", "observe", "end")
+"""Of a drafter."""
 _OF_A_MODEL = "draft-model"
 """The simplest drafter that runs a whole model."""
 _OF_A_MODULE = "mtp"
@@ -158,7 +161,7 @@ _BUILT_IN = {
         ),
         DrafterInfo(
             "early-exit",
-            "a chain from the target's first layers, in the target's own cache",
+            "a chain from the target's first layers; pays where the target was trained for that (LayerSkip)",
             "Elhoushi et al. 2024, LayerSkip (arXiv:2404.16710)",
             f"{_HERE}.draft_models.early_exit:EarlyExitDrafter",
             untaught=_OWN_LAYERS,
@@ -293,10 +296,13 @@ def drafter_options(drafter: str | type[Any]) -> type[Any]:
     """The frozen dataclass of the options of a drafter, given by its name or its class.
 
     Raises:
-        ConfigError: no drafter has this name, or its package cannot be imported.
+        ConfigError: no drafter has this name, its package cannot be imported, or its options are no dataclass.
     """
     found = _drafter_class(drafter)
-    return found.Options if isinstance(found, HasOptions) else NoOptions
+    options = found.Options if isinstance(found, HasOptions) else NoOptions
+    if not is_dataclass(options):
+        raise ConfigError(f"Options of drafter {drafter_name(drafter)!r} is no dataclass; see docs/add_a_drafter.md.")
+    return options
 
 
 def checked_options(
@@ -342,11 +348,34 @@ def create_drafter(drafter: str | type[Any], context: DraftContext, **options: o
 
     Raises:
         ConfigError: no drafter has this name, its package cannot be imported, or it lacks an option, refuses
-            its value, or misses something in the context.
+            its value, or misses something in the context or of a drafter's parts.
+        DrafterError: it is another package's, and fails.
     """
-    parsed = parse_options(drafter_options(drafter), drafter_name(drafter), options)
-    created: Drafter = _drafter_class(drafter)(context, parsed)
+    name = drafter_name(drafter)
+    parsed = parse_options(drafter_options(drafter), name, options)
+    try:
+        created: Drafter = _drafter_class(drafter)(context, parsed)
+    except Exception as error:
+        raised = blamed(name, error)
+        raise raised from raised.__cause__
+    lacks = [part for part in _PARTS if not hasattr(created, part)]
+    if lacks:
+        raise ConfigError(f"drafter {name!r} has no {' and no '.join(lacks)}; see docs/add_a_drafter.md.")
     return created
+
+
+def blamed(name: str, error: Exception) -> Exception:
+    """The error of a drafter as it is raised: of one of another package as a ``DrafterError``, which says so."""
+    point = None if name in _BUILT_IN else _entry_points().get(name)
+    if point is None or isinstance(error, HeadstartError | OSError) or is_lack_of_memory(error):
+        return error
+    whose = _info(point).source or point.value
+    failed = DrafterError(
+        f"drafter {name!r} of {whose} failed with {type(error).__name__}: {' '.join(str(error).split())}. Tell its "
+        "authors, or use another drafter."
+    )
+    failed.__cause__ = error
+    return failed
 
 
 def _drafter_class(name: str | type[Any]) -> Any:
@@ -361,8 +390,10 @@ def _drafter_class(name: str | type[Any]) -> Any:
         raise ConfigError(f"there is no drafter {name!r:.60}; {meant(name, [*available_drafters(), *_OTHER_NAMES])}")
     try:
         return point.load()
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"drafter {name!r} cannot be loaded from {point.value}: {error}.") from error
+    except Exception as error:  # whatever a package can raise while it is imported
+        raise ConfigError(
+            f"drafter {name!r} cannot be loaded from {point.value}: {' '.join(str(error).split())}."
+        ) from error
 
 
 def _entry_points() -> dict[str, EntryPoint]:

@@ -17,7 +17,7 @@ from headstart.drafting.base import (
     TargetSignals,
     beam_of,
 )
-from headstart.drafting.registry import drafter_name
+from headstart.drafting.registry import drafter_name, blamed
 from headstart.errors import RequestError, closest
 from headstart.stretch import RoundRecord, StretchDrafting, StretchLimits
 
@@ -174,6 +174,8 @@ class DrafterPool:
             raise ValueError(f"drafter {name!r} gave {len(trees)} trees for {len(sequences)} sequences.")
         groups: dict[int, int] = {}
         for sequence, tree, budget in zip(sequences, trees, budgets, strict=True):
+            if not isinstance(tree, DraftTree):
+                raise TypeError(f"drafter {name!r} gave {type(tree).__name__} in place of a DraftTree.")
             nodes, allowed = len(tree), budget.nodes
             if (beam := beam_of(sequence)) is not None and budget.group_nodes:
                 groups[beam.group] = nodes = groups.get(beam.group, 0) + nodes
@@ -217,8 +219,8 @@ class DrafterPool:
 
     def _fail(self, name: str, sequence_ids: Iterable[int], error: Exception) -> None:
         if not self.tolerant:
-            self.raised = error
-            raise error
+            self.raised = blamed(name, error)
+            raise self.raised
         self.faults[name] += 1
         self._in_a_row[name] += 1
         _log.error("drafter %s failed; its sequences go on with plain decoding.", name, exc_info=error)
