@@ -28,6 +28,13 @@ def llm(folder: Path) -> LLM:
     return LLM(folder, "suffix", precision="fp32")
 
 
+def test_a_drafter_that_is_of_no_use_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headstart.engine.usefulness.ENOUGH", 1)
+    call = ("transcribe", "-m", folder, "--precision", "fp32", "-d", "random", folder / "long.wav", "--language", "de")
+    assert "Hint: random guessed right in 0 of" in headstart(*call).stderr
+    assert "Hint" not in headstart(*call, "-q").stderr
+
+
 def test_texts_subtitles_and_objects(folder: Path, llm: LLM) -> None:
     def call(*arguments: object) -> Any:
         base = ("transcribe", "-m", folder, "--precision", "fp32", "-d", "suffix", folder / "long.wav")

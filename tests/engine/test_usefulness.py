@@ -36,6 +36,17 @@ def test_what_is_never_right_is_said_with_its_likely_cause() -> None:
     assert f"--drafter {DEFAULT_DRAFTER}" in head
 
 
+def test_what_nobody_has_taught_is_said_soon_where_it_loses() -> None:
+    """Rates of five guesses a round from a third of the layers, which take longer than the round's own pass."""
+    lost, won = stats(9, 1, tokens=10, rounds=9, draft=1.7), stats(9, 8, tokens=40, rounds=9, draft=1.7)
+    said = hint("early-exit", lost)
+    assert said is not None
+    assert "makes decoding slower: a round brings 1.11 tokens and takes at least 2.70 times" in said
+    assert "it runs some of the target's own layers, which nobody has taught to guess" in said
+    assert hint("early-exit", won) is None
+    assert hint("draft-model", lost) is None  # it may have a model
+
+
 def test_answers_add_up_and_a_few_rounds_say_nothing() -> None:
     assert hint("ngram", stats(10, 0)) is None
     assert hint("ngram", stats(10, 0), stats(10, 0), stats(10, 0)) is not None

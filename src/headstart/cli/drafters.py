@@ -40,6 +40,10 @@ def drafters(
         return
     typer.echo(f"{info.name}: {info.summary}")
     typer.echo(f"Source: {info.source}\n")
+    if info.untaught:
+        typer.echo(
+            f"Untaught, it guesses with {info.untaught}: that needs teaching, and else it is slower than none.\n"
+        )
     if options:
         shown = [{**option, "default": json.dumps(option["default"])} for option in options]
         _print_table(("option", "type", "default", "meaning"), shown)

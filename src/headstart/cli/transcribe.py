@@ -131,6 +131,7 @@ def transcribe(
 
     from headstart.audio import read_recording
     from headstart.cli.progress import Activity
+    from headstart.engine.usefulness import Usefulness
     from headstart.request import naming
     from headstart.transcription.params import TranscriptionParams, check_sampling
     from headstart.transcription.vocabulary import SpeechTokens
@@ -175,6 +176,11 @@ def transcribe(
             _show(transcript, path, form, task, lines, word_timestamps)
     if not quiet:
         print(_summary(found, seconds, taken), file=sys.stderr)
+        usefulness = Usefulness(llm.drafter_name)
+        for stats in (stats for transcript in found for stats in transcript.stats):
+            usefulness.add(stats)
+        if (hint := usefulness.hint()) is not None:
+            print(f"Hint: {hint}", file=sys.stderr)
 
 
 def _show(

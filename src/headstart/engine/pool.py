@@ -17,7 +17,7 @@ from headstart.drafting.base import (
     TargetSignals,
     beam_of,
 )
-from headstart.drafting.registry import drafter_name, blamed
+from headstart.drafting.registry import blamed, drafter_name
 from headstart.errors import RequestError, closest
 from headstart.stretch import RoundRecord, StretchDrafting, StretchLimits
 

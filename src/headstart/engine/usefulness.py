@@ -9,7 +9,9 @@ from headstart.drafting.registry import available_drafters, drafter_options
 from headstart.engine.outputs import SequenceStats
 
 ENOUGH = 24
-"""Rounds with guesses before anything is said."""
+"""Rounds with guesses before anything is said,"""
+ENOUGH_UNTAUGHT = 8
+"""and where nobody has taught the drafter to guess, so that a loss is what to expect."""
 _SELDOM = 0.05
 """Share of these rounds in which a first guess is right that is as good as none: rows and drafting cost more."""
 _LOSS = 0.9
@@ -46,17 +48,18 @@ class Usefulness:
         Args:
             speedup: over plain decoding, where that was measured.
         """
-        if self._drafter == DEFAULT_DRAFTER or self._guessed < ENOUGH:
+        untaught = self._untaught
+        if self._drafter == DEFAULT_DRAFTER or self._guessed < (ENOUGH_UNTAUGHT if untaught else ENOUGH):
             return None
         mend = f"use --drafter {DEFAULT_DRAFTER}, which guesses only where that pays"
         if self._right < _SELDOM * self._guessed:
-            cause = (
+            cause = untaught or (
                 "its head or model is untrained, or was made for another target"
                 if self._runs_model
                 else "it cannot foresee these texts"
             )
             return f"{self._drafter} guessed right in {self._right} of {self._guessed} rounds: {cause}; {mend}."
-        if self._draft_seconds + self._target_seconds < _LONG:
+        if not untaught and self._draft_seconds + self._target_seconds < _LONG:
             return None
         if speedup is not None:
             slow = speedup < _LOSS
@@ -67,9 +70,17 @@ class Usefulness:
         if brought < _LOSS * rounds_cost:
             return (
                 f"{self._drafter} makes decoding slower: a round brings {brought:.2f} tokens and takes at least "
-                f"{rounds_cost:.2f} times as long as a plain one; {mend}."
+                f"{rounds_cost:.2f} times as long as a plain one{untaught and f': {untaught}'}; {mend}."
             )
         return None
+
+    @property
+    def _untaught(self) -> str:
+        """What it guesses with, if that is nothing that was taught, whatever its options say; empty: something."""
+        info = available_drafters().get(self._drafter)
+        if info is None or not info.untaught or self._runs_model:
+            return ""
+        return f"it runs {info.untaught}, which nobody has taught to guess"
 
     @property
     def _runs_model(self) -> bool:
