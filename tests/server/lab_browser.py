@@ -27,7 +27,7 @@ MESSAGE = "abc abc abc"
 REFUSED = "Failed to load resource: the server responded with a status of 40"
 """How Chromium notes a request that was refused on purpose."""
 PHONE = {"width": 360, "height": 740}
-PATIENCE = 30_000
+PATIENCE = 5_000
 """Milliseconds; other tests may keep the machine busy."""
 HELD = """
   window.held = []; window.now = 0;
@@ -107,7 +107,7 @@ def made_round(
     tokens = [(label, "accepted") for label in path] + [(own, origin)]
     return {
         "event": "round",
-        "tokens": [{"text": text, "label": text, "origin": kind, "rejected": None} for text, kind in tokens],
+        "tokens": [{"text": text, "part": False, "label": text, "origin": kind, "rejected": None} for text, kind in tokens],
         "root": "·",
         "nodes": chain + beside,
         "path": list(range(len(path))),
@@ -128,7 +128,7 @@ def made_run(
         "title": title,
         "prompt": "Say it.",
         "settings": {"temperature": 0, "max_tokens": 96},
-        "factors": [1.0],
+        "factors": [round(len(texts) * plain_pass / sum(each["seconds"] for each in rounds), 3)],
         "kept": 0,
         "model": {"name": "toy", "backend": "made-up"},
         "provenance": {"cpu": "a processor", "cores": 2, "date": "2026-01-01T00:00:00", "command": "made up"},

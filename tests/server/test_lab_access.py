@@ -44,12 +44,16 @@ def test_the_player_is_accessible(play: OpenPage, scheme: str, width: int) -> No
         *runs, color_scheme=scheme, reduced_motion="reduce", bypass_csp=True, viewport={"width": width, "height": 800}
     )
     assert complaints(page) == []
+    page.click("#view-rounds")
     for _ in range(2):
         page.click("#step-back")
         assert complaints(page) == []
     page.locator("#recorded button", has_text="Slow").click()
     assert complaints(page) == []
-    page.click("#view-race")
+    page.click("#view-rounds")
+    assert complaints(page) == []
+    page.click("#how summary")
+    page.click("#more-words summary")
     assert complaints(page) == []
 
 
@@ -64,6 +68,7 @@ def address(tiny_model_dir: Path) -> Iterator[str]:
 def test_the_served_page_is_accessible(open_address: OpenPage, address: str, scheme: str, width: int) -> None:
     options = {"reduced_motion": "reduce", "bypass_csp": True, "viewport": {"width": width, "height": 800}}
     page = ready(open_address(address, color_scheme=scheme, **options))
+    assert complaints(page) == []
     page.click("#settings summary")
     page.fill("#max-tokens", "12")
     page.fill("#prompt", "abc abc")
@@ -75,4 +80,10 @@ def test_the_served_page_is_accessible(open_address: OpenPage, address: str, sch
     assert complaints(page) == []
     page.click("#tab-rules")
     page.locator("[data-rule='exact']").wait_for()
+    assert complaints(page) == []
+    page.click("#tab-watch")
+    page.route("**/lab/run", lambda route: route.abort())
+    page.fill("#prompt", "abc")
+    page.click("#send")
+    expect(page.locator("#status.wrong")).to_be_visible()
     assert complaints(page) == []

@@ -14,7 +14,6 @@ pytest.importorskip("fastapi", reason="needs the extra 'server'")
 from serving import SETTINGS, ask, assert_openai_error, post
 
 from headstart import LLM
-from headstart.analysis import theory
 from headstart.loading import Model, load_model
 from headstart.server.lab_files import page_files
 from headstart.server.settings import ServerSettings
@@ -23,7 +22,7 @@ from tiny_encoder_decoders import save_model as save_encoder_decoder
 
 CHAT = [{"role": "user", "content": "abc abc abc"}]
 GREEDY: dict[str, Any] = {"messages": CHAT, "temperature": 0, "max_tokens": 40}
-DATA = ["/lab/state", "/lab/curves?alpha=0.5&gamma=3&c=0.1", "/lab/biased-rules?trials=1000"]
+DATA = ["/lab/state", "/lab/biased-rules?trials=1000"]
 
 
 @pytest.fixture(scope="module")
@@ -179,19 +178,9 @@ def test_the_state_names_what_can_be_chosen(llm: LLM) -> None:
     assert {"auto", "rejection", "block", "coupled"} <= set(state["rules"])
 
 
-def test_curves_come_from_the_theory(llm: LLM) -> None:
-    seen = get(llm, "/lab/curves?alpha=0.8&gamma=5&c=0.05&c_hat=0.02").json()
-    assert seen["point"]["speedup"] == pytest.approx(theory.walltime_improvement(0.8, 5, 0.05))
-    assert seen["point"]["operations"] == pytest.approx(theory.operations_increase(0.8, 5, 0.02))
-
-
 @pytest.mark.parametrize(
     "path",
     [
-        "/lab/curves?alpha=1.5&gamma=3&c=0",
-        "/lab/curves?alpha=nan&gamma=3&c=0",
-        "/lab/curves?alpha=0.5&gamma=100000&c=0",
-        "/lab/curves?alpha=0.5&gamma=3",
         "/lab/biased-rules?trials=1000000000",
         "/lab/biased-rules?likeness=2",
         "/lab/biased-rules?seed=-1",

@@ -18,8 +18,10 @@ import pytest
 from lab_browser import OpenPage, made_round, made_run, words
 
 from headstart import LLM, SamplingParams
+from headstart.analysis import theory
 from headstart.server.lab_files import page_files, recorded_runs, static_page
 from headstart.server.lab_recording import PAIRS, record
+from headstart.server.lab_rules import rules_at_work
 from headstart.text.chat import ChatTemplate
 
 MESSAGE = "abc abc abc"
@@ -149,14 +151,56 @@ def test_the_page_works_from_its_folder_without_a_server(play: OpenPage) -> None
     for run in runs:
         page.locator("#recorded").get_by_role("button", name=run["title"], exact=True).click()
         assert page.locator("#asked").text_content() == run["prompt"]
+        assert words(page.locator(".lane.fast")) == run["speculating"][-1]["text"]
+        # Where it was measured stands behind "How measured".
+        page.click("#how summary")
+        assert run["provenance"]["cpu"] in page.inner_text("#where")
+        assert run["model"]["backend"] in page.inner_text("#where")
+        page.click("#how summary")
+        page.click("#view-rounds")
         best = max(len(each["path"]) for each in rounds_of(run["speculating"]))
         assert page.locator("#tree .node.accepted").count() in (best, best - 1)
-        page.focus("#round-slider")
-        page.keyboard.press("End")
-        assert words(page.locator(".lane.fast")) == run["speculating"][-1]["text"]
+        page.click("#view-race")
     assert page.title() == "Headstart lab"
-    for gone in ("#composer", "[role=tablist]"):
+    for gone in ("#composer", "#measure"):
         assert page.locator(gone).is_hidden()
     told = page.locator(".exported")
     assert told.is_visible()
     assert "headstart serve" in told.inner_text()
+
+
+def test_what_needs_no_server_is_in_the_exported_page(play: OpenPage) -> None:
+    page = play(*recorded_runs()[:1], reduced_motion="reduce")
+    page.click("#tab-calculator")
+    for alpha, gamma, c, c_hat in [(0.9, 8, 0.02, 0.1), (0, 1, 0.3, 0), (0.99, 20, 0, 0.5), (0.5, 3, 0.5, 0.2)]:
+        for dial, setting in [("#alpha", alpha), ("#gamma", gamma), ("#cost", c), ("#operations", c_hat)]:
+            page.locator(dial).fill(str(setting))
+        best = theory.best_gamma(alpha, c, 64)
+        assert page.locator("#outcome dd").all_inner_texts() == [
+            f"{theory.expected_tokens(alpha, gamma):.2f}",
+            f"{theory.walltime_improvement(alpha, gamma, c):.2f}×",
+            f"{theory.operations_increase(alpha, gamma, c_hat):.2f}×",
+            str(best),
+        ]
+        advice = "no draft length pays" if alpha <= c else f"{theory.walltime_improvement(alpha, best, c):.2f}×"
+        assert advice in page.inner_text("#advice")
+    # The point of the recorded run.
+    assert page.locator(".measured-point").count() == 2
+    page.click("#tab-rules")
+    assert page.locator("#trials-value").inner_text() == "200,000"
+    for likeness in (0, 0.7, 1):
+        page.locator("#likeness").fill(str(likeness))
+        expected = rules_at_work(likeness)
+        kept = f"kept {100 * expected['alpha']:.0f} %"
+        page.wait_for_function("kept => document.getElementById('rules-status').textContent.includes(kept)", arg=kept)
+        for rule in expected["rules"]:
+            shown = page.locator(f"[data-rule='{rule['rule']}'] .big").inner_text()
+            assert float(shown) == pytest.approx(rule["distances"][-1], abs=6e-5)
+
+
+def test_a_run_that_sometimes_lost_is_no_win(play: OpenPage) -> None:
+    run = made_run([made_round((" two", " three"), " four")] * 4)
+    assert run["factors"][0] > 1.5
+    page = play(run | {"factors": [0.9, *run["factors"], 1.1]}, reduced_motion="reduce")
+    assert page.locator("#factor").get_attribute("data-tone") == "even"
+    assert "from 0.90× to" in page.inner_text("#factor")

@@ -58,6 +58,7 @@ class LabEvents:
             tokens = [self._token(piece, place) for place in range(start, end)]
             if piece.finish_reason is not None and end == len(piece.token_ids) and tokens:
                 tokens[-1]["text"] += self._text.finish()
+                tokens[-1]["part"] = False
             yield {"event": "round", "tokens": tokens, **self._round(seen)}
             start = end
         done = piece.completion
@@ -79,14 +80,16 @@ class LabEvents:
         token, rejected = piece.token_ids[place], piece.rejected[place]
         return {
             "text": self._text.append(token),
-            "label": self._tokenizer.token_text(token),
+            # Whether it ends inside of a character, whose text then comes with a later token.
+            "part": self._text.unfinished,
+            "label": self._label(token),
             "origin": str(piece.origins[place]),
-            "rejected": None if rejected is None else self._tokenizer.token_text(rejected),
+            "rejected": None if rejected is None else self._label(rejected),
         }
 
     def _round(self, seen: RoundTrace) -> Event:
         return {
-            "root": self._tokenizer.token_text(seen.root),
+            "root": self._label(seen.root),
             "nodes": [self._node(node) for node in seen.nodes],
             "path": seen.path,
             "answer": self._node(seen.answer),
@@ -97,9 +100,13 @@ class LabEvents:
 
     def _node(self, node: TracedNode) -> Event:
         return {
-            "label": self._tokenizer.token_text(node.token),
+            "label": self._label(node.token),
             "parent": node.parent,
             "target": node.target_prob,
             "law": node.law_prob,
             "draft": node.draft_prob,
         }
+
+    def _label(self, token: int) -> str:
+        """A token by itself; bytes that are but part of a character as ``\\xe4``."""
+        return self._tokenizer.token_bytes(token).decode(errors="backslashreplace")

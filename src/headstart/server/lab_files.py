@@ -10,6 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from headstart.server.lab_rules import rules_beforehand
+
 _FOLDER = Path(__file__).parent / "lab"
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -43,16 +45,14 @@ def static_page(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """File name -> text of a page that plays ``runs``, from any static host or straight from a folder.
 
     Browsers load neither modules nor data from ``file:`` addresses, so the modules become one plain script and the runs
-    stand in the page itself.
+    stand in the page itself, as does what the biased rules say.
     """
     page = _text("/")
     styles = _LINK.findall(page)
     (entry,) = _SCRIPT.findall(page)
-    # "<" would let a run's text end the element.
-    data = json.dumps({"runs": runs}, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     head = (
         '    <link rel="stylesheet" href="lab.css">\n'
-        f'    <script type="application/json" id="recorded-runs">{data}</script>\n'
+        f"{_held('recorded-runs', {'runs': runs})}{_held('biased-rules', rules_beforehand())}"
         '    <script src="lab.js" defer></script>\n'
     )
     page = _SCRIPT.sub(lambda _: head, _LINK.sub("", page)).replace("/lab/icon.svg", "icon.svg")
@@ -62,6 +62,13 @@ def static_page(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         "lab.js": _bundled(entry.removeprefix(_SCRIPTS)),
         "icon.svg": _text("/lab/icon.svg"),
     }
+
+
+def _held(name: str, data: object) -> str:
+    """Data in the page."""
+    # "<" would let a run's text end the element.
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    return f'    <script type="application/json" id="{name}">{text}</script>\n'
 
 
 def _bundled(entry: str) -> str:

@@ -1,18 +1,18 @@
-"""The lab page's data: a conversation with each round as it was verified, the paper's curves, and biased rules."""
+"""The lab page's data: a conversation with each round as it was verified, and biased rules."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
+from functools import cache
 from importlib.metadata import version
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import FastAPI, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from headstart.analysis import biased_rules, calculator, theory
+from headstart.analysis.provenance import provenance
 from headstart.async_engine import Answer
 from headstart.drafting.registry import available_drafters
 from headstart.enumerations import VerifyRule
@@ -22,21 +22,14 @@ from headstart.server.access import TENANT
 from headstart.server.engine_thread import EngineThread
 from headstart.server.generation import Generator
 from headstart.server.lab_events import LabEvents, lab_prompt
+from headstart.server.lab_rules import rules_at_work
 from headstart.server.protocol import GenerationBody, ListOf, Speculation
 from headstart.server.replies import Reply, event
 from headstart.server.settings import ServerSettings
 
 Share = Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)]
-Cost = Annotated[float, Query(ge=0, le=2, allow_inf_nan=False)]
-Gamma = Annotated[int, Query(ge=1, le=calculator.MAX_GAMMA)]
 Trials = Annotated[int, Query(ge=100, le=1_000_000)]
 Seed = Annotated[int, Query(ge=0, lt=2**32)]
-
-_WORDS = ("practise", "read", "ask", "teach", "fail", "listen")
-_TARGET = np.array([0.34, 0.22, 0.16, 0.12, 0.10, 0.06])
-_STRANGER = np.array([0.05, 0.12, 0.08, 0.35, 0.10, 0.30])
-"""The law of a draft that knows nothing about the target."""
-_CHECKPOINTS = 48
 
 
 class RunBody(GenerationBody):
@@ -51,7 +44,7 @@ def add_lab(app: FastAPI, engine: EngineThread, generator: Generator, settings: 
 
     @app.get("/lab/state", include_in_schema=False)
     async def state() -> Response:
-        return Reply(_state(llm, settings))
+        return Reply(await asyncio.to_thread(_state, llm, settings))
 
     @app.post("/lab/run", include_in_schema=False)
     async def run(body: RunBody, request: Request) -> Response:
@@ -68,13 +61,9 @@ def add_lab(app: FastAPI, engine: EngineThread, generator: Generator, settings: 
         answer = await engine.submit(samples)
         return StreamingResponse(_events(engine, answer, request), media_type="text/event-stream")
 
-    @app.get("/lab/curves", include_in_schema=False)
-    async def curves(alpha: Share, gamma: Gamma, c: Cost, c_hat: Cost = 0.0) -> Response:
-        return Reply(calculator.curves(alpha, gamma, c, c_hat))
-
     @app.get("/lab/biased-rules", include_in_schema=False)
     async def rules(likeness: Share = 0.3, trials: Trials = 200_000, seed: Seed = 0) -> Response:
-        return Reply(await asyncio.to_thread(_biased_rules, likeness, trials, seed))
+        return Reply(await asyncio.to_thread(rules_at_work, likeness, trials, seed))
 
 
 def _state(llm: LLM, settings: ServerSettings) -> dict[str, Any]:
@@ -83,6 +72,7 @@ def _state(llm: LLM, settings: ServerSettings) -> dict[str, Any]:
     return {
         "model": settings.served_name,
         "backend": llm.model.backend.name,
+        "machine": _machine(),
         "version": version("headstart"),
         "drafters": [{"name": name, "summary": summaries.get(name, "")} for name in drafters.drafters],
         "default_drafter": drafters.default,
@@ -90,6 +80,13 @@ def _state(llm: LLM, settings: ServerSettings) -> dict[str, Any]:
         "max_context": llm.engine.limits.max_context,
         "max_tree": llm.engine.limits.draft_rows,
     }
+
+
+@cache
+def _machine() -> dict[str, Any]:
+    """Where the page's figures are measured."""
+    where = provenance()
+    return {name: where[name] for name in ("cpu", "cores", "threads")}
 
 
 async def _events(engine: EngineThread, answer: Answer, request: Request) -> AsyncIterator[str]:
@@ -100,31 +97,3 @@ async def _events(engine: EngineThread, answer: Answer, request: Request) -> Asy
         async for piece in answer:
             for each in told.of(piece):
                 yield event(each)
-
-
-def _biased_rules(likeness: float, trials: int, seed: int) -> dict[str, Any]:
-    """Each rule's histograms and their distance from the target as trials add up, on a toy law over six words."""
-    target, draft = _TARGET, likeness * _TARGET + (1 - likeness) * _STRANGER
-    checkpoints = np.unique(np.geomspace(10, trials, _CHECKPOINTS).astype(int)).tolist()
-    rules = []
-    for rule in biased_rules.Rule:
-        seen = biased_rules.simulate(rule, target, draft, checkpoints, seed)
-        law = biased_rules.law(rule, target, draft)
-        rules.append(
-            {
-                "rule": rule.value,
-                "distances": seen.distances,
-                "histograms": seen.histograms.round(5).tolist(),
-                "law": law.tolist(),
-                "bias": float(theory.divergence(law, target)),
-            }
-        )
-    return {
-        "words": _WORDS,
-        "target": target.tolist(),
-        "draft": draft.tolist(),
-        "alpha": float(theory.acceptance(target, draft)),
-        "trials": checkpoints,
-        "chance": [biased_rules.chance_distance(target, count) for count in checkpoints],
-        "rules": rules,
-    }

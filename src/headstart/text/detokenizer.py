@@ -105,6 +105,11 @@ class IncrementalDetokenizer:
         return self._release(self._stops.push(tail) + self._stops.flush())
 
     @property
+    def unfinished(self) -> bool:
+        """Whether the last tokens hold a part of a character that is not whole yet."""
+        return bool(self._utf8.getstate()[0])
+
+    @property
     def watched(self) -> bool:
         """Whether there are stop strings, so that text must be made as its tokens come."""
         return self._stops.any

@@ -1,6 +1,8 @@
 // Requests to this server, and the key that goes with them.
 
 const KEY = "headstart-key";
+export const GONE =
+  "The server does not answer: start it again with “headstart serve”, then reload this page. The conversation is kept.";
 let key = sessionStorage.getItem(KEY) ?? "";
 
 export class ApiError extends Error {
@@ -31,7 +33,7 @@ export async function* events(path, body, signal) {
   const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch(gone);
     if (done) return;
     const parts = (rest + value).split("\n\n");
     rest = parts.pop();
@@ -56,8 +58,14 @@ export function newest(load) {
 
 async function ask(path, options) {
   const headers = { ...options.headers, ...(key && { authorization: `Bearer ${key}` }) };
-  const reply = await fetch(path, { ...options, headers });
+  const reply = await fetch(path, { ...options, headers }).catch(gone);
   if (reply.ok) return reply;
   const told = await reply.json().catch(() => ({}));
-  throw new ApiError(reply.status, told.error?.message ?? `the server answered with status ${reply.status}.`);
+  const message = told.error?.message ?? `The server answered with status ${reply.status}: try again, or look at what it has logged.`;
+  throw new ApiError(reply.status, message);
+}
+
+/** The browser says no more than "network error" where a server is gone. */
+function gone(error) {
+  throw error.name === "AbortError" ? error : new Error(GONE);
 }

@@ -12,7 +12,6 @@ export function startControls(player) {
   byId("best").addEventListener("click", () => {
     player.pause();
     player.toBest();
-    player.seek(player.run.best, "accept", 1);
   });
   byId("round-slider").addEventListener("input", () => {
     player.pause();
@@ -22,17 +21,8 @@ export function startControls(player) {
     player.pause();
     player.seekClock(Number(byId("race-slider").value) / 1000);
   });
-  for (const view of ["rounds", "race"]) {
-    byId(`view-${view}`).addEventListener("click", () => {
-      player.look(view);
-      if (view === "race") {
-        player.seekClock(0);
-        player.play();
-      } else {
-        player.seek(player.place, "accept", 1);
-      }
-    });
-  }
+  byId("view-race").addEventListener("click", () => player.look("race"));
+  byId("view-rounds").addEventListener("click", () => player.inside());
   document.addEventListener("keydown", (event) => {
     const { target } = event;
     const ours = target === document.body || target.id === "content" || byId("player").contains(target);

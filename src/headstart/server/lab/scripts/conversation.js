@@ -1,25 +1,26 @@
 // The conversation: a message goes out, the answer comes in with its rounds, then its plain twin.
 
-import { events } from "./api.js";
+import { events, GONE } from "./api.js";
 import { byId, calm, element } from "./dom.js";
 import { several } from "./format.js";
+import { showHeadline } from "./headline.js";
 import { measuredPoint, Run } from "./run.js";
 import { requestBody } from "./settings.js";
+import { keep, kept } from "./store.js";
 import { verdict } from "./verdict.js";
 
 const EXAMPLES = [
-  "Write a Python class for a bank account with deposit and withdraw.",
-  "Count from one to twenty in words.",
-  "Why is the sky blue?",
+  ["Python class", "Write a Python class for a bank account with deposit and withdraw."],
+  ["Numbers", "Count from one to twenty in words."],
+  ["Blue sky", "Why is the sky blue?"],
 ];
 const PICTURE_EVERY = 250;
+const SIGHT = 0.7;
 
 export class Conversation {
-  /** `measured` is called with the point that an answer and its plain twin make. */
-  constructor(gallery, measured) {
-    this.gallery = gallery;
-    this.measured = measured;
-    this.messages = [];
+  /** `measured` is called with the point that an answer and its plain twin make; `failed` takes errors. */
+  constructor(gallery, guide, measured, failed) {
+    Object.assign(this, { gallery, guide, measured, failed });
     this.running = null;
     byId("composer").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -33,20 +34,23 @@ export class Conversation {
     });
     byId("stop").addEventListener("click", () => this.running?.abort());
     byId("clear").addEventListener("click", () => this.#clear());
-    byId("examples").append(...EXAMPLES.map((text) => example(text)));
+    byId("examples").append(...EXAMPLES.map(example));
+    window.addEventListener("pagehide", () => keep(this.messages, gallery.pairs, byId("prompt").value));
+    this.#restore();
   }
 
   /** Ask, and where `compare` ask again without speculation; the measured point, or null. */
   async send(text, compare) {
     if (this.running || !text.trim()) return null;
     this.running = new AbortController();
+    this.guide.reach(1);
     this.#busy(true);
-    status(compare ? "Decoding with speculation, then plainly." : "Decoding.");
     const body = requestBody([...this.messages, { role: "user", content: text }]);
     const pair = {
       title: text.trim(),
       prompt: text,
       recorded: null,
+      where: this.gallery.served,
       drafter: body.speculation.drafter,
       temperature: body.temperature,
       seed: body.seed,
@@ -57,26 +61,46 @@ export class Conversation {
     };
     this.gallery.add(pair);
     this.gallery.open(pair);
-    byId("player").scrollIntoView({ block: "start", behavior: calm() ? "auto" : "smooth" });
+    // On a small window the answer comes further below than can be seen.
+    if (byId("lanes").getBoundingClientRect().top > SIGHT * innerHeight) {
+      byId("player").scrollIntoView({ behavior: calm() ? "auto" : "smooth" });
+    }
     let point = null;
+    let stopped = false;
     try {
+      status("Guessing ahead …");
       await this.#stream(body, pair, pair.run);
-      if (pair.plain) await this.#stream({ ...body, speculation: { off: true } }, pair, pair.plain);
+      if (pair.plain) {
+        status("Now plainly, for comparison …");
+        showHeadline(pair, this.gallery.served);
+        await this.#stream({ ...body, speculation: { off: true } }, pair, pair.plain);
+      }
       point = pair.plain && measuredPoint(pair.run, pair.plain);
       if (point) this.measured(point);
-      byId("prompt").value = "";
       status(summary(pair));
+      this.guide.reach(2);
     } catch (error) {
-      if (error.name === "AbortError") status("Stopped.");
-      else status(error.message, true);
+      stopped = error.name === "AbortError";
+      if (stopped) status("Stopped.");
+      else this.failed(error);
+      this.guide.reach(0, true);
     } finally {
       this.running = null;
-      this.#busy(false);
       this.gallery.finish(pair);
     }
     const { run } = pair;
-    if (run.text) this.messages.push({ role: "user", content: text }, { role: "assistant", content: run.text });
+    if (run.stats || (stopped && run.text)) {
+      this.messages.push({ role: "user", content: text }, { role: "assistant", content: run.text });
+      byId("prompt").value = "";
+    }
+    this.#busy(false);
     return point;
+  }
+
+  /** Lead a newcomer: an example goes out. */
+  tryExample() {
+    byId("prompt").value ||= EXAMPLES[0][1];
+    byId("composer").requestSubmit();
   }
 
   async #stream(body, pair, run) {
@@ -85,7 +109,7 @@ export class Conversation {
     let lastPicture = 0;
     const draw = () => {
       waiting = false;
-      if (performance.now() - lastPicture < PICTURE_EVERY) return;
+      if (!pair.live || performance.now() - lastPicture < PICTURE_EVERY) return;
       lastPicture = performance.now();
       this.gallery.grown(pair);
     };
@@ -97,22 +121,41 @@ export class Conversation {
         requestAnimationFrame(draw);
       }
     }
+    if (!run.stats) throw new Error(GONE);
     this.gallery.grown(pair);
+  }
+
+  /** Go on where this tab was before it was loaded anew. */
+  #restore() {
+    const { messages, pairs, draft } = kept();
+    this.messages = messages;
+    for (const pair of pairs) this.gallery.add(pair);
+    if (pairs.length) this.gallery.open(pairs.at(-1));
+    byId("prompt").value = draft;
+    this.#busy(false);
   }
 
   #clear() {
     this.messages = [];
     this.gallery.clear();
-    byId("clear").disabled = true;
+    this.#busy(false);
     status("");
     byId("prompt").focus();
   }
 
   #busy(busy) {
-    byId("send").disabled = busy;
-    byId("stop").disabled = !busy;
-    byId("clear").disabled = busy || !this.gallery.pairs.some((pair) => !pair.recorded);
+    byId("send").hidden = busy;
+    byId("stop").hidden = !busy;
+    byId("clear").hidden = busy || !this.gallery.pairs.length;
   }
+}
+
+/** A sentence for those who listen to the page; for all where something is `wrong`. */
+export function status(message, wrong = false) {
+  const line = byId("status");
+  line.textContent = message;
+  line.className = wrong ? "status wrong" : "unseen";
+  if (wrong) line.scrollIntoView({ block: "nearest" });
 }
 
 function summary(pair) {
@@ -122,15 +165,8 @@ function summary(pair) {
   return `Done: ${counted}${found ? `, ${found.figure} ${found.caption}` : ""}.`;
 }
 
-function status(message, wrong = false) {
-  const line = byId("status");
-  line.textContent = message;
-  line.classList.toggle("wrong", wrong);
-}
-
-function example(text) {
-  const button = element("button", { type: "button" }, text.split(" ").slice(0, 4).join(" ") + " …");
-  button.setAttribute("aria-label", `Example: ${text}`);
+function example([title, text]) {
+  const button = element("button", { type: "button", title: text }, title);
   button.addEventListener("click", () => {
     byId("prompt").value = text;
     byId("prompt").focus();

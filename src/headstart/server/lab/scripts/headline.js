@@ -4,10 +4,14 @@ import { inCode } from "./code_blocks.js";
 import { byId, element } from "./dom.js";
 import { verdict } from "./verdict.js";
 
-export function showHeadline(pair, live) {
+/** `served`: model, format and machine of this server; null as long as they are unknown. */
+export function showHeadline(pair, served) {
   byId("asked").replaceChildren(...message(pair.prompt));
-  byId("where").textContent = pair.recorded ? place(pair.recorded) : "Answered live by this server.";
-  const found = live ? null : verdict(pair);
+  byId("where").textContent = pair.recorded ? recorded(pair) : `Measured once, on this server: ${pair.where}.`;
+  const here = pair.recorded || pair.where === served;
+  const found = pair.live || !here ? null : verdict(pair);
+  byId("how").hidden = !found;
+  byId("disturbed").textContent = found?.disturbed ?? "";
   const box = byId("factor");
   box.dataset.tone = found?.tone ?? "none";
   const parts = found
@@ -17,8 +21,15 @@ export function showHeadline(pair, live) {
         element("p", { class: "same" }, compared(pair)),
         ...(found.reason ? [element("p", { class: "reason" }, found.reason)] : []),
       ]
-    : [element("p", { class: "caption" }, live ? "Decoding …" : "Without a plain answer beside it there is no factor.")];
+    : [element("p", { class: "caption" }, unmeasured(pair, here))];
   box.replaceChildren(...parts);
+}
+
+/** Why there is no factor. */
+function unmeasured({ live, run, plain, where }, here) {
+  if (live) return run.stats ? "Now plainly, for comparison …" : "Guessing ahead …";
+  if (!here) return `Answered by ${where}. Ask again to measure it here.`;
+  return plain && !run.stats ? "The answer broke off." : "Without a whole plain answer beside it there is no factor.";
 }
 
 /** Whether the two said the same, and if not, why. */
@@ -38,12 +49,7 @@ function message(text) {
   return lines.map((line, place) => (code[place] ? element("code", {}, line) : line));
 }
 
-function place({ model, provenance, factors, kept }) {
-  const date = provenance.date.slice(0, 10);
-  const machine = `${provenance.cpu}, ${provenance.cores} cores`;
+function recorded({ where, recorded: { provenance, factors, kept } }) {
   const others = factors.map((factor) => factor.toFixed(2)).join(", ");
-  return (
-    `Recorded: ${model.name}, ${model.backend}, on ${machine}, ${date}. ` +
-    `Pair ${kept + 1} of ${factors.length}, the median of ${others}.`
-  );
+  return `Recorded: ${where}, ${provenance.date.slice(0, 10)}. Pair ${kept + 1} of ${factors.length}, the median of ${others}.`;
 }

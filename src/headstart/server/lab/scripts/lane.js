@@ -1,5 +1,6 @@
 // One answer's lane: its tokens in their colours, as far as they have been said, and how far that is.
 
+import { wholeCharacters } from "./characters.js";
 import { inCode } from "./code_blocks.js";
 import { element } from "./dom.js";
 import { several, visible } from "./format.js";
@@ -12,8 +13,9 @@ export class Lane {
     this.picked = picked;
     this.tokens = [];
     this.blocks = [];
+    this.shown = [];
     this.said = 0;
-    this.count = element("span", { class: "count" }, "waiting …");
+    this.count = element("span", { class: "count" }, run.plain ? "its turn comes next …" : "reading …");
     this.done = element("span", { class: "done" });
     this.track = element("div", { class: "track", "aria-hidden": "true" }, this.done);
     this.words = element("div", { class: "words", role: "group", "aria-label": `${title}; arrow keys move between tokens` });
@@ -38,20 +40,22 @@ export class Lane {
   /** Take up the tokens that came since the last call. */
   grow() {
     const told = this.run.rounds.flatMap((round, place) => round.tokens.map((token) => ({ token, place })));
-    const code = inCode(told.map(({ token }) => token.text));
-    // A fence that takes several tokens is known by its last: whatever is drawn otherwise since is drawn anew.
+    const parts = wholeCharacters(told.map(({ token }) => token));
+    const shown = parts.map((part) => part.shown);
+    const code = inCode(shown);
+    // A fence or a character that takes several tokens is known by its last: what is drawn otherwise since is drawn anew.
     let same = 0;
-    while (same < this.tokens.length && this.blocks[same] === code[same]) same += 1;
+    while (same < this.tokens.length && this.blocks[same] === code[same] && this.shown[same] === shown[same]) same += 1;
     for (const token of this.tokens.splice(same)) token.remove();
     this.said = Math.min(this.said, same);
     this.marked = undefined;
     this.words.querySelectorAll(".code:empty").forEach((block) => block.remove());
     for (let i = same; i < told.length; i += 1) {
-      const made = drawn(told[i].token, told[i].place);
+      const made = drawn(told[i].token, parts[i], told[i].place);
       this.#home(code, i).append(made);
       this.tokens.push(made);
     }
-    this.blocks = code;
+    [this.blocks, this.shown] = [code, shown];
     if (this.tokens.length && !this.words.querySelector("[tabindex='0']")) reach(this.words, this.tokens[0]);
   }
 
@@ -67,8 +71,11 @@ export class Lane {
       block.classList.toggle("coming", block.firstElementChild.classList.contains("coming"));
     }
     this.said = upTo;
-    const over = rounds === this.run.rounds.length && this.run.stats !== null;
+    this.words.querySelector(".open")?.classList.remove("open");
+    if (upTo && "inside" in this.tokens[upTo - 1].dataset) this.tokens[upTo - 1].classList.add("open");
     this.done.style.setProperty("--share", `${(100 * upTo) / (whole || 1)}%`);
+    if (!this.run.rounds.length) return;
+    const over = rounds === this.run.rounds.length && this.run.stats !== null;
     this.element.classList.toggle("over", over);
     const counted = `${several(upTo, "token")} in ${several(rounds, "pass", "passes")}`;
     const clock = over ? ` · ${this.run.seconds.toFixed(2)} s` : seconds === undefined ? "" : ` · ${seconds.toFixed(2)} s`;
@@ -76,8 +83,9 @@ export class Lane {
     this.#follow(this.tokens[upTo - 1]);
   }
 
-  fail(message) {
-    this.count.textContent = message;
+  /** Show the answer from its beginning. */
+  rewind() {
+    this.words.scrollTop = 0;
   }
 
   /** Mark the tokens of one round; `place` -1: none. */
@@ -130,11 +138,13 @@ export class Lane {
   }
 }
 
-function drawn(token, round) {
-  const shown = token.text || visible(token.label);
-  const label = `“${token.label}”, ${token.origin}, round ${round + 1}`;
-  const kind = `token coming ${token.origin}${token.text ? "" : " mute"}`;
-  const made = element("span", { class: kind, role: "button", tabindex: "-1", "aria-label": label }, shown);
+/** A token that holds but a part of a character is a sliver beside it; one that says nothing shows its name. */
+function drawn(token, { shown, inside }, round) {
+  const label = `“${token.label}”${inside ? ", ends inside of a character" : ""}, ${token.origin}, round ${round + 1}`;
+  const state = shown ? "" : inside ? " part" : " mute";
+  const text = shown || (inside ? "" : visible(token.label));
+  const attributes = { class: `token coming ${token.origin}${state}`, role: "button", tabindex: "-1", "aria-label": label, "data-inside": inside };
+  const made = element("span", attributes, text);
   made.dataset.round = round;
   return made;
 }

@@ -12,7 +12,7 @@ export function showMeters(run, plain) {
   const accepted = run.positions.reduce((sum, position) => sum + position.accepted, 0);
   byId("numbers").replaceChildren(
     ...entries([
-      ["tokens/s, speculating", rate(run.rate), "lead"],
+      ["tokens/s, guessing", rate(run.rate), "lead"],
       ["tokens/s, plain", rate(plain?.rate ?? null)],
       ["speed-up", known(found && found.factor, times), found?.tone],
       ["tokens a round", known(run.meanLength, (length) => length.toFixed(2))],

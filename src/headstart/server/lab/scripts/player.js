@@ -1,24 +1,25 @@
-// Plays a pair of answers: round by round as draft, verify and accept, or as a race on their measured clocks.
+// Plays a pair of answers: as a race on their measured clocks, or round by round as draft, verify and accept.
 
 import { byId, calm } from "./dom.js";
 import { fly } from "./flight.js";
-import { times } from "./format.js";
 import { Lane } from "./lane.js";
 import { comfortable, duration, offer, racePaces, roundPaces, slowness, speedOf } from "./pace.js";
 import { RoundPanel } from "./round_panel.js";
 import { RoundStrip } from "./round_strip.js";
 import { STEPS } from "./run.js";
 import { WALK } from "./tree.js";
-import { verdict } from "./verdict.js";
 
 const LONGEST_FRAME = 100;
 
 export class Player {
-  constructor() {
+  /** `entered` is called when somebody looks into rounds. */
+  constructor(entered) {
+    this.entered = entered;
     this.panel = new RoundPanel();
     this.strip = new RoundStrip(byId("strip"));
-    this.view = "rounds";
+    this.view = "race";
     this.pair = null;
+    this.live = false;
     this.place = 0;
     this.step = "accept";
     this.progress = 1;
@@ -41,21 +42,19 @@ export class Player {
     return Math.max(this.run.seconds, this.pair.plain?.seconds ?? 0);
   }
 
-  /** Take up a pair; `live`: its answers are still coming. */
-  show(pair, live = false) {
+  /** Take up a pair, as it looks when it is over, or as far as its answers have come. */
+  show(pair) {
     this.pause();
     this.pair = pair;
-    this.live = live;
+    this.live = pair.live;
     const picked = (run, place) => this.#pick(run, place);
     this.lanes = [new Lane(pair.run, laneTitle(pair), picked)];
-    if (pair.plain) this.lanes.push(new Lane(pair.plain, "Plain, the same prompt", picked));
+    if (pair.plain) this.lanes.push(new Lane(pair.plain, "Plain decoding", picked));
     for (const lane of this.lanes) lane.grow();
     byId("lanes").replaceChildren(...this.lanes.map((lane) => lane.element));
-    [this.clock, this.place] = [0, 0];
-    this.look(live ? "rounds" : this.view);
-    this.following = live;
-    if (live) this.follow();
-    else this.toBest();
+    [this.clock, this.place, this.step, this.progress] = [this.raceSeconds, this.run.best, "accept", 1];
+    this.look(this.live ? "race" : this.view);
+    if (this.view === "race") this.lanes.forEach((lane) => lane.rewind());
   }
 
   /** An answer that is coming has grown: show its last round, unless somebody looks at another one. */
@@ -66,14 +65,45 @@ export class Player {
     else this.draw();
   }
 
+  /** The answers have come: they stay as they stand. */
+  finish() {
+    this.live = this.following = false;
+    this.clock = this.raceSeconds;
+    for (const lane of this.lanes) lane.grow();
+    this.refreshControls();
+    this.draw();
+    if (this.view === "race") this.lanes.forEach((lane) => lane.rewind());
+  }
+
   /** Go to the round that brought most. */
   toBest() {
-    this.seek(this.run.best, "draft", 0);
+    this.seek(this.run.best, "accept", 1);
+  }
+
+  /** Look into the rounds: where the race is, or behind its end into the best one; while an answer comes, into its last. */
+  inside() {
+    if (!this.run.rounds.length) return;
+    const over = this.view === "race" && this.atEnd;
+    this.look("rounds");
+    this.following = this.live;
+    if (this.live) this.follow();
+    else if (over) this.toBest();
+    else this.seek(this.place, "accept", 1);
+    byId("inside").scrollIntoView({ block: "nearest" });
+    this.entered();
+  }
+
+  /** Play the race from its start. */
+  race() {
+    this.look("race");
+    this.play();
   }
 
   /** Switch between rounds and race. */
   look(view) {
     this.pause();
+    // Each view has its own usual pace.
+    if (view !== this.view) byId("speed").value = "";
     this.view = view;
     byId("player").dataset.view = view;
     for (const name of ["rounds", "race"]) {
@@ -86,7 +116,7 @@ export class Player {
 
   refreshControls() {
     const racing = this.view === "race";
-    byId("view-race").disabled = this.live || !this.pair.plain?.stats;
+    byId("player").dataset.live = this.live;
     offer(byId("speed"), racing ? racePaces(this.raceSeconds) : roundPaces(this.run), racing ? comfortable(this.raceSeconds) : "eye:1");
     byId("race-slider").max = Math.ceil(1000 * this.raceSeconds);
     this.refreshRounds();
@@ -116,7 +146,7 @@ export class Player {
   play() {
     if (this.playing || !this.pair || this.live) return;
     if (this.atEnd) {
-      if (this.view === "race") this.clock = 0;
+      if (this.view === "race") this.seekClock(0);
       else this.seek(0, "draft", 0);
     }
     this.#play(true);
@@ -232,6 +262,7 @@ export class Player {
   #pick(run, place) {
     this.pause();
     if (this.view === "race") this.look("rounds");
+    this.entered();
     // A token of the plain answer stands for the one in its place.
     this.seek(run === this.run ? place : this.run.roundOf(place), "accept", 1);
   }
@@ -247,17 +278,13 @@ export class Player {
 }
 
 function laneTitle({ run, drafter }) {
-  return `With speculation (${run.drafter ?? drafter})`;
+  return `Guessing ahead (${run.drafter ?? drafter})`;
 }
 
 function raceTold(player) {
   const { run, pair, clock } = player;
-  const ends = verdict(pair);
-  if (!ends) return "";
-  if (player.atEnd) {
-    const ahead = ends.tone === "loss" ? "slower than plain decoding" : ends.tone === "even" ? "level with plain decoding" : "ahead of plain decoding";
-    return `Finished: ${run.seconds.toFixed(2)} s against ${pair.plain.seconds.toFixed(2)} s, ${times(ends.factor)} the speed; ${ahead}.`;
-  }
+  if (player.live || !run.stats || !pair.plain?.stats) return "";
+  if (player.atEnd) return `Finished: ${run.seconds.toFixed(2)} s against ${pair.plain.seconds.toFixed(2)} s.`;
   const count = (each) => each.rounds.slice(0, each.roundsBy(clock)).reduce((sum, round) => sum + round.tokens.length, 0);
-  return `After ${clock.toFixed(2)} s: ${count(run)} tokens with speculation, ${count(pair.plain)} without.`;
+  return `After ${clock.toFixed(2)} s: ${count(run)} tokens guessing ahead, ${count(pair.plain)} plainly.`;
 }

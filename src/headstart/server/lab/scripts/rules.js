@@ -1,6 +1,6 @@
 // "Break it": the exact rule beside two biased ones, word after word.
 
-import { getJson, newest } from "./api.js";
+import { newest } from "./api.js";
 import { byId, calm, element, shape } from "./dom.js";
 import { percent } from "./format.js";
 import { Plot } from "./plot.js";
@@ -29,13 +29,14 @@ const SECONDS = 2;
 const ROW = 27;
 
 export class Rules {
-  constructor(failed) {
+  /** `ask` gives what the rules say, for a likeness, a seed and an abort signal; `failed` takes errors. */
+  constructor(ask, failed) {
     this.plot = new Plot(byId("plot-distance"));
     this.seed = 0;
     this.seen = null;
     this.playing = 0;
     const load = newest(async (signal) => {
-      this.seen = await getJson("/lab/biased-rules", { likeness: byId("likeness").value, seed: this.seed }, signal);
+      this.seen = await ask(byId("likeness").value, this.seed, signal);
       byId("trials").max = this.seen.trials.length - 1;
     });
     const reload = async (play) => {
@@ -46,6 +47,7 @@ export class Rules {
         else this.#draw();
         this.#report();
       } catch (error) {
+        byId("rules-status").textContent = error.message;
         failed(error);
       }
     };
@@ -87,10 +89,10 @@ export class Rules {
 
   #draw() {
     const at = Number(byId("trials").value);
-    const { trials, chance, rules, words, target, draft } = this.seen;
+    const { trials, chance, rules, words, target } = this.seen;
     byId("trials-value").textContent = trials[at].toLocaleString("en");
     byId("verdicts").replaceChildren(
-      ...rules.map((rule) => card(rule, at, chance[at], { words, target, draft })),
+      ...rules.map((rule) => card(rule, at, chance[at], { words, target })),
     );
     this.plot.show({
       title: `Distance from the model's law after ${trials[at]} words: ${rules.map((rule) => `${RULES[rule.rule].name} ${rule.distances[at].toFixed(4)}`).join(", ")}`,

@@ -22,6 +22,12 @@ export class Run {
     return run;
   }
 
+  /** The same as events, as far as it came. */
+  get events() {
+    const end = { event: "end", finish_reason: this.finish, text: this.text, stats: this.stats, others: this.others };
+    return [{ event: "start", drafter: this.drafter }, ...this.rounds, ...(this.stats ? [end] : [])];
+  }
+
   take(event) {
     if (event.event === "start") {
       this.drafter = event.drafter;

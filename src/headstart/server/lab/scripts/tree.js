@@ -47,12 +47,13 @@ export class Tree {
     // Lines of what was kept lie over the others.
     const ordered = nodes.filter((node) => node.up).sort((a, b) => onTheWay(a) - onTheWay(b));
     const size = { width, height, viewBox: `0 0 ${width} ${height}` };
-    this.host.replaceChildren(shape("svg", size, ...ordered.map((node) => node.edge), this.sweep, ...drawn));
-    this.host.scrollTop = 0;
     this.first = nodes.findLast(onTheWay);
     this.told = null;
-    reach(this.host, this.first.drawn);
+    // In its colours before it is in the page: a node without a look is black, and would fade from there.
     this.pose("accept", 1);
+    this.host.replaceChildren(shape("svg", size, ...ordered.map((node) => node.edge), this.sweep, ...drawn));
+    this.host.scrollTop = 0;
+    reach(this.host, this.first.drawn);
   }
 
   /** The height that a round's tree takes here. */

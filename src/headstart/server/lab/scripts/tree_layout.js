@@ -1,5 +1,6 @@
 // Where a round's tree goes in a given width: levels from left to right, in several bands where one is too wide.
 
+import { columns } from "./characters.js";
 import { shortened } from "./format.js";
 
 export const BODY = 29;
@@ -87,7 +88,7 @@ function sized(nodes, letters, levels) {
   const widths = new Array(levels).fill(NARROWEST);
   for (const node of nodes) {
     node.short = shortened(node.label, letters);
-    node.width = Math.max(NARROWEST, [...node.short].length * LETTER + PADDING);
+    node.width = Math.max(NARROWEST, columns(node.short) * LETTER + PADDING);
     widths[node.depth] = Math.max(widths[node.depth], node.width);
   }
   return { widths, total: widths.reduce((sum, width) => sum + width + GAP, 3 * MARGIN - GAP) };

@@ -7,20 +7,22 @@ const BUSY = 0.15;
 const FEW_TOKENS = 1.3;
 const MUCH_DRAFTING = 0.3;
 
-/** `tone`: win, even or loss. Null until both answers are there. */
-export function verdict({ run, plain }) {
+/** `tone`: win, even or loss; a pair that was recorded several times wins or loses if it always did. Null until both answers are there. */
+export function verdict({ run, plain, recorded }) {
   if (!plain?.stats || !run.stats || !run.rate || !plain.rate) return null;
   const factor = run.rate / plain.rate;
-  const tone = factor < 1 - EVEN ? "loss" : factor < 1 + EVEN ? "even" : "win";
+  const all = [factor, ...(recorded?.factors ?? [])];
+  const [least, most] = [Math.min(...all), Math.max(...all)];
+  const tone = most < 1 - EVEN ? "loss" : least >= 1 + EVEN ? "win" : "even";
   const caption = {
     win: "as fast as plain decoding",
-    even: "about as fast as plain decoding",
+    even: `about as fast as plain decoding${most - least > 2 * EVEN ? `: from ${times(least)} to ${times(most)}` : ""}`,
     loss: "the speed of plain decoding: slower",
   }[tone];
-  return { factor, tone, figure: times(factor), caption, reason: tone === "loss" ? lossReason(run, plain) : otherwise(run, plain) };
+  return { factor, tone, figure: times(factor), caption, reason: tone === "loss" ? lossReason(run, plain) : "", disturbed: disturbed(run, plain) };
 }
 
-function otherwise(run, plain) {
+function disturbed(run, plain) {
   const others = busyness(run, plain);
   return others > BUSY ? `Measured while other programs used ${percent(others)} of the machine’s cores; on an idle one it may differ.` : "";
 }
