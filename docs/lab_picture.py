@@ -40,10 +40,12 @@ def main() -> None:
         player.wait_for()
         if wanted.run is not None:
             page.locator("#recorded").get_by_role("button", name=wanted.run, exact=True).click()
+        page.click("#guide-skip")
         if wanted.race:
-            page.click("#view-race")
             page.click("#play")
             page.locator("#race-slider").fill(page.evaluate(FINISH))
+        else:
+            page.click("#view-rounds")
         page.evaluate("document.activeElement.blur()")
         player.screenshot(path=wanted.picture)
         browser.close()

@@ -27,7 +27,7 @@ MESSAGE = "abc abc abc"
 REFUSED = "Failed to load resource: the server responded with a status of 40"
 """How Chromium notes a request that was refused on purpose."""
 PHONE = {"width": 360, "height": 740}
-PATIENCE = 5_000
+PATIENCE = 30_000
 """Milliseconds; other tests may keep the machine busy."""
 HELD = """
   window.held = []; window.now = 0;
@@ -104,10 +104,11 @@ def made_round(
     chain = [guess(label, place - 1) for place, label in enumerate(path)]
     beside = [guess(label, len(path) - 1, 0.1) for label in wrong]
     origin = "corrected" if wrong else "bonus" if path else "plain"
-    tokens = [(label, "accepted") for label in path] + [(own, origin)]
+    texts = [(label, "accepted") for label in path] + [(own, origin)]
+    tokens = [{"text": text, "part": False, "label": text, "origin": kind, "rejected": None} for text, kind in texts]
     return {
         "event": "round",
-        "tokens": [{"text": text, "part": False, "label": text, "origin": kind, "rejected": None} for text, kind in tokens],
+        "tokens": tokens,
         "root": "·",
         "nodes": chain + beside,
         "path": list(range(len(path))),

@@ -33,7 +33,7 @@ function unmeasured({ live, run, plain, where }, here) {
 }
 
 /** Whether the two said the same, and if not, why. */
-export function compared({ run, plain, temperature, seed }) {
+function compared({ run, plain, temperature, seed }) {
   const drawn = temperature > 0 ? ` Seed ${seed}.` : "";
   if (run.text === plain.text) return `Same text, token for token.${drawn}`;
   if (drawn) {

@@ -1,6 +1,6 @@
-// The paper's algebra, as `headstart.analysis.theory` has it (Leviathan et al. 2023), for a page that has no server, too.
+// The paper's algebra (Leviathan et al. 2023), as `headstart.analysis.theory` has it: a page may have no server to ask.
 
-export const LONGEST = 64;
+const LONGEST = 64;
 
 /** Equation 1: tokens a round. */
 export function tokensPerRound(alpha, gamma) {
