@@ -22,6 +22,9 @@ from headstart.server.settings import ServerSettings
 
 WINDOWS = [(1440, 900), (1024, 768), (390, 844)]
 GONE = "start it again with “headstart serve”"
+IN_SIGHT = (
+    "element => { const { top, bottom } = element.getBoundingClientRect(); return top >= 0 && bottom <= innerHeight; }"
+)
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +192,7 @@ def lose(page: Page, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["at once", "in the middle", "with an error"])
 def test_a_server_that_is_gone_is_said_with_what_to_do(open_address: OpenPage, address: str, how: str) -> None:
-    page = ready(open_address(address))
+    page = ready(open_address(address, viewport={"width": 390, "height": 844}, reduced_motion="reduce"))
     ask(page, "abc abc")
     before = words(finished(page).locator("#lanes .fast"))
     lose(page, how)
@@ -200,6 +203,8 @@ def test_a_server_that_is_gone_is_said_with_what_to_do(open_address: OpenPage, a
     assert page.input_value("#prompt") == "once more"
     assert page.locator("#send").is_enabled()
     assert words(page.locator("#lanes .fast")) == (before if how == "at once" else "Half")
+    assert page.locator("#status").evaluate(IN_SIGHT)
+    assert page.locator("#prompt").evaluate(IN_SIGHT)
     # What broke off is no part of the conversation.
     page.reload()
     bodies: list[dict[str, Any]] = []

@@ -61,10 +61,6 @@ export class Conversation {
     };
     this.gallery.add(pair);
     this.gallery.open(pair);
-    // On a small window the answer comes further below than can be seen.
-    if (byId("lanes").getBoundingClientRect().top > SIGHT * innerHeight) {
-      byId("player").scrollIntoView({ behavior: calm() ? "auto" : "smooth" });
-    }
     let point = null;
     let stopped = false;
     try {
@@ -116,6 +112,7 @@ export class Conversation {
     for await (const event of events("/lab/run", body, this.running.signal)) {
       if (event.event === "error") throw new Error(event.message);
       run.take(event);
+      if (run === pair.run && run.rounds.length === 1) inSight();
       if (!waiting) {
         waiting = true;
         requestAnimationFrame(draw);
@@ -150,12 +147,18 @@ export class Conversation {
   }
 }
 
+/** In a small window the answer comes further below than can be seen: box and answer move up together. */
+function inSight() {
+  if (byId("lanes").getBoundingClientRect().top <= SIGHT * innerHeight) return;
+  byId("composer").scrollIntoView({ behavior: calm() ? "auto" : "smooth" });
+}
+
 /** A sentence for those who listen to the page; for all where something is `wrong`. */
 export function status(message, wrong = false) {
   const line = byId("status");
   line.textContent = message;
   line.className = wrong ? "status wrong" : "unseen";
-  if (wrong) line.scrollIntoView({ block: "nearest" });
+  if (wrong) byId("composer").scrollIntoView({ block: "nearest" });
 }
 
 function summary(pair) {

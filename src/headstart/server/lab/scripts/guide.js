@@ -3,6 +3,8 @@
 import { byId, element } from "./dom.js";
 
 const SEEN = "headstart-guide";
+/** Pixels of what is pointed at that should be seen. */
+const ROOM = 120;
 const STEPS = ["Ask", "Race", "Compare", "Look inside"];
 
 export class Guide {
@@ -37,7 +39,8 @@ export class Guide {
     byId("guide-told").textContent = step.told;
     byId("guide-on").hidden = !step.button;
     byId("guide-on").textContent = step.button ?? "";
-    byId(step.target).classList.add("guided");
-    if (this.at) byId(step.target).scrollIntoView({ block: "nearest" });
+    const target = byId(step.target);
+    target.classList.add("guided");
+    if (target.getBoundingClientRect().top > innerHeight - ROOM) target.scrollIntoView({ block: "nearest" });
   }
 }
