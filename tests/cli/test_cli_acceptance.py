@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from headstart.analysis.bench.prompts import BenchPrompt, by_turns_of_groups
 from headstart.cli.acceptance import acceptance
 from headstart.errors import ConfigError
 
@@ -18,7 +20,7 @@ app.command()(acceptance)
 @pytest.fixture
 def invoke(tiny_model_dir, tmp_path):
     file = tmp_path / "prompts.jsonl"
-    file.write_text('{"id": 1, "category": "qa", "turns": ["One two one two?"]}')
+    file.write_text('{"id": 1, "category": "qa", "turns": ["One two one two?", "And then?"]}')
 
     def run(*arguments):
         fixed = ["--model", str(tiny_model_dir), "--precision", "fp32", "--max-tokens", "6", "--prompts", str(file)]
@@ -62,3 +64,22 @@ def test_plain_decoding_alone_guesses_nothing(invoke):
     error = invoke("-d", "none").exception
     assert isinstance(error, ConfigError)
     assert "guesses nothing" in str(error)
+
+
+def test_without_options_it_measures_what_pays_and_ends_in_time(invoke, monkeypatch):
+    """The clock jumps, so that a first turn takes longer than each drafter's share."""
+    seen = count(0, 50)
+    monkeypatch.setattr("headstart.analysis.acceptance.time.perf_counter", lambda: float(next(seen)))
+    written = json.loads(invoke("--json").stdout)
+    assert {"ngram", "suffix"} <= {each["drafter"] for each in written["results"]}
+    assert "none" not in {each["drafter"] for each in written["results"]}
+    assert written["turns_measured"] == len(written["results"])
+
+
+def test_prompts_of_all_groups_take_turns(invoke, tmp_path):
+    prompts = [BenchPrompt(str(place), name, ("Hi",)) for place, name in enumerate("aaabbc")]
+    assert [prompt.id for prompt in by_turns_of_groups(prompts)] == ["0", "3", "5", "1", "4", "2"]
+
+
+def test_a_limit_and_none_do_not_go_together(invoke):
+    assert "--full has no limit" in str(invoke("--full", "--minutes", "1").output)

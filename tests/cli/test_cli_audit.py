@@ -13,6 +13,7 @@ from devices import on
 from headstart.analysis.audit import run
 from headstart.analysis.audit.rules import check_rules
 from headstart.cli.audit import audit
+from headstart.cli.progress import Activity
 from headstart.drafting import registry
 from headstart.drafting.registry import DrafterInfo
 from headstart.verification.cases import cases
@@ -41,13 +42,19 @@ def invoke(tiny_model_dir, tmp_path, monkeypatch):
     return invoke
 
 
-def test_right_drafters_pass(invoke, tmp_path):
+def test_right_drafters_pass(invoke, tmp_path, monkeypatch):
+    totals, units = [], []
+    monkeypatch.setattr(Activity, "show", lambda self, text, total=None: totals.append(total))
+    monkeypatch.setattr(Activity, "advance", lambda self, steps, tokens: units.append(steps))
     result = invoke("--drafters", "recycling,draft-model:layers=2", "--out", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
     verdict = result.stdout.rstrip().splitlines()[-1]
-    assert verdict.startswith("PASS: 12 texts of 3 drafters")
+    assert verdict.startswith("WEAK PASS: 12 texts of 3 drafters")
+    assert "off would not be seen: give more --samples" in verdict
     written = json.loads((tmp_path / "out" / "audit.json").read_text())
     assert written["passed"]
+    assert [sum(units)] == list(filter(None, totals))
+    assert len(units) > 50
     assert written["verdict"] == verdict
     assert all(0 < law["detectable_total_variation"] < 1 for law in written["laws"])
     assert {law["rule"] for law in written["laws"] if law["drafter"].startswith("draft-model")} == {"auto", "rejection"}
@@ -58,7 +65,7 @@ def test_a_target_on_an_accelerator_is_judged_there(invoke, tmp_path):
     with on("simulated") as device:
         result = invoke("--drafters", "suffix", "--device", device, "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
-    assert result.stdout.rstrip().splitlines()[-1].startswith("PASS")
+    assert result.stdout.rstrip().splitlines()[-1].startswith("WEAK PASS")
     assert json.loads((tmp_path / "audit.json").read_text())["model"]["backend"] == "torch-fp32"
 
 

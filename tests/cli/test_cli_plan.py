@@ -12,6 +12,7 @@ from cli_runs import headstart
 from typer.testing import CliRunner
 
 from headstart.cli.plan import plan
+from headstart.cli.progress import Activity
 from headstart.errors import ConfigError
 from headstart.heads.shipped import ShippedHead, ShippedHeads
 
@@ -32,7 +33,10 @@ def invoke(tiny_model_dir, tmp_path):
     return run
 
 
-def test_tables_json_and_page(invoke, tmp_path, tiny_model_dir):
+def test_tables_json_and_page(invoke, tmp_path, tiny_model_dir, monkeypatch):
+    totals, units = [], []
+    monkeypatch.setattr(Activity, "show", lambda self, text, total=None: totals.append(total))
+    monkeypatch.setattr(Activity, "advance", lambda self, steps, tokens: units.append(steps))
     result = invoke("--drafters", "bigram,ngram", "--check", "--out", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
     for text in ("Recommended", "Prediction and measurement", "Drafters, one sequence at a time"):
@@ -46,6 +50,10 @@ def test_tables_json_and_page(invoke, tmp_path, tiny_model_dir):
     for pasted in {each["options"] for each in written["recommended"] + written["checked"]}:
         said = headstart("generate", "One two", "--max-tokens", 4, "--model", tiny_model_dir, *shlex.split(pasted))
         assert said.exit_code == 0, said.output
+    # What is left can be foreseen from the first passes on.
+    (total,) = filter(None, totals)
+    assert sum(units) == total
+    assert len(units) > 20
     assert all(each["seconds"] > 0 for each in written["passes"])
     assert "<!doctype html>" in (tmp_path / "out" / "plan.html").read_text()
 

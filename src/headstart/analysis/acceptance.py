@@ -8,6 +8,8 @@ wrote). A second run, with speculation, counts acceptance at each position of a 
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -153,6 +155,7 @@ def measure_acceptance(
     on_turn: Callable[[int], None] = lambda tokens: None,
     result: Acceptance | None = None,
     speculating: bool = True,
+    until: float = math.inf,
 ) -> Acceptance:
     """Acceptance on texts that the target writes in answer to prompts, turn by turn.
 
@@ -161,6 +164,7 @@ def measure_acceptance(
         params: of every request; names a seed if it samples.
         on_turn: called after each turn with the tokens of its text.
         result: empty; filled turn by turn, so that a run that is cut short keeps the turns that were measured.
+        until: after this time (``time.perf_counter``) no further turn begins, but for the first.
         speculating: count acceptance by position, too, in a second run of each turn.
 
     Raises:
@@ -174,6 +178,8 @@ def measure_acceptance(
     for sample, prompt in enumerate(prompts):
         answers: list[str] = []
         for turn in range(len(prompt.turns)):
+            if result.turns and time.perf_counter() >= until:
+                return result
             tokens = encode_turns(model, prompt.turns[: turn + 1], answers)
             if not bench.fits(tokens, (params.max_tokens or 1) + 1):
                 for behind in range(turn, len(prompt.turns)):

@@ -137,9 +137,10 @@ def measure_passes(
     repeats: int,
     params: SamplingParams,
     text: Sequence[int] = (),
+    on_pass: Callable[[], None] = lambda: None,
 ) -> PassTimes:
     """Time passes for each batch over contexts of equal length, which leave room for the most of ``ROWS``; in turn, so
-    that a disturbance hits all alike."""
+    that a disturbance hits all alike. ``on_pass``: called after each of ``repeats`` times as many as ``batches``."""
     runner, timer = bench.runner, PassTimer(bench, params, text=text)
     ids = [_MODEL_ID - place for place in range(max(batches))]
     try:
@@ -151,6 +152,7 @@ def measure_passes(
         for _ in range(repeats):
             for batch in batches:
                 timer.time(ids[:batch])
+                on_pass()
     finally:
         for sequence_id in ids:
             if sequence_id in runner.cache:

@@ -16,8 +16,9 @@ import numpy as np
 from headstart.analysis.draft_limits import DraftLimits, limits_of
 from headstart.analysis.pass_times import ROWS, PassTimer, PassTimes, measure_passes
 from headstart.analysis.profiles import Profile
-from headstart.analysis.watching import profile
+from headstart.analysis.watching import BATCH_ROUNDS, profile
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
+from headstart.analysis.workload import Workload
 from headstart.engine.engine import Engine
 from headstart.engine.sequence import Sequence as Decoded
 from headstart.errors import CheckpointError, ConfigError
@@ -27,6 +28,10 @@ TREE_SIZES = (0, 1, 2, 3, 4, 5, 7, 10, 15, 23, 31)
 """Tree sizes that are compared; 0 is plain decoding."""
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 23, 31)
 """Draft lengths that are compared, up to the longest that a drafter drafts."""
+_CONTEXTS = 2
+"""Lengths of context that passes are timed at, at most."""
+_PASSES_WORK = 2 * len(ROWS)
+"""What passes of all numbers of rows take, in units of a token's time."""
 _ROUNDS_BETWEEN = 8
 """Rounds of a check between two timings of passes."""
 _BATCHES = 4
@@ -149,7 +154,7 @@ def make_plan(
     params: SamplingParams,
     batches: Sequence[int],
     repeats: int = 7,
-    on_step: Callable[[], None] = lambda: None,
+    on_step: Callable[[int, int], None] = lambda units, tokens: None,
     plan: Plan | None = None,
 ) -> Plan:
     """Measure and predict.
@@ -157,6 +162,7 @@ def make_plan(
     Args:
         contenders: plain decoding first; each must be free to draft as much as is compared (``draft_limits.freely``).
         prompts: token ids.
+        on_step: called as it goes on with units of work, of which there are ``planned_work``, and tokens decoded.
         plan: filled step by step, so that its results are kept if the call is interrupted; None: a new one.
 
     Raises:
@@ -170,16 +176,21 @@ def make_plan(
     typical = int(median(len(tokens) for tokens in prompts)) + (params.max_tokens or 0) // 2
     contexts = sorted({min(32, room), min(typical, room)})
     text = _text(bench, prompts)
-    plan.passes = [measure_passes(bench, context, batches, repeats, params, text) for context in contexts]
-    on_step()
+    work = Workload(on_step)
+    with work.part(_CONTEXTS * len(batches) * repeats * _PASSES_WORK):
+        plan.passes = [
+            measure_passes(bench, context, batches, repeats, params, text, lambda: work.done(0, _PASSES_WORK))
+            for context in contexts
+        ]
+    bench.on_tokens = work.done
     for contender in contenders:
         try:
-            found = profile(bench, contender, prompts, params, batches)
+            with work.part(_profile_work(len(prompts), params, batches)):
+                found = profile(bench, contender, prompts, params, batches)
         except (ConfigError, CheckpointError) as error:
             if not contender.optional:
                 raise
             plan.skipped[contender.name] = str(error)
-            on_step()
             continue
         plan.profiles.append(found)
         plan.forecasts += [
@@ -188,8 +199,18 @@ def make_plan(
             for nodes, length in _shapes(found)
             if batch * (nodes + 1) <= max(*batches, ROWS[-1])
         ]
-        on_step()
+    bench.on_tokens = lambda tokens: None
     return plan
+
+
+def planned_work(contenders: int, prompts: int, params: SamplingParams, batches: Sequence[int], repeats: int) -> int:
+    """Units of work of ``make_plan``, of about the time of a token each."""
+    return _CONTEXTS * len(batches) * repeats * _PASSES_WORK + contenders * _profile_work(prompts, params, batches)
+
+
+def _profile_work(prompts: int, params: SamplingParams, batches: Sequence[int]) -> int:
+    """Tokens that are decoded with one drafter."""
+    return prompts * (params.max_tokens or 1) + BATCH_ROUNDS * sum(batch for batch in batches if batch > 1)
 
 
 def _text(bench: Workbench, prompts: Sequence[Sequence[int]]) -> list[int]:

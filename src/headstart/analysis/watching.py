@@ -26,7 +26,7 @@ from headstart.sampling.params import SamplingParams
 from headstart.stretch import StretchDrafting, StretchLimits
 
 _SHORT_EVERY = 4
-_BATCH_ROUNDS = 16
+BATCH_ROUNDS = 16
 """Rounds of a batch that are timed."""
 
 
@@ -153,7 +153,7 @@ def profile(
         if batch > 1:
             sequences = [bench.sequence(prompts[place % len(prompts)], endless) for place in range(batch)]
             with closing(bench.full_rounds(engine, sequences, batch)) as rounds:
-                deque(islice(rounds, _BATCH_ROUNDS), maxlen=0)
+                deque(islice(rounds, BATCH_ROUNDS), maxlen=0)
             watcher.pause()
     return watcher.profile(contender.name, sorted({1, *batches}))
 

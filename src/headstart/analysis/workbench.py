@@ -167,6 +167,8 @@ class Workbench:
         bare = DraftContext(backend.config.vocab_size, self.runner)
         self._context = bare if surroundings is None else surroundings(self.runner)
         self._ids = count()
+        self.on_tokens: Callable[[int], None] = lambda tokens: None
+        """Called while sequences decode, with the tokens that they have said since."""
 
     @classmethod
     def of_model(
@@ -240,6 +242,7 @@ class Workbench:
                 if full:
                     seconds, said = time.perf_counter() - start, sum(each.num_output for each in running) - before
                     yield running[0].stats.rounds - rounds, said, seconds
+                self.on_tokens(sum(each.num_output for each in running) - before)
                 running = [each for each in running if not each.finished]
         finally:
             for each in running:
@@ -254,8 +257,11 @@ class Workbench:
         try:
             for sequence in sequences:
                 engine.add(sequence)
+            said = 0
             while not engine.idle:
                 engine.step(UNSEEN_SECONDS)
+                before, said = said, sum(each.num_output for each in sequences)
+                self.on_tokens(said - before)
         finally:
             for sequence in sequences:
                 engine.abort(sequence)

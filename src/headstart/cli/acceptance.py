@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ import typer
 from headstart import enumerations
 from headstart.cli import options
 from headstart.cli.asking import Reader
-from headstart.cli.bench import Out, PerGroup, Prompts
+from headstart.cli.bench import BUDGET_MINUTES, Out, PerGroup, Prompts
 from headstart.cli.option_groups import with_groups
 from headstart.cli.options import SAMPLING, SPECULATION
 from headstart.errors import CheckpointError, ConfigError
@@ -27,19 +28,29 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of requests that sample.", 
 def acceptance(
     *,
     drafter: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--drafter",
             "-d",
-            help="Drafters to measure, separated by commas, or all. Options follow a name, like draft-model:model=DIR.",
+            help="Drafters to measure, separated by commas, or all. Options follow a name, like draft-model:model=DIR. "
+            "Left out: those that pay as they come, and the heads that come with Headstart for the model.",
             rich_help_panel=SPECULATION,
             metavar="A,B,...",
         ),
-    ] = "draft-model",
+    ] = None,
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
     precision: options.Precision = enumerations.Precision.AUTO,
     reader: Reader,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.05,
+            help="How long it may take in all; each drafter gets its share. Left out: 2, or without a limit where "
+            "--full or --per-group says how much.",
+        ),
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Every prompt, however long that takes.")] = False,
     prompts: Prompts = None,
     per_group: PerGroup = None,
     max_tokens: options.MaxTokens = 128,
@@ -53,31 +64,42 @@ def acceptance(
 
     The target writes plainly; at every token the drafter's law is held against the target's (Corollary 3.6 of the
     founding paper), so the rate is exact for each position, not counted. A run with speculation adds acceptance by
-    position in the draft. Ctrl-C ends it with the turns that have been measured until then.
+    position in the draft. Without further options it takes two minutes: prompts of all tasks in turn, as many as there
+    is time for. Ctrl-C ends it with the turns that have been measured until then.
 
     Examples:
 
-        headstart acceptance --drafter draft-model --per-group 2
+        headstart acceptance
+
+        headstart acceptance --drafter draft-model:layers=10 --per-group 2
 
         headstart acceptance --drafter ngram,suffix,recycling --temperatures 0
 
         headstart acceptance --drafter draft-model:model=./small,early-exit:layers=8 --out results
     """
+    if full and minutes is not None:
+        raise typer.BadParameter("--full has no limit; leave out one of the two.", param_hint="--minutes")
+    began = time.perf_counter()
     from headstart.analysis.acceptance import Acceptance, measure_acceptance
     from headstart.analysis.acceptance_report import exhibits, to_json
-    from headstart.analysis.bench.prompts import choose, read_prompts
+    from headstart.analysis.bench.prompts import by_turns_of_groups, choose, read_prompts
     from headstart.analysis.provenance import Origin
-    from headstart.analysis.workbench import PLAIN, Workbench, contenders, most_rows
+    from headstart.analysis.workbench import PLAIN, Workbench, contenders, most_rows, usual_contenders
     from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity, saying_memory
     from headstart.loading import load_model
     from headstart.sampling.params import SamplingParams
 
-    listed = [contender for contender in contenders(drafter) if contender.name != PLAIN]
-    if not listed:
+    named = None if drafter is None else contenders(drafter)
+    if named is not None and all(contender.name == PLAIN for contender in named):
         raise ConfigError(f"--drafter is {drafter!r}, which guesses nothing; name a drafter that does.")
     chosen = choose(read_prompts(prompts), per_group)
+    budget = None
+    if minutes is not None or not (full or per_group):
+        budget = 60 * (minutes or BUDGET_MINUTES)
+        # Whatever there is time for, it is of all tasks.
+        chosen = by_turns_of_groups(chosen)
     requests = [
         SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
         for temperature in parsed_temperatures(temperatures)
@@ -85,16 +107,24 @@ def acceptance(
     where = Origin()
     results: list[Acceptance] = []
     skipped: dict[str, str] = {}
-    turns = len(listed) * len(requests) * sum(len(prompt.turns) for prompt in chosen)
-    interruption = Interruption("turns", turns, lambda: sum(result.turns for result in results))
+    each = len(requests) * sum(len(prompt.turns) for prompt in chosen)
+    interruption = Interruption("turns", each, lambda: sum(result.turns for result in results))
     with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision, reader.device, reader.reading)
-        activity.show("Measuring", turns)
+        listed = usual_contenders(loaded, alone=True) if named is None else named
+        listed = [contender for contender in listed if contender.name != PLAIN]
+        interruption.expect(len(listed) * each)
+        activity.show("Measuring", len(listed) * each)
+        runs_left = len(listed) * len(requests)
+        if budget is not None:
+            activity.end_within(budget - (time.perf_counter() - began))
         with interruption.kept():
             for contender in saying_memory(listed, activity):
                 try:
-                    for params in requests:
+                    for place, params in enumerate(requests):
+                        now = time.perf_counter()
+                        share = (began + budget - now) / (runs_left - place) if budget is not None else math.inf
                         results.append(Acceptance(contender.name, params.temperature))
                         bench = Workbench.of_model(loaded, draft_rows=most_rows(listed))
                         measure_acceptance(
@@ -105,16 +135,29 @@ def acceptance(
                             params,
                             lambda tokens: activity.advance(1, tokens),
                             results[-1],
+                            until=now + share,
                         )
                 except (ConfigError, CheckpointError) as error:
                     if not contender.optional:
                         raise
                     skipped[contender.name] = str(error)
+                runs_left -= len(requests)
+        if budget is not None and not interruption.happened:
+            interruption.expect(sum(result.turns for result in results))
 
     results = [result for result in results if result.turns]
     if not results:
         raise ConfigError(f"none of {len(skipped)} drafters can be measured: {next(iter(skipped.values()))}")
-    record = measurement_record(where, loaded, prompts, chosen, interruption, max_tokens=max_tokens, seed=seed)
+    record = measurement_record(
+        where,
+        loaded,
+        prompts,
+        chosen,
+        interruption,
+        minutes=None if budget is None else budget / 60,
+        max_tokens=max_tokens,
+        seed=seed,
+    )
     title = f"Acceptance of guesses for {Path(model).name}"
     shown = exhibits(results, record, skipped)
     hand_out(to_json(results, record, skipped), shown, record, as_json, out, "acceptance", title, interruption.sentence)

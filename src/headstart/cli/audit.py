@@ -87,7 +87,7 @@ def audit(
         int | None,
         typer.Option(
             min=1,
-            help="Requests at most, to all servers together: --samples is lowered to fit.",
+            help="Requests at most, to all servers together: --samples, then prompts, are lowered to fit.",
             rich_help_panel=SERVER,
             metavar="N",
         ),
@@ -111,8 +111,9 @@ def audit(
 
     Greedy and coupled texts are compared with plain decoding's token by token, the logits of verified rows bit by bit,
     sampled texts with their exact law by a test, and the verification rules are enumerated. A difference is told from
-    a float tie by how near the two best tokens were. The last line is the verdict; the exit status is 1 if it fails.
-    Ctrl-C ends it with what has been found until then.
+    a float tie by how near the two best tokens were. The last line is the verdict: WEAK PASS where much
+    could be wrong unseen. The exit status is 0 if it passes, 1 if it fails, 3 if a server did not answer all that was
+    asked. Ctrl-C ends it with what has been found until then.
 
     Of a server: greedy texts alone, among others, streamed and cut; seeds; draws against the log-probabilities that it
     gives itself, with top_k, top_p, min_p and logit_bias; stop strings, ends, n, usage, schemas and tool calls. What it
@@ -176,11 +177,11 @@ def audit(
     with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision, reader.device, reader.reading)
-        activity.show("Checking", 2 * len(listed) + 1)
+        activity.show("Checking", settings.planned_work(len(chosen), len(listed)))
         told, found = saying_memory(listed, activity), Audit.begin(loaded)
         interruption = Interruption("checks", 2 * len(listed), lambda: found.checks)
         with interruption.kept():
-            run_audit(loaded, told, chosen, settings, lambda tokens: activity.advance(1, tokens), found)
+            run_audit(loaded, told, chosen, settings, activity.advance, found)
     found.cut_short = interruption.happened
 
     record = measurement_record(

@@ -8,8 +8,12 @@ from pathlib import Path
 import typer
 
 from headstart.cli import options
+from headstart.cli.wording import tell_error
+from headstart.errors import ConfigError, HeadstartError
 
 SAMPLES = 300
+NO_VERDICT = 3
+"""Exit status where not all was answered and nothing wrong was found: of the server it says nothing."""
 
 
 def audit_endpoint(
@@ -38,8 +42,7 @@ def audit_endpoint(
 
     Raises:
         ConfigError: an address, a key or a file of prompts is wrong, or the budget is too small.
-        HeadstartError: a server cannot be reached, refuses or fails.
-        Exit: the audit fails.
+        Exit: the audit fails, or there is no verdict, since a server cannot be reached, refuses or fails.
     """
     from headstart.analysis.audit.endpoint.client import Endpoint
     from headstart.analysis.audit.endpoint.report import exhibits, to_json
@@ -55,7 +58,10 @@ def audit_endpoint(
     chosen = choose(read_prompts(prompts), per_group)
     servers = 1 if against is None else 2
     settings = EndpointSettings(max_tokens, SAMPLES if samples is None else samples, budget, seed)
-    settings = settings.fitted(len(chosen), servers)
+    settings, kept = settings.fitted(len(chosen), servers)
+    if kept < len(chosen):
+        # Evenly spread, since those of a group stand together.
+        chosen = [chosen[place * len(chosen) // kept] for place in range(kept)]
     where = Origin(computes_here=False)
     ends = [Endpoint(address, model, key, api, concurrency) for address in (url, against) if address is not None]
     run = EndpointRun(ends[0], ends[1] if against else None, [prompt.turns[0] for prompt in chosen], settings, held_to)
@@ -72,8 +78,14 @@ def audit_endpoint(
         run.on_check = begin
         for end in ends:
             end.on_request = lambda: activity.advance_saying(1, stage)
-        with interruption.kept():
-            asyncio.run(run.run())
+        try:
+            with interruption.kept():
+                asyncio.run(run.run())
+        except ConfigError:
+            raise
+        except HeadstartError as error:
+            tell_error(f"{error} There is no verdict.")
+            raise typer.Exit(NO_VERDICT) from error
     found = run.audit
     found.cut_short = found.cut_short or interruption.happened
 
@@ -100,4 +112,4 @@ def audit_endpoint(
         typer.echo(f"Not all was asked: {found.ended}", err=True)
     interruption.end()
     if not found.passed:
-        raise typer.Exit(1)
+        raise typer.Exit(1 if found.faults else NO_VERDICT)

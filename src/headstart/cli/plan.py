@@ -63,7 +63,7 @@ def plan(
     from headstart.analysis.bench.prompts import choose, encode_turns, read_prompts
     from headstart.analysis.draft_limits import freely
     from headstart.analysis.plan_report import exhibits, to_json
-    from headstart.analysis.planner import Plan, make_plan
+    from headstart.analysis.planner import Plan, make_plan, planned_work
     from headstart.analysis.planner import check as check_plan
     from headstart.analysis.provenance import Origin
     from headstart.analysis.workbench import Workbench, contenders, most_rows, usual_contenders
@@ -87,11 +87,11 @@ def plan(
         if not fitting:
             raise ConfigError(f"no prompt has room for {max_tokens} more tokens; lower --max-tokens.")
         listed = saying_memory([*map(freely, listed)], activity)
-        activity.show("Measuring", 1 + len(listed))
+        activity.show("Measuring", planned_work(len(listed), len(fitting), params, batches, repeats))
         made = Plan()
         interruption = Interruption("drafters", len(listed) - 1, lambda: max(len(made.profiles) - 1, 0))
         with interruption.kept():
-            make_plan(bench, listed, fitting, params, batches, repeats, lambda: activity.advance(1, 0), made)
+            make_plan(bench, listed, fitting, params, batches, repeats, activity.advance, made)
             if check:
                 activity.show("Checking")
                 check_plan(bench, made, fitting, params)

@@ -15,6 +15,10 @@ _LEAST_EXPECTED = 5.0
 """Cells with less are taken together: the statistic's law is known for larger ones only."""
 
 
+WEAK = 0.3
+"""A verdict is weak where a law may be so far off (total variation) and not be found."""
+
+
 @dataclass(frozen=True)
 class Goodness:
     """The outcome of a G-test."""

@@ -22,6 +22,7 @@ def to_json(audit: Audit, record: Mapping[str, Any]) -> dict[str, Any]:
         "passed": audit.passed,
         "verdict": audit.verdict,
         "faults": audit.faults,
+        "weakness": audit.weakness,
         **record,
         "numerics": asdict(audit.numerics),
         "rules": {**asdict(audit.rules), "passed": audit.rules.passed},

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from headstart.analysis.audit.goodness import WEAK
 from headstart.analysis.audit.joint_law import PROMPT, LawFindings, check_law, choose_tokens, compute_law
 from headstart.analysis.audit.rules import RuleFindings, check_rules
 from headstart.analysis.audit.texts import PlainTexts, TextFindings, check_texts, decode_plainly
 from headstart.analysis.bench.prompts import BenchPrompt, encode_turns
 from headstart.analysis.differences import Numerics, numerics_of
 from headstart.analysis.workbench import PLAIN, Contender, Workbench, most_rows
+from headstart.analysis.workload import Workload
 from headstart.errors import CheckpointError, ConfigError
 from headstart.loading import Model
 from headstart.sampling.params import SamplingParams
 
 FAMILY_ERROR = 1e-3
 """Chance that any of the law tests of an audit fails though nothing is wrong (Bonferroni)."""
+TURNS_OF_TEXTS = 3
+"""How often the texts are decoded with a drafter: watched, alone and together."""
 _LAW_BATCH = 16
 _LAW_ROOM = 64
 
@@ -36,6 +40,20 @@ class AuditSettings:
     law_length: int = 3
     """Tokens of a text in law tests."""
     seed: int = 0
+
+    def text_work(self, prompts: int) -> int:
+        """Tokens of all texts, greedy and sampled, at most."""
+        return 2 * prompts * self.max_tokens
+
+    @property
+    def law_work(self) -> int:
+        """Tokens of the texts that are drawn with a drafter."""
+        return self.samples * self.law_length
+
+    def planned_work(self, prompts: int, contenders: int) -> int:
+        """Units of work of a whole audit: tokens, as far as they can be foreseen."""
+        texts = self.text_work(prompts)
+        return texts + contenders * (texts * TURNS_OF_TEXTS + self.law_work)
 
 
 @dataclass
@@ -104,6 +122,7 @@ class Audit:
         if self.faults:
             more = len(self.faults) - 1
             return f"FAIL: {self.faults[0]}" + (f", and {more} more." if more else ".")
+        word = "UNFINISHED, nothing wrong so far" if self.cut_short else "WEAK PASS" if self.weakness else "PASS"
         texts, tokens = sum(text.texts for text in self.texts), sum(text.tokens for text in self.texts)
         rows, equal = sum(text.rows for text in self.texts), sum(text.equal_rows for text in self.texts)
         ties = sum(text.ties(self.numerics) for text in self.texts)
@@ -118,8 +137,20 @@ class Audit:
         if self.laws:
             parts.append(self._law_sentence())
         parts.append(f"rules exact to {self.rules.largest_error:.0e}")
-        word = "UNFINISHED, nothing wrong so far" if self.cut_short else "PASS"
+        if self.weakness:
+            parts.append(self.weakness)
         return f"{word}: {'; '.join(parts)}."
+
+    @property
+    def weakness(self) -> str:
+        """Why a verdict in which nothing is wrong says little, in a few words; empty: it does not."""
+        found = [self.detectable(law) for law in self.laws]
+        if not found or all(distance is None for distance in found):
+            return "weak, since no test of samples would find anything: give more --samples"
+        furthest = max(distance for distance in found if distance is not None)
+        if furthest > WEAK:
+            return f"weak, since a law less than {furthest:.2f} off would not be seen: give more --samples"
+        return ""
 
     def _law_sentence(self) -> str:
         found = [self.detectable(law) for law in self.laws]
@@ -138,7 +169,7 @@ def run_audit(
     contenders: Sequence[Contender],
     prompts: Sequence[BenchPrompt],
     settings: AuditSettings,
-    on_step: Callable[[int], None] = lambda tokens: None,
+    on_step: Callable[[int, int], None] = lambda units, tokens: None,
     audit: Audit | None = None,
 ) -> Audit:
     """Check the rules, then every drafter's texts, rows and laws.
@@ -146,7 +177,7 @@ def run_audit(
     Args:
         contenders: plain decoding first: it is checked too, in a batch, and against its own law.
         prompts: their first turns are used.
-        on_step: called after each of 2 * len(contenders) + 1 steps with the tokens decoded in it.
+        on_step: called as it goes on with units of work, of which there are ``planned_work``, and tokens decoded.
         audit: just begun; filled as it goes, so that a run that is cut short keeps what was found.
 
     Raises:
@@ -155,7 +186,9 @@ def run_audit(
         RequestError: a prompt cannot be rendered, or a sequence failed.
     """
     audit = Audit.begin(model) if audit is None else audit
+    work = Workload(on_step)
     bench = Workbench.of_model(model, settings.batch_size, draft_rows=most_rows(contenders))
+    bench.on_tokens = work.done
     encoded = {prompt.id: encode_turns(model, prompt.turns[:1], []) for prompt in prompts}
     fitting = [tokens for tokens in encoded.values() if bench.fits(tokens, settings.max_tokens)]
     for name, tokens in encoded.items():
@@ -164,20 +197,22 @@ def run_audit(
     if not fitting:
         raise ConfigError("no prompt fits the model's context; give shorter ones.")
     greedy = SamplingParams(temperature=0, seed=settings.seed, max_tokens=settings.max_tokens)
-    plain = decode_plainly(bench, contenders[0], fitting, greedy)
-    on_step(sum(text.num_output for text in plain.greedy))
+    texts = settings.text_work(len(prompts))
+    with work.part(texts):
+        plain = decode_plainly(bench, contenders[0], fitting, greedy)
     for contender in contenders:
-        findings = _check_texts(audit, bench, contender, plain)
-        on_step(findings.tokens if findings else 0)
+        with work.part(texts * TURNS_OF_TEXTS):
+            _check_texts(audit, bench, contender, plain)
     prompt = model.tokenizer.for_encoder.encode(PROMPT)
     law_bench = Workbench.of_model(model, _LAW_BATCH, len(prompt) + _LAW_ROOM)
+    law_bench.on_tokens = work.done
     avoid = {*model.tokenizer.special_ids, *model.eos_token_ids}
     tokens = choose_tokens(law_bench, prompt, settings.law_tokens, avoid)
     law = compute_law(law_bench, prompt, tokens, settings.law_length, settings.seed)
     for contender in contenders:
-        found = check_law(law_bench, contender, law, settings.samples) if contender.name not in audit.skipped else []
-        audit.laws += found
-        on_step(len(found) * settings.samples * settings.law_length)
+        with work.part(settings.law_work):
+            if contender.name not in audit.skipped:
+                audit.laws += check_law(law_bench, contender, law, settings.samples)
     return audit
 
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import zip_longest
 from pathlib import Path
 
 from headstart.errors import ConfigError, RequestError
@@ -78,6 +79,13 @@ def choose(prompts: Sequence[BenchPrompt], per_group: int | None) -> list[BenchP
 def groups_of(prompts: Iterable[BenchPrompt]) -> list[str]:
     """The groups in the order of their first prompt."""
     return list(dict.fromkeys(prompt.group for prompt in prompts))
+
+
+def by_turns_of_groups(prompts: Sequence[BenchPrompt]) -> list[BenchPrompt]:
+    """All of them, the first of each group first, then the second of each: wherever one stops, all groups had their
+    turn."""
+    members = [[prompt for prompt in prompts if prompt.group == group] for group in groups_of(prompts)]
+    return [prompt for turn in zip_longest(*members) for prompt in turn if prompt is not None]
 
 
 def encode_turns(model: Model, turns: Sequence[str], answers: Sequence[str]) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from headstart.analysis.audit.goodness import Goodness
+from headstart.analysis.audit.goodness import WEAK, Goodness
 
 FAMILY_ERROR = 1e-3
 """Chance that any of the law tests of an audit fails though nothing is wrong (Bonferroni)."""
@@ -149,8 +149,20 @@ class EndpointAudit:
         for result in (Result.UNCLEAR, Result.NOT_OFFERED):
             if named := self.of(result):
                 parts.append(f"{result.value}: {', '.join(finding.check for finding in named)}")
-        word = "UNFINISHED, nothing wrong so far" if self.cut_short else "PASS"
+        if self.weakness:
+            parts.append(self.weakness)
+        word = "UNFINISHED, nothing wrong so far" if self.cut_short else "WEAK PASS" if self.weakness else "PASS"
         return f"{word}: {'; '.join(parts)}."
+
+    @property
+    def weakness(self) -> str:
+        """Why a verdict in which nothing is wrong says little, in a few words; empty: it does not."""
+        found = [distance for law in self.laws if (distance := self.detectable(law)) is not None]
+        if not found:
+            return "weak, since no draws were held against a law"
+        if max(found) > WEAK:
+            return f"weak, since a law less than {max(found):.2f} off would not be seen: give more --samples"
+        return ""
 
 
 def _behind(said: str) -> str:

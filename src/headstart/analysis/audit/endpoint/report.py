@@ -20,6 +20,7 @@ def to_json(audit: EndpointAudit, record: Mapping[str, Any]) -> dict[str, Any]:
         "passed": audit.passed,
         "verdict": audit.verdict,
         "faults": audit.faults,
+        "weakness": audit.weakness,
         "ended": audit.ended or None,
         "model": audit.model,
         **record,

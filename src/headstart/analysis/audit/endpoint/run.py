@@ -48,27 +48,37 @@ class EndpointSettings:
 
     def planned(self, prompts: int, servers: int) -> int:
         """Requests that an audit takes, at most."""
-        laws = TRANSFORMS * (servers * self.samples + self.witnesses()) + self.samples
+        laws = TRANSFORMS * (servers * self.samples + self.witnesses()) + self.samples if self.samples else 0
         return servers * prompts * _PER_PROMPT + laws + 16
 
-    def fitted(self, prompts: int, servers: int) -> EndpointSettings:
-        """The same with as few samples as the budget asks for.
+    def fitted(self, prompts: int, servers: int) -> tuple[EndpointSettings, int]:
+        """What the budget allows, and of how many of the prompts: first fewer samples are drawn, then fewer prompts are
+        asked, and where one is too many nothing is drawn, and as many are asked as there is room for.
 
         Raises:
-            ConfigError: the budget is too small for the fewest.
+            ConfigError: the budget is too small for one prompt.
         """
         if self.budget is None:
-            return self
+            return self, prompts
+        for fewest in (prompts, *range(prompts - 1, 0, -1)):
+            fitted = self._with_fewer_samples(fewest, servers)
+            if fitted.planned(fewest, servers) <= self.budget:
+                return fitted, fewest
+        without = replace(self, samples=0)
+        room = (self.budget - without.planned(0, servers)) // (servers * _PER_PROMPT)
+        if room < 1:
+            raise ConfigError(
+                f"--budget is {self.budget}; to compare the texts of one prompt takes {without.planned(1, servers)} "
+                "requests. Allow them."
+            )
+        return without, min(room, prompts)
+
+    def _with_fewer_samples(self, prompts: int, servers: int) -> EndpointSettings:
+        assert self.budget is not None
         samples = self.samples
         while samples > LEAST_SAMPLES and replace(self, samples=samples).planned(prompts, servers) > self.budget:
             samples = max(LEAST_SAMPLES, samples - max(samples // 20, 1))
-        fitted = replace(self, samples=samples)
-        if (planned := fitted.planned(prompts, servers)) > self.budget:
-            raise ConfigError(
-                f"--budget is {self.budget}; the least that says something takes {planned} requests. Allow them, or "
-                "give fewer prompts (--per-group)."
-            )
-        return fitted
+        return replace(self, samples=samples)
 
 
 @dataclass
@@ -137,8 +147,9 @@ class EndpointRun:
         self.on_check("Forms")
         await self._judge("response_format", check_grammar(greedy))
         await self._judge("tool calls", check_tools(greedy))
-        self.on_check("Laws")
-        await self._judge("laws", self._laws())
+        if self.settings.samples:
+            self.on_check("Laws")
+            await self._judge("laws", self._laws())
 
     async def _laws(self) -> Sequence[Finding]:
         """Kept one by one, since they take long."""
