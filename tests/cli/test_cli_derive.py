@@ -27,6 +27,9 @@ def test_a_model_of_all_layers_says_the_same(tiny_model_dir: Path, tmp_path: Pat
         for model in (tiny_model_dir, out)
     ]
     assert answers[0] == answers[1]
+    small = tmp_path / "small"
+    (told,) = rows(headstart("derive", "-m", tiny_model_dir, "--layers", 2, "--out", small, "--json"))
+    assert told == {"directory": str(small), "layers": [0, LAYERS - 1], "of": LAYERS, "dtype": "bf16"}
 
 
 def decoder(directory: Path) -> tuple[ModelConfig, DecoderWeights]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_runs import headstart, refusal
+from cli_runs import headstart, refusal, rows
 from safetensors.torch import load_file
 
 from headstart import LLM, SamplingParams
@@ -30,7 +30,11 @@ def test_there_and_back(kind: str, tmp_path: Path) -> None:
     save_head(head, tmp_path / "own", dtype=torch.bfloat16)
     own, theirs, back = (tmp_path / name for name in ("own", "theirs", "back"))
     target = ["--model", model]
-    assert headstart("export", own, "--to", kind, "--out", theirs, *target).exit_code == 0
+    (told,) = rows(headstart("export", own, "--to", kind, "--out", theirs, *target, "--json"))
+    assert told == {"directory": str(theirs), "format": kind, "without_token_reader": False}
+    (told,) = rows(headstart("import", theirs, "--out", tmp_path / "told", *target, "--json"))
+    assert (told["directory"], told["head"], told["imported_from"]) == (str(tmp_path / "told"), "eagle3", str(theirs))
+    assert (told["taps"], told["draft_vocab_size"]) == ([2, 4, 5], 64)
     result = headstart("import", theirs, "--out", back, *target)
     assert result.exit_code == 0
     assert "eagle3, reads the inputs of layers 2, 4, 5" in result.stdout

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_runs import headstart, refusal
+from cli_runs import headstart, refusal, rows
 
 from headstart.server.lab_files import recorded_runs
 
@@ -27,6 +27,9 @@ def test_the_page_is_written_with_the_runs_that_come_with_it(tmp_path: Path) -> 
     assert "index.html" in done.stderr
     assert runs_of(tmp_path / "page") == recorded_runs()
     assert headstart("lab", "--export", tmp_path / "quiet", "-q").stderr == ""
+    (told,) = rows(headstart("lab", "--export", tmp_path / "told", "--json"))
+    assert Path(told["page"]).is_file()
+    assert told["recorded"] == []
 
 
 def test_prompts_are_recorded_with_the_model_at_hand(tiny_model_dir: Path, tmp_path: Path) -> None:

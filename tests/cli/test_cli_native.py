@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_runs import headstart, refusal
+from cli_runs import headstart, refusal, rows
 from typer.testing import Result
 
 from headstart.backends.native import loader
@@ -39,6 +39,9 @@ def test_instruction_sets_that_are_named_are_compiled_once(tmp_path: Path) -> No
     assert again.exit_code == 0
     assert again.stderr == ""
     assert "there already" in again.stdout
+    (told,) = rows(native(tmp_path, "--isa", "avx2", "--json", compiler="exit 1"))
+    assert (told["isa"], told["compiled_in_seconds"]) == ("avx2", None)
+    assert told["path"] in made
 
 
 def test_left_to_itself_it_compiles_what_is_used_here(tmp_path: Path) -> None:

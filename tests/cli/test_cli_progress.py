@@ -56,7 +56,7 @@ def test_in_a_file_there_are_lines_even_while_nothing_is_done(
         assert nothing.wait(60)
         activity.show("Loading")
         assert said.wait(60)
-    assert set(capsys.readouterr().err.splitlines()) == {"Loading"}
+    assert set(capsys.readouterr().err.splitlines()) == {"Loading, 0 s so far"}
 
 
 def test_a_limit_says_how_much_is_left_whatever_is_done(clock: list[float]) -> None:
@@ -68,6 +68,17 @@ def test_a_limit_says_how_much_is_left_whatever_is_done(clock: list[float]) -> N
     assert activity.left == "about 45 s left"
     clock[0] = 500.0
     assert activity.left == "about 0 s left"
+
+
+def test_what_counts_nothing_says_how_long_it_has_gone_on(clock: list[float]) -> None:
+    activity = Activity()
+    assert activity.line == ""
+    activity.show("Loading a model")
+    clock[0] = 40.0
+    assert activity.line == "Loading a model, 40 s so far"
+    activity.show("Writing text", 600)
+    activity.advance(48, 48)
+    assert activity.line.startswith("Writing text 48 of 600, 48 tokens")
 
 
 @pytest.mark.parametrize("arguments", [{"shown": False, "aloud": True}, {}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,11 @@ def test_a_head_that_is_no_good_yet_is_called_so(
     assert f"7 steps, 2.0 min in all, accepted length 1.80 on held-out text ({first:.0%} of first guesses" in out
     assert (f"This head accepts {first:.0%} of its first guesses" in out) == useless
     assert ("headstart train medusa --minutes 50 --corpus" in out) == (useless and minutes is not None)
+    code, out, _ = run(capsys, "train", "medusa", "--out", str(tmp_path), "-q", "--json")
+    told = json.loads(out)
+    assert (told["steps"], told["accepted_length"], told["first_guesses_accepted"]) == (7, 1.8, first)
+    assert (told["useful"], told["enough_minutes"]) == (not useless, minutes)
+    assert told["corpus"] == str(tmp_path / "corpus")
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,9 @@ def test_texts_subtitles_and_objects(folder: Path, llm: LLM) -> None:
     assert call("--word-timestamps", "--format", "srt").stdout == as_srt(worded.words)
     (row,) = rows(call("--word-timestamps", "--format", "verbose_json", "-q"))
     assert [each["word"] for each in row["words"]] == [each.word for each in worded.words]
+    assert call("--json", "-q").stdout == call("--format", "json", "-q").stdout
+    assert rows(call("--json", "--timestamps", "-q"))[0]["segments"]
+    assert call("--json", "--format", "srt").exit_code == 2
     (row,) = rows(call("--format", "verbose_json", "-q"))
     assert (row["file"], row["language"], row["task"]) == (str(folder / "long.wav"), "de", "transcribe")
     assert [each["text"] for each in row["segments"]] == [each.text for each in timed.segments]

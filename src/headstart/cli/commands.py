@@ -76,7 +76,7 @@ TRANSCRIBE = Listed(
     "headstart.cli.transcribe:transcribe",
     "Write down what recordings say.",
     USE,
-    ("--model", "--language", "--task", "--format", "--timestamps", "--drafter"),
+    ("--model", "--language", "--task", "--format", "--timestamps", "--drafter", "--json"),
 )
 SERVE = Listed(
     "headstart.cli.serve:serve",
@@ -109,7 +109,7 @@ ACCEPTANCE = Listed(
     "headstart.cli.acceptance:acceptance",
     "Measure how often guesses are accepted, and where they are not.",
     MEASURE,
-    ("--model", "--drafter", "--prompts", "--max-tokens", "--temperatures", *_REPORT),
+    ("--model", "--drafter", "--minutes", "--prompts", "--max-tokens", "--temperatures", *_REPORT),
 )
 PAPER = Listed(
     "headstart.cli.paper:paper",
@@ -133,7 +133,7 @@ TRAIN_HEAD = Listed(
     "headstart.cli.train:train",
     "Train a draft head or a draft model.",
     TRAIN,
-    ("--out", "--model", "--minutes", "--tokens", "--prompts", "--corpus", "--init", "--ray", "--quiet"),
+    ("--out", "--model", "--minutes", "--tokens", "--prompts", "--corpus", "--init", "--ray", "--json", "--quiet"),
 )
 DERIVE = Listed("headstart.cli.derive:derive", "Make a draft model of some of a model's layers.", TRAIN)
 EXPORT = Listed("headstart.cli.export:export", "Write a draft head in the format of another project.", TRAIN)

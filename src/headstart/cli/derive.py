@@ -33,6 +33,7 @@ def derive(
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
     dtype: Annotated[Dtype, typer.Option(help="Number format of the matrices written.")] = Dtype.BF16,
+    as_json: options.Json = False,
 ) -> None:
     """Make a draft model of some of a model's layers, as a folder that Headstart and transformers read.
 
@@ -50,6 +51,7 @@ def derive(
 
     import torch
 
+    from headstart.cli.exhibits import print_json
     from headstart.models.checkpoint import open_checkpoint
     from headstart.models.layer_selection import choose_layers, select_layers
     from headstart.models.saving import save_model
@@ -67,4 +69,7 @@ def derive(
         save_tokenizer(checkpoint, out)
     except OSError as error:
         raise ConfigError(f"--out is {out}, which cannot be written: {error.strerror}.") from error
+    if as_json:
+        print_json({"directory": str(out), "layers": list(chosen), "of": config.num_layers, "dtype": dtype.value})
+        return
     typer.echo(f"Wrote {out}: layers {', '.join(map(str, chosen))} of {config.num_layers}.", err=True)

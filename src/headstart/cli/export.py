@@ -42,6 +42,7 @@ def export(
     ],
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
+    as_json: options.Json = False,
 ) -> None:
     """Write a draft head in the format of another project.
 
@@ -55,6 +56,7 @@ def export(
     """
     import torch
 
+    from headstart.cli.exhibits import print_json
     from headstart.heads.loading import load_head
     from headstart.heads.parallel import ParallelHeads
     from headstart.heads.saving import export_head
@@ -69,4 +71,7 @@ def export(
     except OSError as error:
         raise ConfigError(f"--out is {out}, which cannot be written: {error.strerror}.") from error
     unread = isinstance(loaded, ParallelHeads) and loaded.config.reads_token
+    if as_json:
+        print_json({"directory": str(out), "format": to.value, "without_token_reader": unread})
+        return
     typer.echo(f"{out}: written as {to.value}{', without what reads the last token' if unread else ''}.")

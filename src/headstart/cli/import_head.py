@@ -47,6 +47,7 @@ def import_(
             "are known either way, others are vLLM's. A wrong choice costs acceptance, never exactness.",
         ),
     ] = LayerNumbersChoice.AUTO,
+    as_json: options.Json = False,
 ) -> None:
     """Turn a head that was published for vLLM, SGLang or another program into one of Headstart's.
 
@@ -61,6 +62,7 @@ def import_(
 
         headstart bench --model ./Llama --drafters eagle3:model=heads/eagle3
     """
+    from headstart.cli.exhibits import print_json
     from headstart.heads.block import BlockHead
     from headstart.heads.eagle import EagleHead
     from headstart.heads.importing import import_head, locate_head, stored_dtype
@@ -79,10 +81,15 @@ def import_(
         save_head(loaded, out, record, stored_dtype(directory))
     except OSError as error:
         raise ConfigError(f"--out is {out}, which cannot be written: {error.strerror}.") from error
-    about = ""
+    about, told = "", {"directory": str(out), **record}
     if isinstance(loaded, EagleHead | BlockHead):
+        told |= {"taps": list(loaded.config.taps), "draft_vocab_size": loaded.config.draft_vocab_size}
         about = f", reads the inputs of layers {', '.join(map(str, loaded.config.taps))}" if kind != "eagle" else ""
         about += f", can say {loaded.config.draft_vocab_size} of {loaded.config.vocab_size} tokens"
     elif isinstance(loaded, ParallelHeads):
+        told["heads"] = loaded.config.slots
         about = f", {loaded.config.slots} heads"
+    if as_json:
+        print_json(told)
+        return
     typer.echo(f"{out}: {kind}{about}. Try it: headstart bench -m {model} --drafters {kind}:model={out}")

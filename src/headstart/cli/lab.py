@@ -48,6 +48,7 @@ def lab(
     revision: options.Revision = None,
     precision: options.Precision = enumerations.Precision.AUTO,
     drafter: options.Drafter = DEFAULT_DRAFTER,
+    as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Write the page that shows speculation at work as static files: draft, verify, accept, and a race against plain
@@ -91,7 +92,11 @@ def lab(
             (export / file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--export is {export}, which cannot be written: {error.strerror}.") from error
-    if not quiet:
+    if as_json:
+        from headstart.cli.exhibits import print_json
+
+        print_json({"directory": str(export), "page": str(export / "index.html"), "recorded": runs})
+    elif not quiet:
         typer.echo(f"Wrote {export / 'index.html'}; open it in a browser.", err=True)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headstart.backends.native.isa import INSTRUCTION_SETS, InstructionSet
+from headstart.cli import options
 from headstart.errors import ConfigError, HeadstartError
 
 _NAMES = [isa.name for isa in INSTRUCTION_SETS]
@@ -22,6 +23,7 @@ def native(
             metavar="|".join(_NAMES),
         ),
     ] = None,
+    as_json: options.Json = False,
 ) -> None:
     """Compile the native pass ahead of its first use, and say where it lies.
 
@@ -39,11 +41,11 @@ def native(
     from headstart.backends.native.loader import load_library, usable_sets
 
     for each in named:
-        _make(each)
+        _make(each, as_json)
     if named:
         return
     for each in usable_sets():
-        _make(each)
+        _make(each, as_json)
         if load_library(each.name) is not None:
             return
     raise HeadstartError(
@@ -59,11 +61,11 @@ def _named(name: str) -> InstructionSet:
     raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, _NAMES))}.", param_hint="--isa")
 
 
-def _make(isa: InstructionSet) -> None:
+def _make(isa: InstructionSet, as_json: bool) -> None:
     """Compile a library that is not there yet."""
     from headstart.backends.native.loader import compile_library, find_library
 
-    path, how = find_library(isa), "there already"
+    path, how, seconds = find_library(isa), "there already", None
     if path is None:
         typer.echo(f"Compiling for {isa.name}, which takes about a minute.", err=True)
         began = time.perf_counter()
@@ -72,5 +74,11 @@ def _make(isa: InstructionSet) -> None:
         except ConfigError as error:
             # No option is at fault.
             raise HeadstartError(str(error)) from error
-        how = f"compiled in {time.perf_counter() - began:.0f} s"
+        seconds = time.perf_counter() - began
+        how = f"compiled in {seconds:.0f} s"
+    if as_json:
+        from headstart.cli.exhibits import print_json
+
+        print_json({"isa": isa.name, "path": str(path), "compiled_in_seconds": seconds})
+        return
     typer.echo(f"{isa.name}: {path} ({how})")

@@ -122,7 +122,10 @@ class Activity:
     def line(self) -> str:
         """How it stands."""
         count = "" if self._total is None else f" {self._done} of {self._total}"
-        return ", ".join(part for part in (f"{self._description}{count}", self._note, self.left) if part)
+        # What counts nothing goes on all the same.
+        seconds = time.perf_counter() - self._began
+        going = f"{spoken(seconds)} so far" if self._description and not (count or self._note) else ""
+        return ", ".join(part for part in (f"{self._description}{count}", self._note, going, self.left) if part)
 
     def _speak(self) -> None:
         while not self._silent.wait(LINE_SECONDS):

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -45,6 +45,7 @@ def train(
     making: HeadOptions,
     learning: LearningOptions,
     writing: RayWriting,
+    as_json: options.Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.", rich_help_panel=OUTPUT)] = False,
 ) -> None:
     """Train a draft head or a draft model: the target writes the text, the head learns to foresee it.
@@ -97,8 +98,32 @@ def train(
             writers=writers,
             on_progress=_shown_by(activity),
         )
-    if result.leads:
+    if not result.leads:
+        return
+    if as_json:
+        from headstart.cli.exhibits import print_json
+
+        print_json(_told(result, head))
+    else:
         typer.echo(_outcome(result, head))
+
+
+def _told(result: TrainedHead, head: HeadChoice) -> dict[str, Any]:
+    """What became of a training, by names; None where it is not known."""
+    progress = result.progress
+    first = progress.first_guesses
+    return {
+        "head": head.value,
+        "directory": str(result.directory),
+        "corpus": None if result.corpus is None else str(result.corpus),
+        "steps": progress.step,
+        "minutes": result.minutes,
+        "coverage": result.coverage,
+        "accepted_length": None if first is None else progress.best,
+        "first_guesses_accepted": first,
+        "useful": None if first is None else first >= USEFUL,
+        "enough_minutes": result.enough_minutes,
+    }
 
 
 def _outcome(result: TrainedHead, head: HeadChoice) -> str:
@@ -145,7 +170,8 @@ def _shown_by(activity: Activity) -> Progressing:
 
     return Progressing(
         begin=activity.show,
-        wrote=activity.advance,
+        # Its steps are tokens.
+        wrote=lambda documents, tokens: activity.advance(tokens, tokens),
         trained=trained,
         says=activity.announce,
         left=activity.end_within,

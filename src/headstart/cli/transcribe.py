@@ -91,6 +91,14 @@ def transcribe(
             rich_help_panel=OUTPUT,
         ),
     ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="The same as --format json; with --timestamps or --word-timestamps, as --format verbose_json.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Write down what recordings say, with a model whose encoder reads audio (a Whisper).
@@ -110,6 +118,12 @@ def transcribe(
 
         headstart transcribe -m openai/whisper-large-v3 talk.wav --draft-model openai/whisper-tiny
     """
+    if as_json:
+        if form not in (enumerations.TranscriptFormat.TEXT, enumerations.TranscriptFormat.JSON):
+            raise typer.BadParameter(f"--format {form} says otherwise; leave out one of the two.", param_hint="--json")
+        timed_json = timestamps or word_timestamps
+        form = enumerations.TranscriptFormat.VERBOSE_JSON if timed_json else enumerations.TranscriptFormat.JSON
+        timestamps = False
     if len(recordings) > 1 and form in (enumerations.TranscriptFormat.SRT, enumerations.TranscriptFormat.VTT):
         raise typer.BadParameter(f"{form} holds one recording; give one file.", param_hint="--format")
     if timestamps and form is not enumerations.TranscriptFormat.TEXT:

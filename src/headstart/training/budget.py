@@ -130,7 +130,7 @@ def write_fitting(
         What writing and learning take; None: not known.
     """
     corpus, wanted = source.corpus, source.settings.tokens
-    told.begin("Writing text", None)
+    told.begin("Writing text", max(wanted - corpus.num_answer_tokens, 0) or None)
     began, before = time.perf_counter(), (corpus.num_answer_tokens, len(corpus))
 
     def pace() -> tuple[float, float]:
