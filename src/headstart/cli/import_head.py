@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -81,7 +81,8 @@ def import_(
         save_head(loaded, out, record, stored_dtype(directory))
     except OSError as error:
         raise ConfigError(f"--out is {out}, which cannot be written: {error.strerror}.") from error
-    about, told = "", {"directory": str(out), **record}
+    about = ""
+    told: dict[str, Any] = {"directory": str(out), **record}
     if isinstance(loaded, EagleHead | BlockHead):
         told |= {"taps": list(loaded.config.taps), "draft_vocab_size": loaded.config.draft_vocab_size}
         about = f", reads the inputs of layers {', '.join(map(str, loaded.config.taps))}" if kind != "eagle" else ""
