@@ -8,22 +8,34 @@ import pytest
 import torch
 
 from headstart import LLM, ConfigError, SamplingParams
-from headstart.other_names import own_arguments, parse_speculation
+from headstart.engine_options import EngineOptions
+
+
+def changed(**given: object) -> dict[str, object]:
+    """The options that are not left at their defaults."""
+    usual, asked = EngineOptions().given(), EngineOptions(**given).given()  # type: ignore[arg-type]
+    return {name: value for name, value in asked.items() if value != usual[name]}
 
 
 def test_names_are_translated() -> None:
-    assert own_arguments({"max_model_len": 9, "max_num_seqs": 2, "enable_prefix_caching": True, "device": "cpu"}) == {
-        "max_context": 9, "max_batch_size": 2, "prefix_caching": True, "device": "cpu",
+    assert changed(max_model_len=9, max_num_seqs=2, enable_prefix_caching=True, max_num_batched_tokens=7) == {
+        "max_context": 9, "max_batch_size": 2, "prefix_caching": True, "max_rows": 7,
     }  # fmt: skip
-    assert own_arguments({"dtype": torch.bfloat16}) == own_arguments({"dtype": "bfloat16"}) == {"precision": "bf16"}
-    assert own_arguments({"enforce_eager": True}) == {"cuda_graphs": False}
-    assert own_arguments({"dtype": "int4"}) == {"precision": "int4"}
+    assert changed(dtype=torch.bfloat16) == changed(torch_dtype="bfloat16") == changed(precision="bf16")
+    assert changed(enforce_eager=True) == {"cuda_graphs": False}
+    assert changed(dtype="int4") == {"precision": "int4"}
+    assert changed(model_impl="transformers") == {"backend": "transformers"}
+    assert changed(model_impl="vllm") == {"backend": "headstart"}
     config = {"method": "draft_model", "model": "./small", "num_speculative_tokens": 3, "temperature": 0.5}
-    assert own_arguments({"speculative_config": config}) == {
+    assert changed(speculative_config=config) == {
         "drafter": "draft-model", "draft_model": "./small", "draft_tokens": 3, "drafter_options": {"temperature": 0.5},
     }  # fmt: skip
-    assert own_arguments({"speculative_config": None}) == {}
-    assert parse_speculation('{"method": "suffix"}') == {"drafter": "suffix"}
+    assert changed(speculative_config=None) == {}
+    assert changed(speculative_config='{"method": "suffix"}') == {"drafter": "suffix"}
+    lookup = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+    assert changed(speculative_config=lookup) == {
+        "drafter": "prompt-lookup", "draft_tokens": 5, "drafter_options": {"max_ngram": 4, "min_ngram": 2},
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -37,16 +49,13 @@ def test_names_are_translated() -> None:
         {"speculative_config": {}},
         {"speculative_config": {"method": 3}},
         {"speculative_config": "suffix"},
+        {"speculative_config": "{method: suffix}"},
+        {"speculative_config": 3},
     ],
 )
 def test_what_is_said_twice_or_means_nothing_is_refused(given: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=r"\.$"):
-        own_arguments(given)
-
-
-def test_no_json_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no JSON"):
-        parse_speculation("{method: suffix}")
+        changed(**given)
 
 
 def test_a_library_that_is_asked_in_vllms_words(tiny_model_dir: Path) -> None:

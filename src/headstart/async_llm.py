@@ -7,18 +7,16 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Any, Self
 
 from headstart.async_engine import AsyncEngine
 from headstart.async_transcription import AsyncTranscription
-from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import Completion, RequestOutput, SequenceStats, TokenLogprobs
+from headstart.engine_options import AsyncEngineOptions
 from headstart.errors import RequestError
 from headstart.llm import LLM
-from headstart.loading import Model
-from headstart.models.aliases import DEFAULT_MODEL
+from headstart.options import takes, tells_options
 from headstart.request import EncodedPrompt, Message, Prompt, Sample, StreamPiece
 from headstart.sampling.params import SamplingParams
 from headstart.text.tokenizer import Tokenizer
@@ -26,32 +24,25 @@ from headstart.transcription.params import TranscriptionParams
 from headstart.transcription.windows import Transcript
 
 
+@tells_options(AsyncEngineOptions)
 class AsyncLLM:
     """``LLM`` for asyncio. Requests of all tasks decode together, on a thread of their own. ``close``, or the end of
     ``async with AsyncLLM(...) as llm:``, ends them and frees the memory.
 
     Args:
-        model: as for ``LLM``; or an ``LLM``, which nothing else may use from then on.
-        drafter: as for ``LLM``.
-        max_waiting: samples that may wait besides those that are being decoded.
-        max_seconds: longest wall time of a request, waiting included; None: no limit.
-        options: whatever else ``LLM`` takes.
+        {options}
+
+    Its arguments are those of ``LLM``, of the same meaning and defaults, and how long a queue may grow; ``model`` may
+    also be an ``LLM``, which nothing else may use from then on.
 
     Raises:
         ConfigError, CheckpointError: as ``LLM``.
     """
 
-    def __init__(
-        self,
-        model: str | Path | Model | LLM = DEFAULT_MODEL,
-        drafter: str | type[Any] = DEFAULT_DRAFTER,
-        *,
-        max_waiting: int = 1 << 16,
-        max_seconds: float | None = None,
-        **options: Any,
-    ) -> None:
-        self.llm = model if isinstance(model, LLM) else LLM(model, drafter, **options)
-        self._engine = AsyncEngine(self.llm, max_waiting, max_seconds)
+    @takes(AsyncEngineOptions)
+    def __init__(self, options: AsyncEngineOptions) -> None:
+        self.llm = options.model if isinstance(options.model, LLM) else LLM.from_options(options)
+        self._engine = AsyncEngine(self.llm, options.max_waiting, options.max_seconds)
         self._requests: dict[str, Callable[[], None]] = {}
         """What ends a request, by its name."""
         self._names = count()

@@ -75,6 +75,13 @@ class VerifyRule(StrEnum):
     independent draws falls back to the same walk, which accepts less than the other rules do."""
 
 
+class SpecDecodeMetrics(StrEnum):
+    """How much each reply says of its guesses: vLLM's names, but for ``detailed``."""
+
+    NONE = "none"
+    SUMMARY = "summary"
+
+
 class SpeechTask(StrEnum):
     """What is written down of a recording."""
 

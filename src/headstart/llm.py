@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import nullcontext
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
@@ -13,15 +13,10 @@ from typing import Any, Self, TypeVar
 
 from headstart.beam_search import BeamSearchOutput, BeamSearchParams
 from headstart.cache.prefix import PrefixIndex
+from headstart.drafting import FREE_DRAFTERS
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.options import asked_rows
-from headstart.drafting.registry import (
-    checked_options,
-    chosen_drafter,
-    create_drafter,
-    drafter_name,
-    guesses_for_each,
-)
+from headstart.drafting.registry import create_drafter, drafter_name, guesses_for_each
 from headstart.encoder_prompt import encoded_for
 from headstart.engine.beams import BeamGroup
 from headstart.engine.constraint import TokenConstraint
@@ -30,17 +25,15 @@ from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
 from headstart.engine.sizing import cache_room, engine_limits, state_room
 from headstart.engine.stretch import SHOWN_SECONDS, UNSEEN_SECONDS
-from headstart.enumerations import BackendChoice, Numerics, Precision
+from headstart.engine_options import EngineOptions
 from headstart.errors import ConfigError, RequestError
-from headstart.lending import cache_salt_of, draft_context
-from headstart.loading import Model, load_model, parse_numerics, parse_precision, require_numerics
+from headstart.lending import cache_salt_of, draft_context, heads_for
+from headstart.loading import Model, parse_numerics, parse_precision, require_numerics
 from headstart.memory import MemoryUse
-from headstart.models.aliases import DEFAULT_MODEL
-from headstart.models.generation_config import AUTO, named_file, sampling_defaults
-from headstart.other_names import takes_other_names
+from headstart.models.generation_config import sampling_defaults
+from headstart.options import takes, tells_options
 from headstart.outline import context_length, source_length
 from headstart.phases import phase
-from headstart.reading import Reading
 from headstart.request import (
     EncodedPrompt,
     Message,
@@ -68,126 +61,68 @@ OnCommit = Callable[[StreamPiece], None]
 Part = TypeVar("Part", Model, Engine)
 
 
+@tells_options(EngineOptions)
 class LLM:
     """A target with a drafter, ready to decode. Several threads may call it; their requests decode together.
     ``close``, or the end of ``with LLM(...) as llm:``, frees its memory.
 
-    Args:
-        model: alias ("smollm2"), Hugging Face directory, hub id ("org/name") or .gguf file; or a loaded model, to
-            share it.
-        drafter: a registered drafter's name (``headstart drafters`` lists them), or a drafter's class; "none" decodes
-            plainly. None: the default one, or where ``draft_model`` is a whole model, what runs that.
-        draft_model: another model for the drafter, named as ``model`` is.
-        draft_tokens: depth of the draft; None: the drafter's default.
-        drafter_options: further options of the drafter.
-        speculation: how requests are drafted and verified, unless they choose otherwise.
-        precision: the target's (``enumerations.Precision``).
-        draft_precision: of the draft model; None: the target's.
-        numerics: "exact" refuses a target whose results may differ in bits from pass to pass, and requests that are
-            LOSSY (``enumerations.Numerics``).
-        max_context: most tokens of a sequence, prompt and output together; None: the model's own limit, at most 8192.
-        max_batch_size: sequences that decode together.
-        cache_tokens: tokens that the key-value cache holds; None: about 1 GiB, but at least one whole context.
-        more_drafters: names of further drafters, with their default options, for requests that name one.
-        prefix_caching: keep what was computed, for later requests that begin with the same tokens.
-        max_rows: most rows of a pass, decoding and prompt chunks together; None: 512.
-        tolerant: if a drafter raises an exception, log it and decode its requests plainly instead of raising it.
-        revision: branch, tag or commit of a hub model.
-        device: where target, heads and draft models are computed: "cpu", or by PyTorch "cuda", "cuda:1", "mps".
-        generation_config: where requests without sampling parameters get them from: "auto", the model's own
-            (``generation_config.json``, a GGUF's ``general.sampling``), modest ones where it has none; "none" (vLLM:
-            "vllm"), ``SamplingParams()``; or such a file, or its folder.
-        backend: whose code computes the target: "headstart", "transformers" (slower, and runs any decoder that the
-            package transformers knows), or "auto": the first where it can.
-        trust_remote_code: run code that comes with a model, where transformers needs it.
-        lora: folder of a LoRA adapter, as peft saves it, that is merged into the target's matrices.
-        cuda_graphs: on an NVIDIA card, record passes of shapes that come again as CUDA graphs and replay them, with
-            speculation and without: faster, for up to 1 GiB of the card's memory. Other devices take no notice.
+    Its arguments are the fields of ``EngineOptions``, ``model`` and ``drafter`` also by position. vLLM's names for them
+    are understood: ``max_model_len``, ``max_num_seqs``, ``dtype``, ``speculative_config`` and so on.
 
-    vLLM's ``speculative_config={"method": ..., "model": ..., "num_speculative_tokens": ...}``, ``max_model_len``,
-    ``max_num_seqs``, ``max_num_batched_tokens``, ``enable_prefix_caching``, ``enforce_eager`` and ``dtype`` are
-    understood, too.
+    Args:
+        {options}
 
     Raises:
         ConfigError, CheckpointError: see the message; nothing is half-loaded.
     """
 
-    @takes_other_names
-    def __init__(
-        self,
-        model: str | Path | Model = DEFAULT_MODEL,
-        drafter: str | type[Any] | None = None,
-        *,
-        draft_model: str | Path | None = None,
-        draft_tokens: int | None = None,
-        drafter_options: Mapping[str, object] | None = None,
-        speculation: SpeculationParams | None = None,
-        precision: Precision | str = Precision.AUTO,
-        draft_precision: Precision | str | None = None,
-        numerics: Numerics | str = Numerics.AUTO,
-        max_context: int | None = None,
-        max_batch_size: int = 16,
-        cache_tokens: int | None = None,
-        more_drafters: Sequence[str] = (),
-        prefix_caching: bool = False,
-        max_rows: int | None = None,
-        tolerant: bool = False,
-        revision: str | None = None,
-        device: str = "cpu",
-        generation_config: str | Path = AUTO,
-        backend: BackendChoice | str = BackendChoice.AUTO,
-        trust_remote_code: bool = False,
-        lora: str | Path | None = None,
-        cuda_graphs: bool = True,
-    ) -> None:
-        named_file(generation_config)
-        reading = Reading(backend, trust_remote_code, lora, cuda_graphs)
-        self._numerics = parse_numerics(numerics)
-        self.speculation = speculation or SpeculationParams()
+    @takes(EngineOptions)
+    def __init__(self, options: EngineOptions) -> None:
+        drafter, drafter_options = options.check()
+        self._numerics = parse_numerics(options.numerics)
+        self.speculation = options.requests_speculation()
         # Greedy requests lose nothing by some of the lossy rules; others are refused when they come.
         require_lossless(self._numerics, self.speculation, SamplingParams(temperature=0))
-        drafter = chosen_drafter(drafter, draft_model)
-        options = checked_options(drafter, draft_model, draft_tokens, drafter_options)
-        for name in more_drafters:
-            checked_options(name)
-        if isinstance(model, Model):
-            target = model
-        else:
-            with phase(f"Loading {model}"):
-                target = load_model(model, precision, revision, device, reading)
-        require_numerics(target, numerics)
-        self.sampling_defaults = sampling_defaults(target.checkpoint, generation_config)
+        with phase(f"Loading {options.model}") if isinstance(options.model, str | Path) else nullcontext():
+            target = options.load_target()
+        require_numerics(target, options.numerics)
+        self.sampling_defaults = sampling_defaults(target.checkpoint, options.generation_config)
         """What a request gets that leaves sampling parameters out."""
-        context = context_length(target.config, max_context)
-        shared = max(draft_tokens or 0, self.speculation.tree_nodes or 0, asked_rows(options))
-        guesses = max(shared, max_batch_size * guesses_for_each(drafter, options))
-        limits = engine_limits(context, max_batch_size, max_rows, guesses, source_length(target.config, context))
-        prefixes = PrefixIndex(f"{target.name}/{target.backend.name}") if prefix_caching else None
+        context = context_length(target.config, options.max_context)
+        size, depth = options.max_batch_size, self.speculation.draft_tokens
+        shared = max(depth or 0, self.speculation.tree_nodes or 0, asked_rows(drafter_options))
+        guesses = max(shared, size * guesses_for_each(drafter, drafter_options))
+        limits = engine_limits(context, size, options.max_rows, guesses, source_length(target.config, context))
+        prefixes = PrefixIndex(f"{target.name}/{target.backend.name}") if options.prefix_caching else None
         runner = ModelRunner(
             target.backend,
-            cache_room(target.backend, limits, cache_tokens),
+            cache_room(target.backend, limits, options.cache_tokens),
             prefixes=prefixes,
             num_states=state_room(target.backend, limits),
         )
-        if draft_tokens is not None:
-            self.speculation = replace(self.speculation, draft_tokens=draft_tokens)
         self.drafter_name = drafter_name(drafter)
-        draft = None if draft_precision is None else parse_precision(draft_precision)
+        draft = None if options.draft_precision is None else parse_precision(options.draft_precision)
         notices = [sentence for sentence in (target.notice, target.kept, target.recorded) if sentence]
         surroundings = draft_context(target, runner, draft, cache_salt_of, notices.append)
+        more = options.more_drafters
         with phase(f"Preparing the drafter {self.drafter_name}"):
-            drafters = {self.drafter_name: create_drafter(drafter, surroundings, **options)}
-            for name in map(drafter_name, more_drafters):
+            drafters = {self.drafter_name: create_drafter(drafter, surroundings, **drafter_options)}
+            for name in map(drafter_name, (*FREE_DRAFTERS, *heads_for(target).by_kind) if more is None else more):
                 if name not in drafters:
                     drafters[name] = create_drafter(name, surroundings)
         self.notices = tuple(notices)
         """What a user may want to know of how it was set up, a sentence each: which trained head drafts, and why."""
         self._model: Model | None = target
-        self._engine: Engine | None = Engine(runner, DrafterPool(drafters, self.drafter_name, tolerant), limits)
+        self._engine: Engine | None = Engine(runner, DrafterPool(drafters, self.drafter_name, options.tolerant), limits)
         self._ids = count()
         self._lock = Lock()
         """Calls of several threads, and streams that are not read to their end yet, take turns at the engine, pass by
         pass."""
+
+    @classmethod
+    def from_options(cls, options: EngineOptions) -> Self:
+        """Of options that were put together before."""
+        return cls(**options.given(EngineOptions))
 
     @property
     def model(self) -> Model:

@@ -1,99 +1,99 @@
-"""Names that vLLM and transformers have for arguments of ``LLM``, where they mean the same."""
+"""What vLLM and transformers write otherwise: values of options, ``speculative_config``, arguments that mean nothing
+here. Names alone stand beside the options themselves (``engine_options``).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from functools import wraps
-from typing import Any, TypeVar, cast
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from headstart.errors import ConfigError
+from headstart.options import OptionError, said
 
-ARGUMENTS = {
-    "max_model_len": "max_context",
-    "max_num_seqs": "max_batch_size",
-    "max_num_batched_tokens": "max_rows",
-    "enable_prefix_caching": "prefix_caching",
-    "dtype": "precision",
-    "torch_dtype": "precision",
-    "enforce_eager": "cuda_graphs",
-}
-"""Elsewhere -> here."""
 SPECULATION = {"method": "drafter", "model": "draft_model", "num_speculative_tokens": "draft_tokens"}
-"""Keys of vLLM's ``speculative_config`` -> here; its other keys are options of the drafter."""
+"""Keys of vLLM's ``speculative_config`` -> options; its other keys are options of the drafter."""
 _PRECISIONS = {"bfloat16": "bf16", "float32": "fp32", "float": "fp32"}
-
-Initialiser = TypeVar("Initialiser", bound=Callable[..., None])
-
-
-def own_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by the names that they have here.
-
-    Raises:
-        ConfigError: one is given under two names, or means nothing here.
-    """
-    own = {name: value for name, value in given.items() if name not in ARGUMENTS and name != "speculative_config"}
-    for name, value in given.items():
-        if name in ARGUMENTS:
-            _set(own, ARGUMENTS[name], _own_value(name, value), name)
-    if given.get("speculative_config") is not None:
-        for name, value in _speculation(given["speculative_config"]).items():
-            _set(own, name, value, "speculative_config")
-    return own
+_LOOKUP = {"prompt_lookup_max": "max_ngram", "prompt_lookup_min": "min_ngram"}
+"""vLLM's ``ngram`` with these is what is called prompt lookup here."""
 
 
-def takes_other_names(init: Initialiser) -> Initialiser:
-    """Let an initialiser understand ``ARGUMENTS`` and ``speculative_config``."""
-
-    @wraps(init)
-    def wrapped(self: object, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **own_arguments(kwargs))
-
-    return cast(Initialiser, wrapped)
-
-
-def parse_speculation(text: str) -> dict[str, Any]:
-    """A ``speculative_config`` as JSON.
+def model(name: str, value: object) -> object:
+    """What a model can be named by, or a loaded one.
 
     Raises:
-        ConfigError: it is none.
+        OptionError: it is neither.
     """
-    try:
-        return _speculation(json.loads(text))
-    except ValueError as error:
-        raise ConfigError(f"speculative_config is no JSON ({error}).") from None
+    if (
+        isinstance(value, str | Path)
+        or hasattr(value, "get_default_sampling_params")
+        or hasattr(value, "chat_template")
+    ):
+        return value
+    raise OptionError(name, f"is {value!r:.60}; give an alias, a directory, a hub id, a .gguf file or a loaded model.")
 
 
-def _set(own: dict[str, Any], name: str, value: Any, elsewhere: str) -> None:
-    if name in own:
-        raise ConfigError(f"{elsewhere} and {name} say the same; give one of them.")
-    own[name] = value
+def precision(name: str, value: object) -> object:
+    """A number format by PyTorch's name, or by ours.
 
-
-def _own_value(name: str, value: Any) -> Any:
-    if name == "enforce_eager":
-        return not value
-    return _precision(name, value) if ARGUMENTS[name] == "precision" else value
-
-
-def _precision(name: str, value: object) -> object:
-    """A number format by PyTorch's name, or by ours."""
+    Raises:
+        OptionError: Headstart does not compute in it.
+    """
+    if value is None:
+        return None
     said = str(value).removeprefix("torch.")
     if said in ("float16", "half"):
-        raise ConfigError(f"{name} is {said!r}, which Headstart does not compute in; give bfloat16 or float32.")
+        raise OptionError(name, f"is {said!r}, which Headstart does not compute in; give bfloat16 or float32.")
     return _PRECISIONS.get(said, said)
 
 
-def _speculation(config: object) -> dict[str, Any]:
-    """vLLM's ``speculative_config`` as arguments of ours.
+def backend(name: str, value: object) -> object:
+    """Whose code computes a model, by vLLM's name or ours."""
+    return "headstart" if value == "vllm" else value
+
+
+def assignments(name: str, value: object) -> object:
+    """``key=value``, one or a list of them, or JSON, as a mapping; anything else as it is.
 
     Raises:
-        ConfigError: it is no mapping, or names no drafter.
+        OptionError: one of them has another form.
     """
-    if not isinstance(config, Mapping):
-        raise ConfigError(f"speculative_config is {config!r:.60}; give a mapping with method and what it needs.")
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        return said(value)
+    if not isinstance(value, str | list | tuple):
+        return value
+    found: dict[str, object] = {}
+    for item in [value] if isinstance(value, str) else value:
+        key, equals, text = str(item).partition("=")
+        if not key or not equals:
+            raise OptionError(name, f"is {item!r:.60}, which is not of the form KEY=VALUE, like max_order=3.")
+        found[key] = said(text)
+    return found
+
+
+def speculative_config(name: str, value: object) -> object:
+    """JSON as what it says.
+
+    Raises:
+        OptionError: it is none.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise OptionError(name, f"is no JSON ({error}).") from None
+
+
+def speculation(config: Mapping[str, Any]) -> dict[str, Any]:
+    """vLLM's ``speculative_config`` as options.
+
+    Raises:
+        ConfigError: it names no drafter.
+    """
     own = {SPECULATION[name]: value for name, value in config.items() if name in SPECULATION}
-    options = {name: value for name, value in config.items() if name not in SPECULATION}
+    options = {name: value for name, value in config.items() if name not in SPECULATION and value is not None}
     method = own.get("drafter")
     if method is None and "draft_model" not in own:
         raise ConfigError(f"speculative_config has {', '.join(map(str, config)) or 'nothing'}; it needs a method.")
@@ -101,6 +101,9 @@ def _speculation(config: object) -> dict[str, Any]:
         if not isinstance(method, str):
             raise ConfigError(f"speculative_config has method {method!r:.60}; give a drafter's name.")
         own["drafter"] = method.replace("_", "-")
+        if method == "ngram" and _LOOKUP.keys() & options.keys():
+            own["drafter"] = "prompt-lookup"
+            options = {_LOOKUP.get(name, name): value for name, value in options.items()}
     if options:
         own["drafter_options"] = options
     return own

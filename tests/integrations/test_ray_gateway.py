@@ -249,10 +249,14 @@ def test_arguments_that_do_not_go_together_are_refused(given: dict[str, Any], sa
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [({"replicsa": "2"}, "replicsa"), ({"replicas": "0"}, "replicas"), ({"replicas": "many"}, "replicas")],
+    [
+        ({"replicsa": "2"}, "there is no option 'replicsa'; did you mean 'replicas'"),
+        ({"replicas": "0"}, "replicas is 0; it must be 1 or more"),
+        ({"replicas": "many"}, "replicas is 'many'; it must be an integer"),
+    ],
 )
 def test_an_applications_arguments_are_refused_by_name(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{said} is no argument here, or has no such value: .*\\.$"):
+    with pytest.raises(ConfigError, match=said):
         build_app(given)
 
 
@@ -263,9 +267,7 @@ def test_without_ray_an_application_says_what_it_needs(monkeypatch: pytest.Monke
 
 
 def test_arguments_are_read_from_a_command_lines_texts() -> None:
-    arguments = RayArguments(model="m", replicas="2", also="ngram, suffix", cpus_per_replica="4")
-    assert (arguments.bounds, arguments.also, arguments.threads) == ((2, 2), ("ngram", "suffix"), 4)
+    arguments = RayArguments.read({"model": "m", "replicas": "2", "also": "ngram, suffix", "cpus_per_replica": "4"})
+    assert (arguments.bounds, arguments.more_drafters, arguments.threads) == ((2, 2), ("ngram", "suffix"), 4)
     assert RayArguments(min_replicas=0).bounds == (0, 1)
     assert RayArguments(max_replicas=5).bounds == (1, 5)
-    with pytest.raises(ValueError, match="replicsa"):
-        RayArguments(replicsa=2)

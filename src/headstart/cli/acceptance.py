@@ -9,14 +9,12 @@ from typing import Annotated
 
 import typer
 
-from headstart import enumerations
 from headstart.cli import options
-from headstart.cli.asking import Reader
+from headstart.cli.asking import Measured
 from headstart.cli.bench import BUDGET_MINUTES, Out, PerGroup, Prompts
 from headstart.cli.option_groups import with_groups
 from headstart.cli.options import SAMPLING, SPECULATION
 from headstart.errors import CheckpointError, ConfigError
-from headstart.models.aliases import DEFAULT_MODEL
 
 Temperatures = Annotated[
     str, typer.Option(help="Temperatures of the target, separated by commas.", rich_help_panel=SAMPLING)
@@ -38,10 +36,7 @@ def acceptance(
             metavar="A,B,...",
         ),
     ] = None,
-    model: options.Model = DEFAULT_MODEL,
-    revision: options.Revision = None,
-    precision: options.Precision = enumerations.Precision.AUTO,
-    reader: Reader,
+    engine: Measured,
     minutes: Annotated[
         float | None,
         typer.Option(
@@ -88,7 +83,6 @@ def acceptance(
     from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity, saying_memory
-    from headstart.loading import load_model
     from headstart.sampling.params import SamplingParams
 
     named = None if drafter is None else contenders(drafter)
@@ -110,8 +104,8 @@ def acceptance(
     each = len(requests) * sum(len(prompt.turns) for prompt in chosen)
     interruption = Interruption("turns", each, lambda: sum(result.turns for result in results))
     with Activity(shown=not quiet, aloud=True) as activity:
-        activity.show(f"Loading {model}")
-        loaded = load_model(model, precision.value, revision, reader.device, reader.reading)
+        activity.show(f"Loading {engine.model}")
+        loaded = engine.load_target()
         listed = usual_contenders(loaded, alone=True) if named is None else named
         listed = [contender for contender in listed if contender.name != PLAIN]
         interruption.expect(len(listed) * each)
@@ -158,7 +152,7 @@ def acceptance(
         max_tokens=max_tokens,
         seed=seed,
     )
-    title = f"Acceptance of guesses for {Path(model).name}"
+    title = f"Acceptance of guesses for {Path(str(engine.model)).name}"
     shown = exhibits(results, record, skipped)
     hand_out(to_json(results, record, skipped), shown, record, as_json, out, "acceptance", title, interruption.sentence)
     interruption.end()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
-from headstart import enumerations
 from headstart.cli import options
-from headstart.cli.asking import Reader
+from headstart.cli.asking import READING
 from headstart.cli.bench import Drafters, Out, PerGroup, Prompts
-from headstart.cli.option_groups import with_groups
+from headstart.cli.option_groups import Only, with_groups
+from headstart.engine_options import EngineOptions
 from headstart.errors import ConfigError
-from headstart.models.aliases import DEFAULT_MODEL
+from headstart.options import declares
 
 
 class Api(StrEnum):
@@ -25,23 +25,26 @@ class Api(StrEnum):
 
 
 SERVER = "A server instead of a model"
-_LOCAL = ("revision", "precision", "backend", "trust_remote_code", "lora", "drafters", "batch_size")
+_LOCAL = (*READING, "drafters", "max_batch_size")
 _REMOTE = ("against", "api_key_file", "api", "concurrency", "budget", "offers")
+
+
+@declares
+class AuditOptions(EngineOptions):
+    """Of an engine that answers to be compared."""
+
+    _defaults: ClassVar = {"max_batch_size": 4}
 
 
 @with_groups
 def audit(
     *,
     context: typer.Context,
-    model: options.Model = DEFAULT_MODEL,
-    revision: options.Revision = None,
-    precision: options.Precision = enumerations.Precision.AUTO,
-    reader: Reader,
+    engine: Annotated[AuditOptions, Only("model", *READING, "max_batch_size")],
     drafters: Drafters = "all",
     prompts: Prompts = None,
     per_group: PerGroup = 2,
     max_tokens: options.MaxTokens = 64,
-    batch_size: options.BatchSize = 4,
     samples: Annotated[
         int,
         typer.Option(
@@ -145,7 +148,7 @@ def audit(
         audit_endpoint(
             url,
             against,
-            model=model if "model" in given else None,
+            model=str(engine.model) if "model" in given else None,
             api_key_file=api_key_file,
             api=api.value,
             concurrency=concurrency,
@@ -169,14 +172,13 @@ def audit(
     from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity, saying_memory
-    from headstart.loading import load_model
 
     chosen, listed = choose(read_prompts(prompts), per_group), contenders(drafters)
-    settings = AuditSettings(max_tokens=max_tokens, batch_size=batch_size, samples=samples, seed=seed)
+    settings = AuditSettings(max_tokens=max_tokens, batch_size=engine.max_batch_size, samples=samples, seed=seed)
     where = Origin()
     with Activity(shown=not quiet, aloud=True) as activity:
-        activity.show(f"Loading {model}")
-        loaded = load_model(model, precision.value, revision, reader.device, reader.reading)
+        activity.show(f"Loading {engine.model}")
+        loaded = engine.load_target()
         activity.show("Checking", settings.planned_work(len(chosen), len(listed)))
         told, found = saying_memory(listed, activity), Audit.begin(loaded)
         interruption = Interruption("checks", 2 * len(listed), lambda: found.checks)
@@ -191,11 +193,11 @@ def audit(
         chosen,
         interruption,
         max_tokens=max_tokens,
-        batch_size=batch_size,
+        batch_size=engine.max_batch_size,
         samples=samples,
         seed=seed,
     )
-    title = f"Audit of {loaded.backend.name} {Path(model).name}"
+    title = f"Audit of {loaded.backend.name} {Path(str(engine.model)).name}"
     hand_out(to_json(found, record), exhibits(found), record, as_json, out, "audit", title, found.verdict)
     if not as_json:
         if found.idle:

@@ -8,12 +8,10 @@ from typing import Annotated
 
 import typer
 
-from headstart import enumerations
 from headstart.cli import options
-from headstart.cli.asking import Reader
+from headstart.cli.asking import Measured
 from headstart.cli.option_groups import with_groups
 from headstart.cli.options import OUTPUT, SPECULATION, STOPPING
-from headstart.models.aliases import DEFAULT_MODEL
 
 PROMPTS = "Prompts"
 
@@ -57,10 +55,7 @@ MOST_CONTEXT = 4096
 def bench(
     *,
     context: typer.Context,
-    model: options.Model = DEFAULT_MODEL,
-    revision: options.Revision = None,
-    precision: options.Precision = enumerations.Precision.AUTO,
-    reader: Reader,
+    engine: Measured,
     drafters: Annotated[
         str | None,
         typer.Option(
@@ -152,7 +147,6 @@ def bench(
     from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity, saying_memory, spoken
-    from headstart.loading import load_model
     from headstart.sampling.params import SamplingParams
 
     budget = None
@@ -168,8 +162,8 @@ def bench(
     )
     where = Origin()
     with Activity(shown=not quiet, aloud=True) as activity:
-        activity.show(f"Loading {model}")
-        loaded = load_model(model, precision.value, revision, reader.device, reader.reading)
+        activity.show(f"Loading {engine.model}")
+        loaded = engine.load_target()
         listed = usual_contenders(loaded) if named is None else named
         if lengths:
             chosen = of_lengths(loaded, chosen, lengths, per_group or 1, params.max_tokens or MOST_TOKENS, seed)
@@ -222,6 +216,6 @@ def bench(
     result, shown = to_json(runs, summaries, record), exhibits(runs, summaries)
     if lengths:
         shown.insert(0, by_length(runs.runs))
-    title = f"Benchmark of {loaded.backend.name} {Path(model).name}"
+    title = f"Benchmark of {loaded.backend.name} {Path(str(engine.model)).name}"
     hand_out(result, shown, record, as_json, out, "bench", title, interruption.sentence)
     interruption.end()

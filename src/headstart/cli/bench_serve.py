@@ -7,17 +7,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from headstart import enumerations
 from headstart.cli import options
-from headstart.cli.asking import Guessing
+from headstart.cli.option_groups import with_groups
 from headstart.cli.options import OUTPUT
 from headstart.drafting import DEFAULT_DRAFTER
+from headstart.engine_options import EngineOptions
 from headstart.errors import ConfigError, HeadstartError
-from headstart.models.aliases import DEFAULT_MODEL
+from headstart.options import declares
 
 if TYPE_CHECKING:
     from headstart.llm import LLM
@@ -25,14 +25,17 @@ if TYPE_CHECKING:
 LOAD = "Load"
 
 
+@declares
+class BenchedOptions(EngineOptions):
+    """Of an engine that a server would run."""
+
+    _defaults: ClassVar = {"prefix_caching": True, "tolerant": True, "generation_config": "none"}
+
+
+@with_groups
 def bench_serve(
-    model: options.Model = DEFAULT_MODEL,
-    revision: options.Revision = None,
-    precision: options.Precision = enumerations.Precision.AUTO,
-    drafter: options.Drafter = DEFAULT_DRAFTER,
-    draft_model: options.DraftModel = None,
-    draft_tokens: options.DraftTokens = None,
-    batch_size: options.BatchSize = 16,
+    *,
+    engine: BenchedOptions,
     url: Annotated[
         str | None,
         typer.Option(
@@ -131,11 +134,10 @@ def bench_serve(
     loads += [Load(rate=rate) for rate in _numbers("--rates", rates)]
     if not loads:
         raise ConfigError("--concurrency and --rates are both empty; name a load.")
-    if drafter in ("none", OFF):
-        raise ConfigError(f"--drafter is {drafter!r}; name one that guesses, to compare with none.")
+    if engine.drafter in ("none", OFF):
+        raise ConfigError(f"--drafter is {engine.drafter!r}; name one that guesses, to compare with none.")
     # A server that is there already knows its drafters itself.
-    here = Guessing(drafter, draft_model, draft_tokens=draft_tokens)
-    name, drafter_options = here.chosen() if url is None else (drafter, {})
+    drafter = str(engine.check()[0] if url is None else engine.drafter or DEFAULT_DRAFTER)
     key = None if api_key_file is None else options.first_key(api_key_file)
     questions = [prompt.turns[0] for prompt in read_prompts(prompts)]
     fields = {"max_tokens": max_tokens, "ignore_eos": ignore_eos, "temperature": temperature, "seed": seed}
@@ -146,19 +148,7 @@ def bench_serve(
     def load_model() -> LLM:
         from headstart.llm import LLM
 
-        llm = LLM(
-            model,
-            name,
-            draft_model=draft_model,
-            draft_tokens=draft_tokens,
-            drafter_options=drafter_options,
-            precision=precision.value,
-            max_batch_size=batch_size,
-            prefix_caching=True,
-            tolerant=True,
-            revision=revision,
-            generation_config="none",
-        )
+        llm = LLM.from_options(engine)
         activity.say(llm.memory.sentence())
         return llm
 
@@ -167,7 +157,7 @@ def bench_serve(
         with _serving(load_model(), max_waiting=requests) if url is None else nullcontext(url) as address:
             client = Client(address, key)
             stats = client.get("/stats")
-            sitting = LoadSitting(client, questions, name, requests, fields, seed)
+            sitting = LoadSitting(client, questions, drafter, requests, fields, seed)
             sitting.warm_up()
             if predict:
                 activity.show("Asking for the answers")
@@ -180,8 +170,8 @@ def bench_serve(
         "provenance": where.finished(),
         "server": {name: stats[name] for name in known if name in stats} | {"made_here": url is None},
         "settings": {
-            "drafter": drafter,
-            "draft_tokens": draft_tokens,
+            "drafter": engine.drafter or drafter,
+            "draft_tokens": engine.draft_tokens,
             "requests": requests,
             "repeats": repeats,
             "predict": predict,

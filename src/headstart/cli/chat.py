@@ -7,18 +7,20 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from headstart.cli import options
-from headstart.cli.asking import Asked, Guessing, Running, given, require_template, warn_of_losses
+from headstart.cli.asking import Asked, given, require_template, warn_of_losses
 from headstart.cli.lines import BLOCK, ScriptLines, TerminalLines, read_message
 from headstart.cli.option_groups import with_groups
 from headstart.cli.options import OUTPUT
 from headstart.cli.wording import tell_aside, tell_error
 from headstart.drafting import FREE_DRAFTERS
+from headstart.engine_options import EngineOptions
 from headstart.errors import HeadstartError, RequestError, closest
+from headstart.options import declares
 
 if TYPE_CHECKING:
     from headstart.cli.conversing import Conversation, Told
@@ -29,18 +31,23 @@ REPETITION_PENALTY = 1.1
 """Where neither of them says how tokens are drawn, likewise: small models tell one sentence over and over."""
 
 
+@declares
+class ChatOptions(EngineOptions):
+    """Of an engine that one conversation has for itself."""
+
+    _defaults: ClassVar = {"max_batch_size": 1, "prefix_caching": True, "more_drafters": FREE_DRAFTERS}
+
+
 @with_groups
 def chat(
     *,
     system: Annotated[str | None, typer.Option(help="System message.", metavar="TEXT")] = None,
-    running: Running,
-    guessing: Guessing,
+    engine: ChatOptions,
     temperature: options.AskedTemperature = None,
     top_k: options.TopK = None,
     top_p: options.TopP = None,
     min_p: options.MinP = None,
     repetition_penalty: options.RepetitionPenalty = None,
-    generation_config: options.GenerationConfig = "auto",
     seed: options.Seed = None,
     max_tokens: Annotated[
         int | None,
@@ -86,37 +93,31 @@ def chat(
         max_tokens=max_tokens,
         stop=stop,
     )
-    asked = Asked(
-        running,
-        guessing,
-        sampling,
-        generation_config,
-        {"max_batch_size": 1, "prefix_caching": True, "more_drafters": FREE_DRAFTERS},
-    )
+    asked = Asked(engine, sampling)
     interactive = sys.stdin is not None and sys.stdin.isatty()
-    require_template(running)
+    require_template(engine)
 
     from headstart.cli.progress import Activity
     from headstart.cli.prompts import one_prompt
 
     with Activity(shown=not quiet) as activity:
-        activity.show(f"Looking at {running.model}")
+        activity.show(f"Looking at {engine.model}")
         params, speculation, outline = asked.checked([one_prompt("Hello", True, system)])
         activity.stop()
         warn_of_losses(speculation, params)
-        llm = asked.load(activity, outline, speculation)
+        llm = asked.load(activity, outline)
     from headstart.cli.conversing import Conversation
 
     colours = not plain_text and sys.stdout.isatty()
     own: dict[str, Any] = {"max_tokens": MAX_TOKENS}
     drawn = {"temperature", "top_k", "top_p", "min_p", "repetition_penalty"} & sampling.keys()
-    if not drawn and generation_config != "none":
+    if not drawn and engine.generation_config != "none":
         own["repetition_penalty"] = REPETITION_PENALTY
     conversation = Conversation(llm, sampling, own, speculation, system, colours=colours, stoppable=interactive)
     talk = Talk(conversation, quiet)
     lines = TerminalLines([f"/{name}" for name in talk.commands]) if interactive else ScriptLines()
     if interactive and not quiet:
-        tell_aside(f"{running.model}, guessed for by {llm.drafter_name}. /help lists the commands, Ctrl-D ends.")
+        tell_aside(f"{engine.model}, guessed for by {llm.drafter_name}. /help lists the commands, Ctrl-D ends.")
         if not drawn and conversation.params.repetition_penalty == REPETITION_PENALTY:
             tell_aside(
                 f"Answers end after {conversation.params.max_tokens} tokens, and words that were said become less "

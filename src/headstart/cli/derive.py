@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from headstart.cli import options
+from headstart.cli.asking import Named
+from headstart.cli.option_groups import with_groups
 from headstart.errors import ConfigError
-from headstart.models.aliases import DEFAULT_MODEL
 
 
 class Dtype(StrEnum):
@@ -21,7 +22,9 @@ class Dtype(StrEnum):
     FP32 = "fp32"
 
 
+@with_groups
 def derive(
+    *,
     layers: Annotated[
         str,
         typer.Option(
@@ -30,8 +33,7 @@ def derive(
         ),
     ],
     out: Annotated[Path, typer.Option(help="The folder to write.", metavar="DIR", callback=options.new_folder)],
-    model: options.Model = DEFAULT_MODEL,
-    revision: options.Revision = None,
+    engine: Named,
     dtype: Annotated[Dtype, typer.Option(help="Number format of the matrices written.")] = Dtype.BF16,
     as_json: options.Json = False,
 ) -> None:
@@ -59,7 +61,7 @@ def derive(
     from headstart.text.saving import save_tokenizer
     from headstart.text.tokenizer import Tokenizer
 
-    checkpoint = open_checkpoint(model, revision)
+    checkpoint = open_checkpoint(str(engine.model), engine.revision)
     config, weights = load_decoder(checkpoint, torch.bfloat16 if dtype is Dtype.BF16 else torch.float32)
     chosen = choose_layers(wanted, config.num_layers)
     ends = (*config.eos_token_ids, *Tokenizer.from_checkpoint(checkpoint).eos_token_ids)

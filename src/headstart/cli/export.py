@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from headstart.cli import options
+from headstart.cli.asking import Named
+from headstart.cli.option_groups import with_groups
 from headstart.errors import ConfigError
-from headstart.models.aliases import DEFAULT_MODEL
 
 
 class FormatChoice(StrEnum):
@@ -25,7 +26,9 @@ class FormatChoice(StrEnum):
     MEDUSA = "medusa"
 
 
+@with_groups
 def export(
+    *,
     head: Annotated[Path, typer.Argument(help="Directory of the head, in any format.", metavar="HEAD")],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Directory to write.", metavar="DIR", callback=options.new_folder)
@@ -40,8 +43,7 @@ def export(
             "train an EAGLE-3 head for it.",
         ),
     ],
-    model: options.Model = DEFAULT_MODEL,
-    revision: options.Revision = None,
+    engine: Named,
     as_json: options.Json = False,
 ) -> None:
     """Write a draft head in the format of another project.
@@ -64,10 +66,10 @@ def export(
     from headstart.models.checkpoint import open_checkpoint
     from headstart.models.weight_loading import load_decoder
 
-    config, weights = load_decoder(open_checkpoint(model, revision), torch.float32)
+    config, weights = load_decoder(open_checkpoint(str(engine.model), engine.revision), torch.float32)
     loaded = load_head(head, config)
     try:
-        export_head(loaded, to.value, out, TargetTables(weights.embedding, weights.head.weight), model)
+        export_head(loaded, to.value, out, TargetTables(weights.embedding, weights.head.weight), str(engine.model))
     except OSError as error:
         raise ConfigError(f"--out is {out}, which cannot be written: {error.strerror}.") from error
     unread = isinstance(loaded, ParallelHeads) and loaded.config.reads_token

@@ -11,18 +11,10 @@ import typer
 
 from headstart import enumerations
 from headstart.cli import options
-from headstart.cli.asking import (
-    Asked,
-    Guessing,
-    Running,
-    given,
-    refuse_if_none,
-    require_template,
-    token_bias,
-    warn_of_losses,
-)
+from headstart.cli.asking import Asked, given, refuse_if_none, require_template, token_bias, warn_of_losses
 from headstart.cli.option_groups import with_groups
 from headstart.cli.options import OUTPUT
+from headstart.engine_options import EngineOptions
 
 if TYPE_CHECKING:
     from headstart.cli.comparing import Comparator
@@ -83,16 +75,13 @@ def generate(
         str | None,
         typer.Option(help="Language of the output, likewise.", metavar="NAME", rich_help_panel=PROMPT_PANEL),
     ] = None,
-    running: Running,
-    batch_size: options.BatchSize = 16,
+    engine: EngineOptions,
     truncate_prompt: options.TruncatePrompt = None,
-    guessing: Guessing,
     temperature: options.AskedTemperature = None,
     top_k: options.TopK = None,
     top_p: options.TopP = None,
     min_p: options.MinP = None,
     repetition_penalty: options.RepetitionPenalty = None,
-    generation_config: options.GenerationConfig = "auto",
     presence_penalty: options.PresencePenalty = 0.0,
     frequency_penalty: options.FrequencyPenalty = 0.0,
     logit_bias: options.LogitBias = None,
@@ -192,15 +181,9 @@ def generate(
         prompt_logprobs=prompt_logprobs,
         truncate_prompt_tokens=truncate_prompt,
     )
-    asked = Asked(
-        running,
-        guessing,
-        sampling,
-        generation_config,
-        {"max_batch_size": batch_size},
-    )
+    asked = Asked(engine, sampling)
     if chat or system is not None:
-        require_template(running)
+        require_template(engine)
     conversations = _conversations(prompt, prompts, chat or system is not None, system)
     for conversation in conversations:
         for name, value in (("decoder_prompt", decoder_prompt), ("src_lang", src_lang), ("tgt_lang", tgt_lang)):
@@ -210,14 +193,14 @@ def generate(
     from headstart.cli.progress import Activity
 
     with Activity(shown=not quiet) as activity:
-        activity.show(f"Looking at {running.model}")
+        activity.show(f"Looking at {engine.model}")
         params, speculation, outline = asked.checked(conversations)
         activity.stop()
         refuse_if_none(conversations, quiet)
         warn_of_losses(speculation, params)
         if not quiet:
             _remark(params, sampling)
-        llm = asked.load(activity, outline, speculation)
+        llm = asked.load(activity, outline)
         from headstart.cli.answering import Clock, answer_all
         from headstart.cli.reports import JsonReport, Report, TextReport
         from headstart.sampling.noise import fresh_seed

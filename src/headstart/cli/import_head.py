@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from headstart.cli import options
+from headstart.cli.asking import Named
+from headstart.cli.option_groups import with_groups
 from headstart.errors import ConfigError
-from headstart.models.aliases import DEFAULT_MODEL
 
 
 class LayerNumbersChoice(StrEnum):
@@ -21,7 +22,9 @@ class LayerNumbersChoice(StrEnum):
     OUTPUTS = "outputs"
 
 
+@with_groups
 def import_(
+    *,
     head: Annotated[
         str,
         typer.Argument(
@@ -34,8 +37,7 @@ def import_(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Directory to write.", metavar="DIR", callback=options.new_folder)
     ],
-    model: options.Model = DEFAULT_MODEL,
-    revision: options.Revision = None,
+    engine: Named,
     head_revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit of a head on the hub.", metavar="REV")
     ] = None,
@@ -72,11 +74,11 @@ def import_(
     from headstart.models.checkpoint import open_checkpoint
     from headstart.models.weight_loading import config_of
 
-    checkpoint = open_checkpoint(model, revision)
+    checkpoint = open_checkpoint(str(engine.model), engine.revision)
     directory = locate_head(head, head_revision)
     loaded = import_head(directory, config_of(checkpoint), layer_numbers.value)
     kind = kind_of(loaded)
-    record = {"head": kind, "target": model, "target_digest": checkpoint.digest(), "imported_from": head}
+    record = {"head": kind, "target": str(engine.model), "target_digest": checkpoint.digest(), "imported_from": head}
     try:
         save_head(loaded, out, record, stored_dtype(directory))
     except OSError as error:
@@ -93,4 +95,4 @@ def import_(
     if as_json:
         print_json(told)
         return
-    typer.echo(f"{out}: {kind}{about}. Try it: headstart bench -m {model} --drafters {kind}:model={out}")
+    typer.echo(f"{out}: {kind}{about}. Try it: headstart bench -m {engine.model} --drafters {kind}:model={out}")

@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from headstart import enumerations
 from headstart.cli import options
-from headstart.drafting import DEFAULT_DRAFTER
+from headstart.cli.option_groups import with_groups
+from headstart.engine_options import EngineOptions
 from headstart.errors import ConfigError
-from headstart.models.aliases import DEFAULT_MODEL
 
 PAGE = "Page"
 _TITLE_WORDS = 4
@@ -21,7 +20,9 @@ def _page_folder(option: typer.CallbackParam, export: Path) -> Path | None:
     return options.made_folder(option, options.new_folder(option, export))
 
 
+@with_groups
 def lab(
+    *,
     export: Annotated[
         Path,
         typer.Option(
@@ -44,10 +45,7 @@ def lab(
     max_tokens: Annotated[
         int, typer.Option(min=1, help="Most tokens of a recorded answer.", rich_help_panel=PAGE, metavar="N")
     ] = 96,
-    model: options.Model = DEFAULT_MODEL,
-    revision: options.Revision = None,
-    precision: options.Precision = enumerations.Precision.AUTO,
-    drafter: options.Drafter = DEFAULT_DRAFTER,
+    engine: EngineOptions,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -72,15 +70,13 @@ def lab(
     runs: list[dict[str, Any]] = []
     if record:
         from headstart.cli.progress import Activity
-        from headstart.drafting.options import parse_drafter
         from headstart.llm import LLM
         from headstart.server.lab_recording import PAIRS
         from headstart.server.lab_recording import record as record_run
 
-        name, drafter_options = parse_drafter(drafter)
         with Activity(shown=not quiet) as activity:
-            activity.show(f"Loading {model}")
-            with LLM(model, name, drafter_options=drafter_options, precision=precision.value, revision=revision) as llm:
+            activity.show(f"Loading {engine.model}")
+            with LLM.from_options(engine) as llm:
                 activity.show("Recording", len(record) * (PAIRS + 1))
                 for prompt in record:
                     runs.append(

@@ -1,4 +1,4 @@
-"""Options that commands share, each declared once."""
+"""Options that commands share, each declared once; those of the engine are in ``engine_options``."""
 
 from __future__ import annotations
 
@@ -9,106 +9,11 @@ from typing import Annotated
 import typer
 
 from headstart import enumerations
-from headstart.drafting import DEFAULT_DRAFTER
+from headstart.drafting.speculation import GROUP
+from headstart.engine_options import MODEL
 from headstart.errors import ConfigError
 
-MODEL, SPECULATION, SAMPLING, STOPPING, OUTPUT = "Model", "Speculation", "Sampling", "Stopping", "Output"
-
-Model = Annotated[
-    str,
-    typer.Option(
-        "--model",
-        "-m",
-        help="The target model: an alias, a directory, a hub id or a .gguf file.",
-        rich_help_panel=MODEL,
-        metavar="M",
-    ),
-]
-Revision = Annotated[
-    str | None, typer.Option(help="Branch, tag or commit of a model on the hub.", rich_help_panel=MODEL, metavar="REV")
-]
-Precision = Annotated[
-    enumerations.Precision,
-    typer.Option(
-        help="Number format to compute in. auto: bf16 where the native pass runs (a GGUF's own blocks, unless there is "
-        "a matrix unit), else fp32.",
-        rich_help_panel=MODEL,
-    ),
-]
-Device = Annotated[
-    str,
-    typer.Option(
-        help="Where to compute: cpu, or by PyTorch an accelerator, as cuda, cuda:1 or mps.",
-        rich_help_panel=MODEL,
-        metavar="DEVICE",
-    ),
-]
-Backend = Annotated[
-    enumerations.BackendChoice,
-    typer.Option(
-        help="Whose code computes the model. transformers: that of the package, which runs any decoder that it knows, "
-        "slower. auto: Headstart's own where it has a description of the model, else transformers'.",
-        rich_help_panel=MODEL,
-    ),
-]
-TrustRemoteCode = Annotated[
-    bool,
-    typer.Option(
-        "--trust-remote-code",
-        help="Run Python code that comes with a model, where transformers needs it. Read it first.",
-        rich_help_panel=MODEL,
-    ),
-]
-Lora = Annotated[
-    str | None,
-    typer.Option(
-        "--lora",
-        help="Folder of a LoRA adapter, as peft saves it, to be merged into the model.",
-        rich_help_panel=MODEL,
-        metavar="DIR",
-    ),
-]
-CudaGraphs = Annotated[
-    bool,
-    typer.Option(
-        "--cuda-graphs/--no-cuda-graphs",
-        help="With --device cuda: record passes of shapes that come again as CUDA graphs, for up to 1 GiB of the "
-        "card's memory.",
-        rich_help_panel=MODEL,
-    ),
-]
-ChatTemplate = Annotated[
-    str | None,
-    typer.Option(
-        help="How messages are written, in place of the model's own template: a file of Jinja, or the template itself.",
-        rich_help_panel=MODEL,
-        metavar="FILE",
-    ),
-]
-Numerics = Annotated[
-    enumerations.Numerics,
-    typer.Option(
-        help="exact: refuse to run unless a token's logits are the same bits in every pass (native pass only). auto: "
-        "exact where the native pass runs; elsewhere rounding may decide between nearly equal logits.",
-        rich_help_panel=MODEL,
-    ),
-]
-BatchSize = Annotated[
-    int,
-    typer.Option(
-        "--batch-size", "--max-num-seqs", min=1, help="How many prompts decode together.", rich_help_panel=MODEL
-    ),
-]
-MaxContext = Annotated[
-    int | None,
-    typer.Option(
-        "--max-context",
-        "--max-model-len",
-        min=2,
-        help="Most prompt and output tokens together. Left out: what the model was made for, at most 8192.",
-        rich_help_panel=MODEL,
-    ),
-]
+SPECULATION, SAMPLING, STOPPING, OUTPUT = GROUP, "Sampling", "Stopping", "Output"
 
 TruncatePrompt = Annotated[
     int | None,
@@ -116,88 +21,6 @@ TruncatePrompt = Annotated[
         help="Keep only the last N tokens of each prompt; -1: as many as leave room for --max-tokens.",
         rich_help_panel=MODEL,
         metavar="N",
-    ),
-]
-
-Drafter = Annotated[
-    str,
-    typer.Option(
-        "--drafter",
-        "-d",
-        help="The drafter (`headstart drafters` lists them), with options after its name, like ngram:max_order=2. "
-        "none: no speculation.",
-        rich_help_panel=SPECULATION,
-        metavar="NAME",
-    ),
-]
-AskedDrafter = Annotated[
-    str | None,
-    typer.Option(
-        "--drafter",
-        "-d",
-        help="The drafter (`headstart drafters` lists them), with options after its name, like ngram:max_order=2. "
-        f"none: no speculation. Left out: {DEFAULT_DRAFTER}, or what runs --draft-model if that is a whole model.",
-        rich_help_panel=SPECULATION,
-        metavar="NAME",
-    ),
-]
-DraftModel = Annotated[
-    str | None,
-    typer.Option(
-        help="The draft model or trained head that the drafter runs; named like --model.",
-        rich_help_panel=SPECULATION,
-        metavar="M",
-    ),
-]
-DraftPrecision = Annotated[
-    enumerations.Precision | None,
-    typer.Option(help="Number format of the draft model. Left out: the target's.", rich_help_panel=SPECULATION),
-]
-DraftTokens = Annotated[
-    int | None,
-    typer.Option(
-        min=0, help="Most tokens guessed ahead (the depth of a draft).", rich_help_panel=SPECULATION, metavar="K"
-    ),
-]
-TreeNodes = Annotated[
-    int | None,
-    typer.Option(
-        min=0, help="Most guesses in a draft tree, all branches together.", rich_help_panel=SPECULATION, metavar="N"
-    ),
-]
-DrafterOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--drafter-option",
-        help="An option of the drafter, like max_order=3 (`headstart drafters NAME` lists them); may be repeated.",
-        rich_help_panel=SPECULATION,
-        metavar="KEY=VALUE",
-    ),
-]
-Verify = Annotated[
-    enumerations.VerifyRule,
-    typer.Option(
-        help="How guesses that were drawn at random are checked. Every rule keeps the distribution; coupled also "
-        "keeps the very tokens of plain decoding with the same seed.",
-        rich_help_panel=SPECULATION,
-    ),
-]
-Lenience = Annotated[
-    float | None,
-    typer.Option(
-        help="LOSSY: also accept guesses that the target finds less likely than the draft does, by up to this factor "
-        "in (0, 1]. The output no longer follows the target's law.",
-        rich_help_panel=SPECULATION,
-        metavar="L",
-    ),
-]
-Typical = Annotated[
-    float | None,
-    typer.Option(
-        help="LOSSY: Medusa's typical acceptance, which keeps every guess that the target finds plausible; epsilon in "
-        "(0, 1), 0.09 in the paper. The output no longer follows the target's law, unless temperature is 0.",
-        rich_help_panel=SPECULATION,
-        metavar="EPSILON",
     ),
 ]
 
@@ -232,15 +55,6 @@ MinP = Annotated[
 RepetitionPenalty = Annotated[
     float | None,
     typer.Option(help="Above 1: tokens that prompt or output hold become less likely.", rich_help_panel=SAMPLING),
-]
-GenerationConfig = Annotated[
-    str,
-    typer.Option(
-        help="Where what is left out comes from. auto: the model's own defaults, modest ones if it has none; none: "
-        "temperature 1 and no cuts; or a generation_config.json, or its folder.",
-        rich_help_panel=SAMPLING,
-        metavar="auto|none|PATH",
-    ),
 ]
 PresencePenalty = Annotated[
     float, typer.Option(help="Subtracted from the logit of each token that the output holds.", rich_help_panel=SAMPLING)

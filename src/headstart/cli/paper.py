@@ -10,12 +10,12 @@ import typer
 from headstart import enumerations
 from headstart.cli import options
 from headstart.cli.acceptance import Seed, Temperatures, parsed_temperatures
-from headstart.cli.asking import Reader
+from headstart.cli.asking import Measured
 from headstart.cli.bench import Out, PerGroup, Prompts
 from headstart.cli.option_groups import with_groups
 from headstart.cli.options import SPECULATION
+from headstart.drafting.speculation import VERIFY
 from headstart.errors import ConfigError
-from headstart.models.aliases import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from headstart.analysis.paper.tracing import Line
@@ -30,10 +30,7 @@ _TRIES = 3
 @with_groups
 def paper(
     *,
-    model: options.Model = DEFAULT_MODEL,
-    revision: options.Revision = None,
-    precision: options.Precision = enumerations.Precision.AUTO,
-    reader: Reader,
+    engine: Measured,
     drafts: Annotated[
         str,
         typer.Option(
@@ -49,7 +46,9 @@ def paper(
         str,
         typer.Option(help="Draft lengths γ to time, separated by commas.", rich_help_panel=SPECULATION, metavar="N,N"),
     ] = "3,7",
-    verify: options.Verify = enumerations.VerifyRule.REJECTION,
+    verify: Annotated[enumerations.VerifyRule, typer.Option(help=VERIFY.help, rich_help_panel=SPECULATION)] = (
+        enumerations.VerifyRule.REJECTION
+    ),
     temperatures: Temperatures = "0,1",
     prompts: Prompts = None,
     per_group: PerGroup = 1,
@@ -87,7 +86,6 @@ def paper(
     from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity
     from headstart.drafting.options import pieces
-    from headstart.loading import load_model
     from headstart.sampling.params import SamplingParams
 
     pairs = [Pair(name.strip()) for name in dict.fromkeys(pieces(drafts, ",")) if name.strip()]
@@ -108,8 +106,8 @@ def paper(
         "turns", turns * repeats * len(requests), lambda: sum(sheet.runs.turns for sheet in sheets)
     )
     with Activity(shown=not quiet, aloud=True) as activity:
-        activity.show(f"Loading {model}")
-        loaded = load_model(model, precision.value, revision, reader.device, reader.reading)
+        activity.show(f"Loading {engine.model}")
+        loaded = engine.load_target()
         texts = turns * (len(pairs) + repeats * (1 + len(pairs) * len(lengths)))
         activity.show("Measuring", len(requests) * texts)
         with interruption.kept():
@@ -141,7 +139,7 @@ def paper(
         repeats=repeats,
         batch_size=1,
     )
-    name = Path(model).name
+    name = Path(str(engine.model)).name
     title = f"The founding paper's tables, measured on {name}"
     shown = exhibits(rows, traced, lines, name)
     result = to_json(rows, traced, lines, record)

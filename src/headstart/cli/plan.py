@@ -7,23 +7,18 @@ from typing import Annotated
 
 import typer
 
-from headstart import enumerations
 from headstart.cli import options
-from headstart.cli.asking import Reader
+from headstart.cli.asking import Measured
 from headstart.cli.bench import Out, PerGroup, Prompts
 from headstart.cli.option_groups import with_groups
 from headstart.cli.options import SPECULATION
 from headstart.errors import ConfigError
-from headstart.models.aliases import DEFAULT_MODEL
 
 
 @with_groups
 def plan(
     *,
-    model: options.Model = DEFAULT_MODEL,
-    revision: options.Revision = None,
-    precision: options.Precision = enumerations.Precision.AUTO,
-    reader: Reader,
+    engine: Measured,
     drafters: Annotated[
         str | None,
         typer.Option(
@@ -70,7 +65,6 @@ def plan(
     from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity, saying_memory
-    from headstart.loading import load_model
     from headstart.sampling.params import SamplingParams
 
     batches, named = _batches(batch_sizes), None if drafters is None else contenders(drafters)
@@ -78,8 +72,8 @@ def plan(
     chosen = choose(read_prompts(prompts), per_group)
     where = Origin()
     with Activity(shown=not quiet, aloud=True) as activity:
-        activity.show(f"Loading {model}")
-        loaded = load_model(model, precision.value, revision, reader.device, reader.reading)
+        activity.show(f"Loading {engine.model}")
+        loaded = engine.load_target()
         listed = usual_contenders(loaded, alone=True) if named is None else named
         bench = Workbench.of_model(loaded, max_sequences=max(batches), max_context=1024, draft_rows=most_rows(listed))
         encoded = [encode_turns(loaded, prompt.turns[:1], []) for prompt in chosen]
@@ -108,7 +102,7 @@ def plan(
         seed=seed,
         repeats=repeats,
     )
-    title = f"Plan for {loaded.backend.name} {Path(model).name}"
+    title = f"Plan for {loaded.backend.name} {Path(str(engine.model)).name}"
     hand_out(to_json(made, record), exhibits(made), record, as_json, out, "plan", title, interruption.sentence)
     interruption.end()
 

@@ -9,11 +9,11 @@ import typer
 
 from headstart import enumerations
 from headstart.cli import options
-from headstart.cli.asking import Reader
+from headstart.cli.asking import READING
 from headstart.cli.bench import Out, PerGroup, Prompts
-from headstart.cli.option_groups import with_groups
+from headstart.cli.option_groups import Only, with_groups
+from headstart.engine_options import EngineOptions
 from headstart.errors import ConfigError
-from headstart.models.aliases import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from headstart.analysis.quality.run import Quality
@@ -28,9 +28,7 @@ ALL = "all"
 @with_groups
 def quality(
     *,
-    model: options.Model = DEFAULT_MODEL,
-    revision: options.Revision = None,
-    reader: Reader,
+    engine: Annotated[EngineOptions, Only("model", *(name for name in READING if name != "precision"))],
     precisions: Annotated[
         str,
         typer.Option(
@@ -96,14 +94,14 @@ def quality(
             return list(answer_greedily(bench, [*asked.values()], max_tokens, lambda n: activity.advance(1, n)))
 
         def judge(precision: Precision) -> Quality:
-            other, bench = _loaded(model, revision, precision, reader, activity)
+            other, bench = _loaded(engine, precision, activity)
             activity.show(f"Reading in {precision.value}", len(pieces))
             figures = read_texts(base_bench, bench, pieces, lambda n: activity.advance(1, n))
             pairs = map(GreedyPair.of, asked, base_answers, answers(precision, bench))
             names, backend = (precision.value, against.value), other.backend
             return Quality(*names, backend.name, backend.nbytes, figures, tuple(pairs))
 
-        base, base_bench = _loaded(model, revision, against, reader, activity)
+        base, base_bench = _loaded(engine, against, activity)
         tokens = [base.tokenizer.encode(passage) for passage in passages]
         pieces = windows(tokens, min(context, base_bench.limits.max_context))
         if not pieces:
@@ -136,7 +134,7 @@ def quality(
     )
     verdicts = [each.verdict for each in results]
     lead = " ".join([*verdicts, interruption.sentence]).strip()
-    title = f"Quality of {Path(model).name} by precision"
+    title = f"Quality of {Path(str(engine.model)).name} by precision"
     hand_out(
         to_json(results, record, skipped), exhibits(results, skipped), record, as_json, out, "quality", title, lead
     )
@@ -146,16 +144,13 @@ def quality(
     interruption.end()
 
 
-def _loaded(
-    model: str, revision: str | None, precision: Precision, reader: Reader, activity: Activity
-) -> tuple[Model, Workbench]:
+def _loaded(engine: EngineOptions, precision: Precision, activity: Activity) -> tuple[Model, Workbench]:
     """The model in one precision, and what it is measured on; says what memory they take."""
     from headstart.analysis.workbench import Workbench
-    from headstart.loading import load_model
     from headstart.memory import MemoryUse
 
-    activity.show(f"Loading {model} in {precision.value}")
-    loaded = load_model(model, precision, revision, reader.device, reader.reading)
+    activity.show(f"Loading {engine.model} in {precision.value}")
+    loaded = engine.changed(precision=precision).load_target()
     bench = Workbench.of_model(loaded)
     use = MemoryUse(loaded.backend.nbytes, bench.runner.cache.storage.nbytes, drafters=0)
     activity.say(f"Memory in {precision.value}: {use}.")

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headstart import enumerations
 from headstart.cli import options
-from headstart.cli.option_groups import with_groups
+from headstart.cli.option_groups import Only, with_groups
 from headstart.cli.options import OUTPUT
 from headstart.cli.train_options import HeadChoice, HeadOptions, LearningOptions, TextOptions
 from headstart.cli.writing_on_ray import RayWriting
-from headstart.models.aliases import DEFAULT_MODEL
+from headstart.engine_options import EngineOptions
 
 if TYPE_CHECKING:
     from headstart.cli.progress import Activity
@@ -39,8 +38,7 @@ def train(
             "--out", "-o", help="Directory to write the head to.", metavar="DIR", callback=options.made_folder
         ),
     ],
-    model: options.Model = DEFAULT_MODEL,
-    precision: options.Precision = enumerations.Precision.AUTO,
+    engine: Annotated[EngineOptions, Only("model", "precision")],
     text: TextOptions,
     making: HeadOptions,
     learning: LearningOptions,
@@ -84,7 +82,7 @@ def train(
 
         result = train_head(
             head.value,
-            model,
+            str(engine.model),
             out,
             text=text.settings(),
             head=making.settings(),
@@ -94,7 +92,7 @@ def train(
             fit_batch=learning.batch is None,
             cache_gb=learning.cache_gb,
             device=learning.device,
-            precision=precision.value,
+            precision=str(engine.precision),
             writers=writers,
             on_progress=_shown_by(activity),
         )

@@ -13,9 +13,10 @@ import typer
 
 from headstart import enumerations
 from headstart.cli import options
-from headstart.cli.asking import Asked, Guessing, Running, given, warn_of_losses
+from headstart.cli.asking import Asked, given, warn_of_losses
 from headstart.cli.option_groups import with_groups
 from headstart.cli.options import OUTPUT
+from headstart.engine_options import EngineOptions
 
 if TYPE_CHECKING:
     from headstart.transcription.segments import Segment
@@ -58,16 +59,13 @@ def transcribe(
             rich_help_panel=SPEECH_PANEL,
         ),
     ] = False,
-    running: Running,
-    batch_size: options.BatchSize = 16,
-    guessing: Guessing,
+    engine: EngineOptions,
     temperature: options.AskedTemperature = None,
     top_k: options.TopK = None,
     top_p: options.TopP = None,
     min_p: options.MinP = None,
     repetition_penalty: options.RepetitionPenalty = None,
     no_repeat_ngram: options.NoRepeatNgram = None,
-    generation_config: options.GenerationConfig = "auto",
     seed: options.Seed = None,
     beams: options.Beams = None,
     length_penalty: options.LengthPenalty = 1.0,
@@ -141,7 +139,7 @@ def transcribe(
         beam_width=beams,
         length_penalty=length_penalty,
     )
-    asked = Asked(running, guessing, sampling, generation_config, {"max_batch_size": batch_size})
+    asked = Asked(engine, sampling)
 
     from headstart.audio import read_recording
     from headstart.cli.progress import Activity
@@ -155,7 +153,7 @@ def transcribe(
     verbose = form is enumerations.TranscriptFormat.VERBOSE_JSON
     params = TranscriptionParams(language, task, prompt, timed, word_timestamps, condition_on_previous_text, verbose)
     with Activity(shown=not quiet) as activity:
-        activity.show(f"Looking at {running.model}")
+        activity.show(f"Looking at {engine.model}")
         heard = []
         for path in recordings:
             with naming(path, len(recordings), "the recording"):
@@ -166,7 +164,7 @@ def transcribe(
         check_sampling(drawing)
         activity.stop()
         warn_of_losses(speculation, drawing)
-        llm = asked.load(activity, outline, speculation)
+        llm = asked.load(activity, outline)
         seconds = sum(len(samples) / rate for samples, rate in heard)
         ends = [0.0] * len(heard)
         lines = timed and form is enumerations.TranscriptFormat.TEXT

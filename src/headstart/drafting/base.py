@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,8 +11,7 @@ from numpy.typing import NDArray
 
 from headstart.draft_tree import DraftBudget as DraftBudget
 from headstart.draft_tree import DraftTree
-from headstart.enumerations import VerifyRule
-from headstart.errors import RequestError, meant
+from headstart.drafting.speculation import SpeculationParams as SpeculationParams
 from headstart.passes import NO_STATES, EncoderInput, TapStates
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
@@ -32,72 +30,6 @@ class SequenceView(Protocol):
     """Counter-based randomness of this sequence (its seed and sample index)."""
     source: EncoderInput | None
     """What the target's encoder reads for it; None: the target has none."""
-
-
-@dataclass(frozen=True)
-class SpeculationParams:
-    """How one request wants to be drafted and verified. None: the engine's or the drafter's own choice."""
-
-    enabled: bool = True
-    """False: plain decoding."""
-    drafter: str | None = None
-    """Which of the engine's drafters guesses, where it has several."""
-    draft_tokens: int | None = None
-    """Depth of the draft at most."""
-    tree_nodes: int | None = None
-    """Nodes of the draft at most."""
-    verify: VerifyRule = VerifyRule.AUTO
-    """COUPLED asks drafters that sample to share the target's noise (Gumbel coupling): their trees are point masses. A
-    rule's value ("coupled") stands for it."""
-    lenience: float | None = None
-    """LOSSY opt-in (paper A.5): a guess x is also accepted where p(x) is smaller than q(x) by up to this factor."""
-    typical: float | None = None
-    """LOSSY opt-in (Medusa's typical acceptance): every guess stays that the target finds plausible; the epsilon of
-    ``verification.typical``, the paper's is 0.09. Greedy requests lose nothing."""
-    prediction: str | tuple[int, ...] = ()
-    """What the output is expected to resemble, such as a text that is to be edited; changes nothing but the guesses of
-    drafters that look up what followed before (``suffix``, and ``auto`` with it). To drafters it is token ids."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.enabled, bool):
-            raise RequestError(f"enabled is {self.enabled!r}; it must be True or False.")
-        try:
-            object.__setattr__(self, "verify", VerifyRule(self.verify))
-        except ValueError:
-            known = meant(self.verify, (rule.value for rule in VerifyRule))
-            raise RequestError(f"verify is {self.verify!r}; {known}") from None
-        for name in ("draft_tokens", "tree_nodes"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-                raise RequestError(f"{name} is {value!r}; it must be an integer.")
-            if value is not None and value < 0:
-                raise RequestError(f"{name} is {value}; it must be 0 (no speculation) or more.")
-        for name in ("lenience", "typical"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, (int, float)):
-                raise RequestError(f"{name} is {value!r}; it must be a number.")
-        if not isinstance(self.prediction, str):
-            try:
-                object.__setattr__(self, "prediction", tuple(map(operator.index, self.prediction)))
-            except TypeError:
-                raise RequestError(f"prediction is {self.prediction!r:.40}; give a text or token ids.") from None
-        if self.lenience is not None and not 0 < self.lenience <= 1:
-            raise RequestError(f"lenience is {self.lenience}; it must lie in (0, 1], where 1 is lossless.")
-        if self.typical is not None and not 0 < self.typical < 1:
-            raise RequestError(f"typical is {self.typical}; it must lie in (0, 1).")
-        if self.lenience is not None and self.typical is not None:
-            raise RequestError(f"lenience is {self.lenience} and typical {self.typical}; choose one of the two.")
-
-    @property
-    def lossy(self) -> str | None:
-        """The name of the rule asked for that does not keep the target's law, None for exact ones."""
-        if self.typical is not None:
-            return "typical"
-        return "lenience" if self.lenience is not None and self.lenience < 1 else None
-
-    def lossy_for(self, params: SamplingParams) -> str | None:
-        """The same for one request: greedy ones lose nothing by typical acceptance."""
-        return None if self.lossy == "typical" and params.greedy else self.lossy
 
 
 @dataclass(frozen=True)

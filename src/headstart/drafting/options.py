@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from types import NoneType, UnionType
-from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints, runtime_checkable
+from typing import Any, Protocol, get_args, get_type_hints, runtime_checkable
 
 from headstart.errors import ConfigError, closest
+from headstart.options import describe, fits, said
 
 MOST = 1_000_000_000
 """No number among options is larger: nothing that is counted by one would fit into memory."""
@@ -38,14 +37,6 @@ def require(ok: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-def option_value(text: str) -> object:
-    """An option as it is written in a command: JSON where it is JSON (3, 0.5, true, null, [2, 1], "3"), else text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
 def parse_drafter(text: str) -> tuple[str, dict[str, object]]:
     """``name`` or ``name:option=value:option=value``; values are JSON, which keeps its own marks, or texts.
 
@@ -57,7 +48,7 @@ def parse_drafter(text: str) -> tuple[str, dict[str, object]]:
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         require(bool(key and equals), f"drafter {text!r} has option {assignment!r}; write it as option=value.")
-        options[key] = option_value(value)
+        options[key] = said(value)
     return name, options
 
 
@@ -88,7 +79,7 @@ def parse_options(options_class: type[Any], drafter: str, given: Mapping[str, ob
     types = get_type_hints(options_class)
     for name, value in given.items():
         of = f"option {name!r} of drafter {drafter!r} is {value!r:.60}"
-        require(_fits(value, types[name]), f"{of}; it must be {_describe(types[name])}.")
+        require(fits(value, types[name]), f"{of}; it must be {describe(types[name])}.")
         if isinstance(value, (int, float)) and _is_number(types[name]):
             require(math.isfinite(value) and abs(value) <= MOST, f"{of}; it must lie within {MOST} of zero.")
     try:
@@ -135,34 +126,6 @@ def check_files(options: Any) -> None:
         options.check_files()
 
 
-def _fits(value: object, kind: Any) -> bool:
-    origin = get_origin(kind)
-    if origin in (Union, UnionType):
-        return any(_fits(value, option) for option in get_args(kind))
-    if origin is Literal:
-        return value in get_args(kind)
-    if origin is dict:
-        return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-    if kind is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return not isinstance(kind, type) or isinstance(value, kind)
-
-
 def _is_number(kind: Any) -> bool:
     """Whether values of this kind may be numbers."""
     return bool({int, float} & {kind, *get_args(kind)})
-
-
-def _describe(kind: Any) -> str:
-    origin = get_origin(kind)
-    if origin in (Union, UnionType):
-        return " or ".join(_describe(option) for option in get_args(kind))
-    if origin is Literal:
-        return " or ".join(repr(choice) for choice in get_args(kind))
-    if origin is dict:
-        return "a dictionary, in a command JSON in braces"
-    if kind is NoneType:
-        return "None"
-    return {int: "an integer", float: "a number", bool: "True or False", str: "a string"}.get(kind, str(kind))

@@ -15,14 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from headstart.errors import ConfigError
-
-if find_spec("pydantic") is None:
-    raise ConfigError("serving needs pydantic; install headstart with its extras: headstart[server,ray].")
-
-from pydantic import ValidationError
-
 from headstart.integrations.ray.arguments import RayArguments
-from headstart.server.arguments import api_keys
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -40,13 +33,8 @@ def build_app(arguments: Mapping[str, Any] | RayArguments) -> Application:
         ConfigError, CheckpointError: one is unknown, has no such value or does not go with another; or Ray is not
             installed.
     """
-    try:
-        read = RayArguments.model_validate(arguments)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{field} is no argument here, or has no such value: {first['msg']}.") from None
-    keys = api_keys(read.api_key_file)
+    read = arguments if isinstance(arguments, RayArguments) else RayArguments.read(arguments)
+    keys = read.keys()
     read.check()
     return application(read, keys)
 

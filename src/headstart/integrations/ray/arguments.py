@@ -1,39 +1,71 @@
-"""What an application on Ray is told, beside what every server is told."""
+"""What an application on Ray is told, beside what every server is told. Importing this imports nothing heavy."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from pydantic import Field
+from typing import Annotated, Any
 
 from headstart.errors import ConfigError
+from headstart.options import Option, declares
 from headstart.server.arguments import ServeArguments
 
+RAY = "Replicas on Ray"
 
+
+@declares
 class RayArguments(ServeArguments):
-    """Fields as in a Serve config file's ``args``, or as ``name=value`` after ``serve run``."""
+    """Fields as in a Serve config file's ``args``, or as ``name=value`` after ``serve run``.
 
-    api_key_file: Path | None = None
-    """A file of API keys, one per line, read where the application is built; None: ``HEADSTART_API_KEYS``."""
-    replicas: int | None = Field(default=None, ge=1)
-    """A fixed number of replicas; None: 1, or as many as the load asks for between the next two."""
-    min_replicas: int | None = Field(default=None, ge=0)
-    max_replicas: int | None = Field(default=None, ge=1)
-    target_ongoing_requests: float | None = Field(default=None, gt=0)
-    """Requests per replica that autoscaling aims at; None: ``batch_size``."""
-    upscale_seconds: float | None = Field(default=None, ge=0)
-    """How long the load must ask for more replicas before they are started; None: Serve's own, 30."""
-    downscale_seconds: float | None = Field(default=None, ge=0)
-    """How long it must ask for fewer before some are ended; None: Serve's own, 600."""
-    cpus_per_replica: float = Field(default=1.0, gt=0)
-    """Cores that Ray sets aside for a replica; a replica computes on that many threads."""
-    gpus_per_replica: float = Field(default=0.0, ge=0)
-    gateways: int = Field(default=1, ge=1)
-    """Processes that read requests and hand them to replicas."""
-    drain_seconds: float = Field(default=30.0, ge=0)
-    """Longest time from the end of a replica's service to the end of its requests."""
-    affinity_slack: int = Field(default=4, ge=0)
-    """Requests that a chat's own replica may be ahead of 1.25 times the mean, before the chat goes to another."""
+    Raises:
+        ConfigError: as ``EngineOptions``.
+    """
+
+    replicas: Annotated[
+        int | None,
+        Option(
+            "How many replicas of the engine. Left out: 1, or as many as the load asks for between the next two.",
+            RAY,
+            metavar="N",
+            least=1,
+        ),
+    ] = None
+    min_replicas: Annotated[
+        int | None, Option("Fewest replicas, if their number follows the load.", RAY, metavar="N", least=0)
+    ] = None
+    max_replicas: Annotated[int | None, Option("Most replicas, likewise.", RAY, metavar="N", least=1)] = None
+    target_ongoing_requests: Annotated[
+        float | None,
+        Option("Requests of a replica that autoscaling aims at. Left out: as many as decode together.", RAY, above=0),
+    ] = None
+    upscale_seconds: Annotated[
+        float | None,
+        Option(
+            "How long the load must ask for more replicas before they are started. Left out: 30.",
+            RAY,
+            metavar="S",
+            least=0,
+        ),
+    ] = None
+    downscale_seconds: Annotated[
+        float | None,
+        Option("How long it must ask for fewer before some are ended. Left out: 600.", RAY, metavar="S", least=0),
+    ] = None
+    cpus_per_replica: Annotated[
+        float,
+        Option("Cores that Ray sets aside for a replica, which computes on that many threads.", RAY, above=0),
+    ] = 1.0
+    gpus_per_replica: Annotated[float, Option("Accelerators of each replica (with device cuda).", RAY, least=0)] = 0.0
+    gateways: Annotated[
+        int, Option("Processes that read requests and hand them to replicas.", RAY, metavar="N", least=1)
+    ] = 1
+    affinity_slack: Annotated[
+        int,
+        Option(
+            "Requests that a chat's own replica may be ahead of 1.25 times the mean, before the chat goes to another.",
+            RAY,
+            metavar="N",
+            least=0,
+        ),
+    ] = 4
 
     @property
     def scales(self) -> bool:
@@ -52,8 +84,8 @@ class RayArguments(ServeArguments):
     def threads(self) -> int:
         return max(int(self.cpus_per_replica), 1)
 
-    def check(self) -> None:
-        """As ``ServeArguments.check``."""
+    def check(self) -> tuple[str | type[Any], dict[str, object]]:
+        """As ``EngineOptions.check``."""
         if self.scales and self.replicas is not None:
             raise ConfigError("replicas is a fixed number; leave out min_replicas and max_replicas, or it.")
         fewest, most = self.bounds
@@ -61,4 +93,4 @@ class RayArguments(ServeArguments):
             raise ConfigError(f"min_replicas is {fewest}, more than max_replicas, {most}.")
         if self.gpus_per_replica and self.device == "cpu":
             raise ConfigError(f"gpus_per_replica is {self.gpus_per_replica:g}, but device is cpu; give device=cuda.")
-        super().check()
+        return super().check()

@@ -85,11 +85,11 @@ class _Behind:
 
 def deploy(arguments: RayArguments, keys: tuple[str, ...]) -> Application:
     """Gateways before replicas, as ``serve.run`` takes them."""
-    ongoing = arguments.batch_size + arguments.max_waiting + _SPARE
+    ongoing = arguments.max_batch_size + arguments.max_waiting + _SPARE
     fewest, most = arguments.bounds
     number: dict[str, Any] = {"num_replicas": most}
     if arguments.scales:
-        aim = arguments.target_ongoing_requests or arguments.batch_size
+        aim = arguments.target_ongoing_requests or arguments.max_batch_size
         delays = {"upscale_delay_s": arguments.upscale_seconds, "downscale_delay_s": arguments.downscale_seconds}
         given = {name: seconds for name, seconds in delays.items() if seconds is not None}
         scaling = AutoscalingConfig(min_replicas=fewest, max_replicas=most, target_ongoing_requests=aim, **given)
