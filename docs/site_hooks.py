@@ -11,6 +11,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 FROM_ROOT = {"architecture.md": "ARCHITECTURE.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 """Page of the site -> the document at the repository's root that it shows."""
+OPTIONS_MARK = "<!-- options of the engine -->"
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#:]+)(#[^)]*)?\)")
 
 
@@ -45,7 +46,23 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             return found[0]
         return f"[{text}]({posixpath.relpath(place, posixpath.dirname(source) or '.')}{anchor})"
 
-    return LINK.sub(led, markdown)
+    return LINK.sub(led, markdown.replace(OPTIONS_MARK, "\n".join(option_rows())))
+
+
+def option_rows() -> Iterator[str]:
+    """A table of the engine's options, from their declaration."""
+    from headstart.engine_options import AsyncEngineOptions
+    from headstart.options import declared, describe
+
+    yield "| option | may be | default | meaning | also called |"
+    yield "|---|---|---|---|---|"
+    for each in declared(AsyncEngineOptions):
+        kind = ", ".join(f"`{choice}`" for choice in each.choices) if each.choices is not None else describe(each.hint)
+        bounds = f"; must {each.option.range}" if each.option.range else ""
+        names = ", ".join(f"`{name}`" for name in (*each.option.names, *each.option.elsewhere))
+        default = getattr(each.default, "value", each.default)
+        meaning = each.option.help.replace("|", "\\|")
+        yield f"| `{each.name}` | {kind}{bounds} | `{default!r}` | {meaning} | {names} |"
 
 
 def decision_list() -> str:

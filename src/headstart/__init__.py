@@ -14,18 +14,27 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # what the standard library's constant would take a tenth of the start to say
     from typing import Any
 
-    from headstart.async_llm import AsyncLLM
+    from headstart.async_llm import AsyncLLM, AsyncLLMEngine
     from headstart.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
     from headstart.draft_tree import DraftTree
     from headstart.drafting.base import Drafter, RoundOutcome, SpeculationParams, TargetSignals
     from headstart.drafting.registry import available_drafters
-    from headstart.engine.outputs import Completion, FinishReason, RequestOutput, SequenceStats, TokenOrigin
+    from headstart.engine.outputs import (
+        Completion,
+        FinishReason,
+        Logprob,
+        RequestMetrics,
+        RequestOutput,
+        SequenceStats,
+        TokenOrigin,
+    )
+    from headstart.engine_options import AsyncEngineArgs, EngineArgs
     from headstart.enumerations import VerifyRule
     from headstart.errors import CheckpointError, ConfigError, HeadstartError, RequestError
     from headstart.llm import LLM
-    from headstart.request import EncodedPrompt, StreamPiece
+    from headstart.request import EncodedPrompt, StreamPiece, TextPrompt, TokensPrompt
     from headstart.sampling.params import SamplingParams
-    from headstart.sampling.structured import StructuredOutputsParams
+    from headstart.sampling.structured import GuidedDecodingParams, StructuredOutputsParams
     from headstart.transcription.params import TranscriptionParams
     from headstart.transcription.segments import Segment
     from headstart.transcription.windows import Transcript
@@ -37,7 +46,9 @@ keep_pytorch_off_hidden_tiles()
 
 # Imported when first used, so that `import headstart` and `headstart --help` stay quick.
 _HOMES = {
+    "AsyncEngineArgs": "engine_options",
     "AsyncLLM": "async_llm",
+    "AsyncLLMEngine": "async_llm",
     "BeamSearchOutput": "beam_search",
     "BeamSearchParams": "beam_search",
     "BeamSearchSequence": "beam_search",
@@ -47,10 +58,14 @@ _HOMES = {
     "DraftTree": "draft_tree",
     "Drafter": "drafting.base",
     "EncodedPrompt": "request",
+    "EngineArgs": "engine_options",
     "FinishReason": "engine.outputs",
+    "GuidedDecodingParams": "sampling.structured",
     "HeadstartError": "errors",
     "LLM": "llm",
+    "Logprob": "engine.outputs",
     "RequestError": "errors",
+    "RequestMetrics": "engine.outputs",
     "RequestOutput": "engine.outputs",
     "RoundOutcome": "drafting.base",
     "SamplingParams": "sampling.params",
@@ -60,7 +75,9 @@ _HOMES = {
     "StreamPiece": "request",
     "StructuredOutputsParams": "sampling.structured",
     "TargetSignals": "drafting.base",
+    "TextPrompt": "request",
     "TokenOrigin": "engine.outputs",
+    "TokensPrompt": "request",
     "Transcript": "transcription.windows",
     "TranscriptionParams": "transcription.params",
     "VerifyRule": "enumerations",
@@ -70,7 +87,9 @@ _HOMES = {
 
 __all__ = [
     "LLM",
+    "AsyncEngineArgs",
     "AsyncLLM",
+    "AsyncLLMEngine",
     "BeamSearchOutput",
     "BeamSearchParams",
     "BeamSearchSequence",
@@ -80,9 +99,13 @@ __all__ = [
     "DraftTree",
     "Drafter",
     "EncodedPrompt",
+    "EngineArgs",
     "FinishReason",
+    "GuidedDecodingParams",
     "HeadstartError",
+    "Logprob",
     "RequestError",
+    "RequestMetrics",
     "RequestOutput",
     "RoundOutcome",
     "SamplingParams",
@@ -92,7 +115,9 @@ __all__ = [
     "StreamPiece",
     "StructuredOutputsParams",
     "TargetSignals",
+    "TextPrompt",
     "TokenOrigin",
+    "TokensPrompt",
     "Transcript",
     "TranscriptionParams",
     "VerifyRule",

@@ -13,13 +13,13 @@ from headstart.async_engine import AsyncEngine
 from headstart.async_transcription import AsyncTranscription
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import Completion, RequestOutput, SequenceStats, TokenLogprobs
-from headstart.engine_options import AsyncEngineOptions
+from headstart.engine_options import AsyncEngineOptions, EngineOptions
 from headstart.errors import RequestError
 from headstart.llm import LLM
 from headstart.options import takes, tells_options
 from headstart.request import EncodedPrompt, Message, Prompt, Sample, StreamPiece
 from headstart.sampling.params import SamplingParams
-from headstart.text.tokenizer import Tokenizer
+from headstart.text.chat_tokenizer import ChatTokenizer
 from headstart.transcription.params import TranscriptionParams
 from headstart.transcription.windows import Transcript
 
@@ -28,9 +28,6 @@ from headstart.transcription.windows import Transcript
 class AsyncLLM:
     """``LLM`` for asyncio. Requests of all tasks decode together, on a thread of their own. ``close``, or the end of
     ``async with AsyncLLM(...) as llm:``, ends them and frees the memory.
-
-    Args:
-        {options}
 
     Its arguments are those of ``LLM``, of the same meaning and defaults, and how long a queue may grow; ``model`` may
     also be an ``LLM``, which nothing else may use from then on.
@@ -47,6 +44,12 @@ class AsyncLLM:
         """What ends a request, by its name."""
         self._names = count()
         self._engine.start()
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineOptions, **elsewhere: Any) -> Self:
+        """Of options that were put together before, by the name that vLLM has for it (``AsyncEngineArgs``). Its further
+        arguments say how an engine works, and are not looked at."""
+        return cls(**engine_args.given())
 
     async def generate(
         self,
@@ -141,8 +144,8 @@ class AsyncLLM:
             if name in self._requests:
                 self._requests[name]()
 
-    def get_tokenizer(self) -> Tokenizer:
-        """The target's tokenizer."""
+    def get_tokenizer(self) -> ChatTokenizer:
+        """The target's tokenizer with its chat template."""
         return self.llm.get_tokenizer()
 
     def close(self) -> None:
@@ -184,6 +187,7 @@ class AsyncLLM:
                     name,
                     prompt.source_text,
                     prompt.source_token_ids,
+                    samples[0].metrics(samples) if all(each.finished() for each in completions) else None,
                 )
         finally:
             self._engine.cancel(answer)
@@ -196,6 +200,10 @@ class AsyncLLM:
         if name in self._requests:
             raise RequestError(f"request_id is {name!r}, which another request has; choose another.", "request_id")
         self._requests[name] = end
+
+
+AsyncLLMEngine = AsyncLLM
+"""vLLM's former name."""
 
 
 def _nothing(sample: Sample) -> Completion:

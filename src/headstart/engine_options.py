@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 from headstart import other_names
 from headstart.drafting import DEFAULT_DRAFTER
@@ -41,6 +41,7 @@ MODEL, QUEUE = "Model", "Queue"
 _SPECULATION = ("draft_tokens", "tree_nodes", "verify", "lenience", "typical")
 
 
+@runtime_checkable
 class LoadedLLM(Protocol):
     """An ``LLM``, which ``AsyncLLM`` takes in place of a model."""
 
@@ -54,6 +55,8 @@ class EngineOptions(Options):
     Raises:
         ConfigError: an option is unknown, given twice, out of bounds, or does not go with another.
     """
+
+    _foreign: ClassVar = other_names.FOREIGN_OPTIONS
 
     model: Annotated[
         str | Path | Model | LoadedLLM,
@@ -84,7 +87,7 @@ class EngineOptions(Options):
             "Number format to compute in. auto: bf16 where the native pass runs (a GGUF's own blocks, unless there is "
             "a matrix unit), else fp32.",
             MODEL,
-            names=("dtype", "torch_dtype"),
+            elsewhere=("dtype", "torch_dtype"),
             read=other_names.precision,
         ),
     ] = Precision.AUTO
@@ -112,7 +115,7 @@ class EngineOptions(Options):
             "Whose code computes the model. transformers: that of the package, which runs any decoder that it knows, "
             "slower. auto: Headstart's own where it has a description of the model, else transformers'.",
             MODEL,
-            names=("model_impl",),
+            elsewhere=("model_impl",),
             read=other_names.backend,
         ),
     ] = BackendChoice.AUTO
@@ -146,7 +149,7 @@ class EngineOptions(Options):
             "Most tokens of a sequence, prompt and output together. Left out: what the model was made for, at most "
             "8192.",
             MODEL,
-            names=("max_model_len",),
+            elsewhere=("max_model_len",),
             metavar="N",
             least=2,
         ),
@@ -154,7 +157,13 @@ class EngineOptions(Options):
     max_batch_size: Annotated[
         int,
         Option(
-            "How many sequences decode together.", MODEL, names=("batch_size", "max_num_seqs"), metavar="N", least=1
+            "How many sequences decode together.",
+            MODEL,
+            names=("batch_size",),
+            elsewhere=("max_num_seqs",),
+            flags=("--batch-size",),
+            metavar="N",
+            least=1,
         ),
     ] = 16
     cache_tokens: Annotated[
@@ -171,7 +180,9 @@ class EngineOptions(Options):
         Option(
             "Most rows of a pass: decoding comes first, chunks of prompts share the rest.",
             MODEL,
-            names=("max_rows_per_pass", "max_num_batched_tokens"),
+            names=("max_rows_per_pass",),
+            elsewhere=("max_num_batched_tokens",),
+            flags=("--max-rows-per-pass",),
             metavar="N",
             least=1,
         ),
@@ -181,7 +192,7 @@ class EngineOptions(Options):
         Option(
             "Keep what was computed, for later requests that begin with the same tokens.",
             MODEL,
-            names=("enable_prefix_caching",),
+            elsewhere=("enable_prefix_caching",),
         ),
     ] = False
     generation_config: Annotated[
@@ -193,6 +204,23 @@ class EngineOptions(Options):
             metavar="auto|none|PATH",
         ),
     ] = "auto"
+    seed: Annotated[
+        int | None,
+        Option(
+            "What requests without a seed of their own get theirs from. Left out: chance.",
+            MODEL,
+            least=0,
+            written=False,
+        ),
+    ] = None
+    quantization: Annotated[
+        str | None,
+        Option(
+            "What the model's files are quantised by (vLLM's names), to be sure of it: it is read off them.",
+            MODEL,
+            metavar="METHOD",
+        ),
+    ] = None
     draft_model: Annotated[
         str | Path | None,
         Option("The draft model or trained head that the drafter runs; named like the model.", GROUP, metavar="M"),
@@ -271,8 +299,7 @@ class EngineOptions(Options):
     @property
     def reading(self) -> Reading:
         """How the model is read, beside its name."""
-        template = None if self.chat_template is None else str(self.chat_template)
-        return Reading(self.backend, self.trust_remote_code, self.lora, self.cuda_graphs, template)
+        return Reading(self.backend, self.trust_remote_code, self.lora, self.cuda_graphs, self.chat_template)
 
     def load_target(self) -> Model:
         """The target without drafters.
@@ -286,7 +313,15 @@ class EngineOptions(Options):
             return self.model
         if not isinstance(self.model, str | Path):
             raise ConfigError("model is an LLM already; use it, or give its model.")
-        return load_model(self.model, self.precision, self.revision, self.device, self.reading)
+        model = load_model(self.model, self.precision, self.revision, self.device, self.reading)
+        method = model.checkpoint.quantization
+        if self.quantization is not None and not other_names.quantised(self.quantization, method):
+            comes = f"quantised by {method}" if method else "not quantised"
+            raise ConfigError(
+                f"quantization is {self.quantization!r}, but {self.model} is {comes}; leave it out, and choose what is "
+                "computed in with precision."
+            )
+        return model
 
     def chosen_drafter(self) -> tuple[str | type[Any], dict[str, object]]:
         """The drafter, and its options with the common ones among them; what shows without the target is refused.
@@ -340,3 +375,7 @@ class AsyncEngineOptions(EngineOptions):
         float | None,
         Option("Longest wall time of a request in seconds, waiting included. Left out: no limit.", QUEUE, above=0),
     ] = None
+
+
+EngineArgs, AsyncEngineArgs = EngineOptions, AsyncEngineOptions
+"""vLLM's names."""

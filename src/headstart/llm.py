@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
+from random import Random
 from threading import Lock
 from typing import Any, Self, TypeVar
 
@@ -20,6 +21,7 @@ from headstart.drafting.registry import create_drafter, drafter_name, guesses_fo
 from headstart.encoder_prompt import encoded_for
 from headstart.engine.beams import BeamGroup
 from headstart.engine.constraint import TokenConstraint
+from headstart.engine.counts import Counter, Vector
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
@@ -32,6 +34,7 @@ from headstart.loading import Model, parse_numerics, parse_precision, require_nu
 from headstart.memory import MemoryUse
 from headstart.models.generation_config import sampling_defaults
 from headstart.options import takes, tells_options
+from headstart.other_names import FOREIGN_CALLS, pass_over
 from headstart.outline import context_length, source_length
 from headstart.phases import phase
 from headstart.request import (
@@ -50,8 +53,8 @@ from headstart.runner import ModelRunner
 from headstart.sampling.noise import fresh_seed
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.structured import StructuredOutputsParams
+from headstart.text.chat_tokenizer import ChatTokenizer
 from headstart.text.grammar import GrammarCompiler
-from headstart.text.tokenizer import Tokenizer
 from headstart.transcription.alignment import Aligner
 from headstart.transcription.params import TranscriptionParams
 from headstart.transcription.segments import Segment
@@ -68,9 +71,6 @@ class LLM:
 
     Its arguments are the fields of ``EngineOptions``, ``model`` and ``drafter`` also by position. vLLM's names for them
     are understood: ``max_model_len``, ``max_num_seqs``, ``dtype``, ``speculative_config`` and so on.
-
-    Args:
-        {options}
 
     Raises:
         ConfigError, CheckpointError: see the message; nothing is half-loaded.
@@ -114,6 +114,7 @@ class LLM:
         """What a user may want to know of how it was set up, a sentence each: which trained head drafts, and why."""
         self._model: Model | None = target
         self._engine: Engine | None = Engine(runner, DrafterPool(drafters, self.drafter_name, options.tolerant), limits)
+        self._fresh_seed = fresh_seed if options.seed is None else partial(Random(options.seed).getrandbits, 64)
         self._ids = count()
         self._lock = Lock()
         """Calls of several threads, and streams that are not read to their end yet, take turns at the engine, pass by
@@ -123,6 +124,11 @@ class LLM:
     def from_options(cls, options: EngineOptions) -> Self:
         """Of options that were put together before."""
         return cls(**options.given(EngineOptions))
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineOptions) -> Self:
+        """The same, by the name that vLLM has for it (``EngineArgs``)."""
+        return cls.from_options(engine_args)
 
     @property
     def model(self) -> Model:
@@ -140,9 +146,14 @@ class LLM:
         runner, pool = self.engine.runner, self.engine.drafters
         return MemoryUse(self.model.backend.nbytes, runner.cache.storage.nbytes, pool.nbytes)
 
-    def get_tokenizer(self) -> Tokenizer:
-        """The target's tokenizer, by the name that vLLM has for it."""
-        return self.model.tokenizer
+    def get_tokenizer(self) -> ChatTokenizer:
+        """The target's tokenizer with its chat template, by the name that vLLM has for it."""
+        return self._tokenizer
+
+    def get_metrics(self) -> list[Counter | Vector]:
+        """What has been decoded since the start, in the form and by the names that vLLM has for it: prompt and output
+        tokens, drafts, guesses and those accepted, also by position."""
+        return self.engine.counts.metrics()
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What a call without sampling parameters gets, by the name that vLLM has for it."""
@@ -155,7 +166,7 @@ class LLM:
             if self._engine is not None:
                 self._engine.abort_all()
             self._model = self._engine = None
-            for name in ("_grammars", "_aligner"):
+            for name in ("_grammars", "_tokenizer", "_aligner"):
                 vars(self).pop(name, None)
         # Caches and drafters hold on to each other in circles.
         gc.collect()
@@ -175,6 +186,7 @@ class LLM:
         on_commit: OnCommit | None = None,
         strict: bool = True,
         cache_salt: str = "",
+        **elsewhere: Any,
     ) -> list[RequestOutput]:
         """Decode prompts together.
 
@@ -185,6 +197,7 @@ class LLM:
             on_commit: called with each piece as it is committed.
             strict: False: a prompt that cannot be served gets finish reason "error", and the others are decoded.
             cache_salt: only requests of the same salt share cached prefixes, and what drafters remember of them.
+            elsewhere: vLLM's further arguments (``use_tqdm``, ``lora_request`` ...), where they ask for nothing.
 
         Returns:
             One output for each prompt, in order. A prompt that fails while it decodes gets finish reason "error".
@@ -193,6 +206,7 @@ class LLM:
             RequestError: a prompt cannot be served (if strict), or a parameter does not fit the model; raised before
                 anything is decoded.
         """
+        pass_over(elsewhere, FOREIGN_CALLS, "generate")
         encoded = [self.encode(prompt) for prompt in listed(prompts)]
         return self._run(encoded, sampling_params, speculation, on_commit, strict, cache_salt)
 
@@ -202,6 +216,7 @@ class LLM:
         params: BeamSearchParams,
         *,
         speculation: SpeculationParams | None = None,
+        **elsewhere: Any,
     ) -> list[BeamSearchOutput]:
         """The likeliest outputs of each prompt, by the name and in the form that vLLM has for it.
 
@@ -210,6 +225,7 @@ class LLM:
         Raises:
             RequestError: a prompt cannot be served, or a parameter is out of range.
         """
+        pass_over(elsewhere, FOREIGN_CALLS, "beam_search")
         if not isinstance(params, BeamSearchParams):
             raise RequestError(f"params is {params!s:.40}; give BeamSearchParams.", "params")
         outputs = self.generate(prompts, params.sampling(), speculation=speculation)
@@ -292,11 +308,22 @@ class LLM:
         speculation: SpeculationParams | None = None,
         on_commit: OnCommit | None = None,
         strict: bool = True,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool | None = None,
+        **elsewhere: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several together, through the model's chat template; otherwise as ``generate``.
 
-        ``tools``: JSON schemas of functions; ``chat_template_kwargs``: what else ``ChatTemplate.render`` takes.
+        ``tools``: JSON schemas of functions; ``chat_template_kwargs``: what else the template knows;
+        ``add_generation_prompt``, ``continue_final_message``: as ``ChatTemplate.render``.
         """
+        pass_over(elsewhere, FOREIGN_CALLS, "chat")
+        ends = {"add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message}
+        chosen = {name: value for name, value in ends.items() if value is not None}
+        # vLLM's code says both: what is continued is no new message.
+        if continue_final_message and add_generation_prompt is False:
+            del chosen["add_generation_prompt"]
+        chat_template_kwargs = {**(chat_template_kwargs or {}), **chosen}
         encoded = [self.encode_chat(chat, tools, chat_template_kwargs) for chat in listed_chats(messages)]
         return self._run(encoded, sampling_params, speculation, on_commit, strict)
 
@@ -344,7 +371,7 @@ class LLM:
         Raises:
             RequestError: the text has no UTF-8 form, or the prompt is neither a text nor token ids.
         """
-        return encoded_for(self.model.config, prompt, self.get_tokenizer(), add_special_tokens)
+        return encoded_for(self.model.config, prompt, self.model.tokenizer, add_special_tokens)
 
     def encode_chat(
         self,
@@ -387,7 +414,7 @@ class LLM:
         require_lossless(self._numerics, speculation, params)
         limits = self.engine.limits
         prompt = prompt.cut(params, limits.max_context, limits.max_source)
-        seed = fresh_seed() if params.seed is None else params.seed
+        seed = self._fresh_seed() if params.seed is None else params.seed
         wanted = params.structured_outputs
         if wanted is not None:
             constraint = partial(self._grammars.constraint, wanted)
@@ -441,6 +468,10 @@ class LLM:
         return GrammarCompiler(model.tokenizer, model.config.vocab_size, model.eos_token_ids)
 
     @cached_property
+    def _tokenizer(self) -> ChatTokenizer:
+        return ChatTokenizer(self.model.tokenizer, self.model.chat_template)
+
+    @cached_property
     def _aligner(self) -> Aligner:
         return Aligner(self.model)
 
@@ -470,10 +501,10 @@ class LLM:
                     on_commit(piece)  # type: ignore[misc]
         finally:
             self._abort(samples)
-        outputs: dict[int, RequestOutput] = {}
+        together: dict[int, list[Sample]] = {}
         for sample in samples:
-            outputs.setdefault(sample.prompt_index, sample.output()).outputs.append(sample.completion())
-        return list(outputs.values())
+            together.setdefault(sample.prompt_index, []).append(sample)
+        return [each[0].output(each) for each in together.values()]
 
     def _samples(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -64,9 +65,11 @@ class Option:
     group: str = ""
     """The heading that it stands under in a command's help."""
     names: tuple[str, ...] = ()
-    """What else it is called, here or elsewhere: as a keyword, as a key of a file, and with dashes in a command."""
+    """What else it is called: as a keyword, as a key of a file, and with dashes in a command."""
+    elsewhere: tuple[str, ...] = ()
+    """What it is called in other programs: likewise, but help does not show it."""
     opposites: tuple[str, ...] = ()
-    """Names of switches that mean the opposite."""
+    """Names that other programs have for switches that mean the opposite."""
     flags: tuple[str, ...] = ()
     """What a command calls it besides: a letter, or a name that is shown first."""
     metavar: str | None = None
@@ -112,6 +115,8 @@ class Foreign:
     """Whether a value asks for nothing that Headstart would do otherwise. None always does."""
     instead: str
     """What to do in place of any other value: the end of a sentence."""
+    same_as: str = ""
+    """An option whose own value asks for nothing either."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +234,7 @@ def own_names(cls: type[Options], given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         place = _places(cast(Any, cls)).get(name)
         if place is None:
-            _pass_over(cls, name, value)
+            _pass_over(cls, name, value, given)
             continue
         target, opposite = place
         if target in said:
@@ -335,7 +340,8 @@ def describe(kind: Any) -> str:
     """A type in words."""
     origin, within = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return " or ".join(dict.fromkeys(describe(each) for each in within))
+        told = [each for each in within if each is not object and not getattr(each, "_is_protocol", False)]
+        return " or ".join(dict.fromkeys(describe(each) for each in told))
     if origin is Literal:
         return " or ".join(repr(choice) for choice in within)
     if origin in (dict, Mapping):
@@ -348,6 +354,11 @@ def describe(kind: Any) -> str:
         return "None"
     words = {int: "an integer", float: "a number", bool: "True or False", str: "a string"}
     return words.get(kind, kind.__name__ if isinstance(kind, type) else str(kind))
+
+
+def dashed(name: str) -> str:
+    """An option's name as a command has it."""
+    return f"--{name.replace('_', '-')}"
 
 
 def separated(name: str, value: Any) -> Any:
@@ -371,14 +382,20 @@ def takes(kind: Callable[P, Made]) -> Callable[[Callable[[Owner, Made], None]], 
 
 
 def tells_options(kind: type[Any]) -> Callable[[C], C]:
-    """Put the options of ``kind`` into a class's docstring, in place of ``{options}``."""
+    """Put the options of ``kind`` into a class's docstring, as its arguments."""
 
     def tell(cls: C) -> C:
-        lines = [f"{each.name}: {each.option.help}" for each in declared(kind)]
-        cls.__doc__ = (cls.__doc__ or "").replace("{options}", "\n        ".join(lines))
+        lines = "".join(_wrapped(f"{each.name}: {each.option.help}") for each in declared(kind))
+        text, raises, errors = (cls.__doc__ or "").partition("    Raises:\n")
+        cls.__doc__ = f"{text}    Args:\n{lines}\n{raises}{errors}"
         return cls
 
     return tell
+
+
+def _wrapped(text: str) -> str:
+    """A paragraph of a docstring's arguments."""
+    return textwrap.fill(text, 120, initial_indent=" " * 8, subsequent_indent=" " * 12) + "\n"
 
 
 def _parameters(kind: type[Any]) -> list[Parameter]:
@@ -394,16 +411,16 @@ def _places(cls: Any) -> dict[str, tuple[str, bool]]:
     """Every name -> the option's own, and whether it means the opposite."""
     places = {each.name: (each.name, False) for each in fields(cls)}
     for each in declared(cls):
-        places |= {name: (each.name, False) for name in each.option.names}
+        places |= {name: (each.name, False) for name in (*each.option.names, *each.option.elsewhere)}
         places |= {name: (each.name, True) for name in each.option.opposites}
     return places
 
 
-def _pass_over(cls: type[Options], name: str, value: Any) -> None:
+def _pass_over(cls: type[Options], name: str, value: Any, given: Mapping[str, Any]) -> None:
     foreign = cls._foreign.get(name)
     if foreign is None:
         near = closest(name, _places(cast(Any, cls)))
         hint = f"did you mean {near!r}?" if near else "leave it out."
         raise UnknownOptionError(f"there is no option {name!r:.60}; {hint}")
-    if value is not None and not foreign.neutral(value):
+    if value is not None and not foreign.neutral(value) and value != given.get(foreign.same_as):
         raise ConfigError(f"{name} is {value!r:.60}, which Headstart does not do; {foreign.instead}.")

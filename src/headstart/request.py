@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections import abc
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from operator import index
-from typing import Any, cast
+from typing import Any, Required, TypedDict, cast
 
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.constraint import TokenConstraint
 from headstart.engine.output_rules import OutputRules
-from headstart.engine.outputs import Completion, FinishReason, RequestOutput, TokenLogprobs, TokenOrigin
+from headstart.engine.outputs import (
+    Completion,
+    FinishReason,
+    RequestMetrics,
+    RequestOutput,
+    TokenLogprobs,
+    TokenOrigin,
+)
 from headstart.engine.sequence import Sequence
 from headstart.engine.trace import RoundTrace, Trace
 from headstart.enumerations import Numerics
@@ -154,6 +162,8 @@ class Sample:
         if isinstance(speculation.prediction, str):
             expected = model.tokenizer.encode(speculation.prediction, add_special_tokens=False, field="prediction")
             speculation = replace(speculation, prediction=tuple(expected[:_LONGEST_PREDICTION]))
+        self._arrival, self._queued = time.time(), time.perf_counter()
+        self._spell = model.tokenizer.token_text
         self.prompt = prompt
         self.prompt_index = prompt_index
         self.index = index
@@ -191,7 +201,7 @@ class Sample:
             token_ids=sequence.tokens[sequence.prompt_length + self._shown_tokens :],
             origins=sequence.origins[self._shown_tokens :],
             rejected=sequence.rejected[self._shown_tokens :],
-            logprobs=sequence.logprobs[self._shown_tokens :],
+            logprobs=self._spelt(sequence.logprobs[self._shown_tokens :]),
             text_offsets=self.text_offsets[self._shown_tokens :],
             rounds=rounds,
             prompt_logprobs=None if self._shown_tokens else self.prompt_logprobs,
@@ -215,7 +225,7 @@ class Sample:
     def prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
         """As in ``RequestOutput``, as far as the prompt has been read."""
         wanted = self.sequence.params.prompt_logprobs is not None
-        return [None, *self.sequence.prompt_logprobs] if wanted else None
+        return [None, *self._spelt(self.sequence.prompt_logprobs)] if wanted else None
 
     def completion(self) -> Completion:
         """The result of a finished sequence."""
@@ -228,23 +238,42 @@ class Sample:
             finish_reason=sequence.finish_reason,
             stats=sequence.stats,
             origins=sequence.origins,
-            logprobs=None if sequence.params.logprobs is None else sequence.logprobs,
+            logprobs=None if sequence.params.logprobs is None else self._spelt(sequence.logprobs),
             stop_reason=sequence.stop_reason,
             error=sequence.error,
             score=sequence.score,
         )
 
-    def output(self) -> RequestOutput:
-        """The output for this sample's prompt, still without samples."""
+    def output(self, samples: abc.Sequence[Sample]) -> RequestOutput:
+        """The output for this sample's prompt, of which these are all samples; they have ended."""
         return RequestOutput(
             self.prompt.text,
             self.prompt.token_ids,
-            [],
+            [sample.completion() for sample in samples],
             self.prompt_logprobs,
             str(self.sequence.id - self.index),
             self.prompt.source_text,
             self.prompt.source_token_ids,
+            self.metrics(samples),
         )
+
+    def metrics(self, samples: abc.Iterable[Sample]) -> RequestMetrics | None:
+        """When what happened to its request, of which these are all samples; None: some have not ended."""
+        ended = [sample.sequence for sample in samples]
+        started = self.sequence.started
+        if started is None or any(sequence.started is None or not sequence.finished for sequence in ended):
+            return None
+        return RequestMetrics(
+            arrival_time=self._arrival,
+            queued_ts=self._queued,
+            scheduled_ts=started,
+            first_token_ts=started + self.sequence.stats.prefill_seconds,
+            last_token_ts=max((sequence.started or 0.0) + sequence.stats.seconds for sequence in ended),
+            num_generation_tokens=sum(sequence.stats.tokens for sequence in ended),
+        )
+
+    def _spelt(self, entries: list[TokenLogprobs]) -> list[TokenLogprobs]:
+        return [replace(entry, spell=self._spell) for entry in entries]
 
     def _most_tokens(self) -> int:
         return self.sequence.stops.max_tokens
@@ -272,6 +301,21 @@ def require_lossless(numerics: Numerics, speculation: SpeculationParams, params:
 Prompt = str | abc.Sequence[int] | EncodedPrompt | abc.Mapping[str, object]
 """A text, token ids, what ``LLM.encode`` returns, or vLLM's ``{"prompt": text}`` and ``{"prompt_token_ids": ids}``; for
 models with an encoder also ``{"encoder_prompt": ..., "decoder_prompt": ...}`` (``headstart.encoder_prompt``)."""
+
+
+class TextPrompt(TypedDict):
+    """A prompt in vLLM's form."""
+
+    prompt: str
+
+
+class TokensPrompt(TypedDict, total=False):
+    """The same as token ids."""
+
+    prompt_token_ids: Required[abc.Sequence[int]]
+    prompt: str | None
+
+
 Message = abc.Mapping[str, Any]
 """One of a conversation, as OpenAI's API has it: ``role``, ``content`` and what else the chat template reads."""
 _PROMPT_KEYS = ("prompt_token_ids", "prompt")

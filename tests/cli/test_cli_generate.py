@@ -367,7 +367,7 @@ class TestOptions:
 
         class Recording(LLM):
             def __init__(self, *args: Any, **kwargs: Any) -> None:
-                seen.update(model=args[0], drafter=args[1], **kwargs)
+                seen.update(kwargs)
                 super().__init__(*args, **kwargs)
 
             def generate(self, prompts: Any, params: Any = None, **kwargs: Any) -> list[RequestOutput]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from headstart.options import Declared, OptionError, declared
+from headstart.options import Declared, OptionError, dashed, declared, option_of
 
 _PLAIN = ("", "be 0 or more", "be 1 or more", "be above 0")
 """Bounds that go without saying."""
@@ -91,7 +91,9 @@ def _made(group: type[Any], given: Mapping[str, Any]) -> Any:
     try:
         return group(**{name: value for name, value in given.items() if value or name not in repeated})
     except OptionError as error:
-        raise typer.BadParameter(str(error), param_hint=_dashed(error.name)) from None
+        raise typer.BadParameter(
+            str(error), param_hint=_flags(option_of(group, error.name))[0].partition("/")[0]
+        ) from None
 
 
 def _annotation(each: Declared) -> Any:
@@ -116,16 +118,12 @@ def _flags(each: Declared) -> list[str]:
     """What the option is called in a command, what is shown first first."""
     option = each.option
     first = [flag for flag in option.flags if flag.startswith("--")]
-    names = dict.fromkeys([*first, *map(_dashed, (each.name, *option.names))])
+    names = dict.fromkeys([*first, *map(dashed, (each.name, *option.names, *option.elsewhere))])
     letters = [flag for flag in option.flags if flag not in first]
     if bool not in each.kinds:
         return [*names, *letters]
     switches = [f"{name}/--no-{name.removeprefix('--')}" for name in names]
-    return [*switches, *letters, *(f" /{_dashed(name)}" for name in option.opposites)]
-
-
-def _dashed(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return [*switches, *letters, *(f" /{dashed(name)}" for name in option.opposites)]
 
 
 def _default(each: Declared) -> Any:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
+
+from headstart.integrations.ray.arguments import RayArguments
+from headstart.options import dashed, declared
 
 SAME: Mapping[str, tuple[str, ...]] = {
     "--max-tokens": ("-n", "--n-predict", "--predict", "--num-predict"),
@@ -18,13 +22,10 @@ SAME: Mapping[str, tuple[str, ...]] = {
     "--draft-tokens": ("--draft", "--draft-max", "--draft-n", "--spec-draft-n-max"),
     "--batch-size": ("-np", "--parallel"),
     "--stop": ("-r", "--reverse-prompt"),
-    "--served-name": ("-a", "--alias", "--served-model-name"),
+    "--served-name": ("-a", "--alias"),
     "--allow-origin": ("--allowed-origins",),
-    "--prefix-caching": ("--enable-prefix-caching",),
-    "--no-prefix-caching": ("--no-enable-prefix-caching",),
-    "--no-cuda-graphs": ("--enforce-eager",),
 }
-"""A name here -> what it is called elsewhere."""
+"""A name here -> what it is called elsewhere, besides the names that stand beside the options of the engine."""
 
 _LAYERS = "a model is computed on one device; choose it with --device (cuda, cpu)"
 _MEMORY = "how weights lie in memory is Headstart's own business; leave it out"
@@ -32,7 +33,6 @@ _CACHE_TYPE = "keys and values of the cache have the precision of the pass (--pr
 _BATCH = "how many rows a pass has is chosen by itself (of serve: --max-rows-per-pass); leave it out"
 _ONE_DEVICE = "a model runs on one device; of replicas, see --ray of headstart serve"
 _KEY = "others can read a command line; put keys into a file (--api-key-file) or into HEADSTART_API_KEYS"
-_PRECISION = "it is called --precision here, as in --precision bf16"
 _TALK = "headstart chat converses, headstart generate --chat answers one message"
 _ALWAYS = "it is so already; leave it out"
 _DRAFTS = "drafters decide it by themselves; see headstart drafters NAME for the options of one, --drafter-option"
@@ -63,7 +63,6 @@ HINTS: Mapping[str, str] = {
     **dict.fromkeys(("-hf", "-hfr", "--hf-repo"), "give the repository as --model ORG/NAME"),
     **dict.fromkeys(("-mu", "--model-url"), "fetch the file, and give it as --model FILE.gguf"),
     "--api-key": _KEY,
-    "--dtype": _PRECISION,
     "--quantization": "how a file is quantised is read off it; what passes are computed in is --precision",
     "--gpu-memory-utilization": "the cache's size is given in tokens: --cache-tokens of headstart serve",
     **dict.fromkeys(("--repeat-last-n", "--repeat-last"), "the penalty looks at the whole text; leave it out"),
@@ -110,8 +109,16 @@ def take_other_names(params: Sequence[Any]) -> None:
 
 def own_names(names: Sequence[str]) -> list[str]:
     """Without what they are called elsewhere."""
-    others = {other for name in names for other in SAME.get(name, ())}
+    others = {other for name in names for other in SAME.get(name, ())} | _elsewhere()
     return [name for name in names if name not in others]
+
+
+@cache
+def _elsewhere() -> set[str]:
+    """What declared options are called in other programs."""
+    options = [each.option for each in declared(RayArguments)]
+    names = {name for option in options for name in (*option.elsewhere, *option.opposites)}
+    return {dashed(name) for name in names} | {dashed(f"no_{name}") for name in names}
 
 
 def hints(words: Sequence[str], params: Sequence[Any]) -> dict[str, str]:

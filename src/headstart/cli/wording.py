@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, Signature
+from itertools import takewhile
 from typing import Annotated, Any
 
 import typer
@@ -44,11 +45,12 @@ class _Spoken:
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """As the base class; names that mean something elsewhere alone are refused with what to do instead."""
-        before = args[: args.index("--")] if "--" in args else args
+        # What stands behind a command's name is that command's to read.
+        before = list(takewhile(lambda word: word != "--" and word not in self.listed(), args))
         hinted = other_programs.hints(before, self.params)
         self._more += [option for name, hint in hinted.items() for option in _refusing(name, hint)]
-        named = [word.partition("=")[0] if word.partition("=")[0] in hinted else word for word in args]
-        return super().parse_args(ctx, named)  # type: ignore[misc]
+        named = [word.partition("=")[0] if word.partition("=")[0] in hinted else word for word in before]
+        return super().parse_args(ctx, named + args[len(before) :])  # type: ignore[misc]
 
     def invoke(self, ctx: Any) -> Any:
         """As the base class, if what is named is there."""

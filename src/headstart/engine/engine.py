@@ -11,6 +11,7 @@ from dataclasses import replace
 from headstart.cache.blocks import Room
 from headstart.drafting.base import Drafter
 from headstart.engine.beams import BeamGroup
+from headstart.engine.counts import Counts
 from headstart.engine.faults import end_alone, owner
 from headstart.engine.home import Home
 from headstart.engine.outputs import FinishReason
@@ -50,6 +51,7 @@ class Engine:
         self.home = Home()
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self.counts = Counts()
         self.work: Work | None = None
         """What it is at, for whoever watches it from another thread."""
         self._suspects: set[Sequence | BeamGroup] = set()
@@ -381,6 +383,7 @@ class Engine:
             self._suspects.discard(owner(sequence))
             assert sequence.started is not None
             sequence.stats.seconds = time.perf_counter() - sequence.started
+            self.counts.add(sequence.stats)
         return finished
 
     def _forget(self, sequence: Sequence) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -122,8 +123,19 @@ class SequenceStats:
 
 
 @dataclass(frozen=True)
-class TokenLogprobs:
-    """Log-probabilities at one token, of the target's law before any transform."""
+class Logprob:
+    """What vLLM says of a token in a place."""
+
+    logprob: float
+    rank: int | None
+    """1 more than how many tokens are more probable."""
+    decoded_token: str | None = None
+
+
+@dataclass(frozen=True)
+class TokenLogprobs(Mapping[int, Logprob]):
+    """Log-probabilities at one token, of the target's law before any transform. As a mapping it is vLLM's: token id ->
+    ``Logprob``, of the token itself and of the most probable ones."""
 
     token_id: int
     logprob: float
@@ -131,6 +143,43 @@ class TokenLogprobs:
     """The most probable tokens, best first."""
     rank: int
     """Of ``token_id``: 1 more than how many tokens are more probable."""
+    spell: Callable[[int], str] | None = field(default=None, repr=False, compare=False)
+    """The text of a token, for ``Logprob.decoded_token``."""
+
+    def __getitem__(self, token_id: int) -> Logprob:
+        if token_id == self.token_id:
+            logprob, rank = self.logprob, self.rank
+        else:
+            logprob = self.top[token_id]
+            rank = 1 + sum(other > logprob for other in self.top.values())
+        return Logprob(logprob, rank, None if self.spell is None else self.spell(token_id))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(dict.fromkeys((self.token_id, *self.top)))
+
+    def __len__(self) -> int:
+        return len(self.top) + (self.token_id not in self.top)
+
+
+@dataclass(frozen=True)
+class RequestMetrics:
+    """When what happened to a request, by vLLM's names. ``*_ts`` are readings of ``time.perf_counter``."""
+
+    arrival_time: float
+    """Seconds since 1970."""
+    queued_ts: float
+    scheduled_ts: float
+    """When the engine took it in."""
+    first_token_ts: float
+    """When its prompt had been read."""
+    last_token_ts: float
+    num_generation_tokens: int
+    """Of all its samples."""
+
+    @property
+    def first_token_latency(self) -> float:
+        """Seconds from its arrival to the end of its prompt's passes."""
+        return self.first_token_ts - self.queued_ts
 
 
 @dataclass(frozen=True)
@@ -153,6 +202,13 @@ class Completion:
     """Of a beam: its log-probability, after the request's transforms, over its length to the power of the length
     penalty (transformers: ``sequences_scores``)."""
 
+    lora_request: None = None
+    """Adapters are merged into the model; the field is vLLM's."""
+
+    def finished(self) -> bool:
+        """Whether it has ended."""
+        return self.finish_reason is not None
+
     @property
     def cumulative_logprob(self) -> float | None:
         """The sum of its tokens' log-probabilities, where they were asked for."""
@@ -174,6 +230,16 @@ class RequestOutput:
     encoder_prompt: str | None = None
     """What the encoder read, where the model has one; ``prompt`` is what the outputs began with then."""
     encoder_prompt_token_ids: list[int] | None = None
+    metrics: RequestMetrics | None = None
+    """When what happened to it; None: it has not ended yet."""
+    lora_request: None = None
+    """Adapters are merged into the model; the field is vLLM's."""
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens that were taken from the prefix cache instead of being computed."""
+        stats = self.outputs[0].stats
+        return min(stats.cached_tokens, stats.prompt_tokens)
 
     @property
     def text(self) -> str:

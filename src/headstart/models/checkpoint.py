@@ -22,7 +22,7 @@ from headstart.models.locating import has_safetensors, locate, require_model
 from headstart.models.lora import with_adapter
 from headstart.models.metadata_tensors import with_metadata_tensors
 from headstart.models.pickled_files import PickledFiles, has_pickled_files
-from headstart.models.quantised.opening import dequantised
+from headstart.models.quantised.opening import dequantised, quantised_by
 from headstart.models.safetensors_files import SafetensorsFiles
 from headstart.models.stored import StoredTensor
 
@@ -79,6 +79,11 @@ class Checkpoint:
     def stored_bits(self, name: str) -> float:
         """What a weight of this tensor takes in the file."""
         return self.weights.stored_bits(name)
+
+    @property
+    def quantization(self) -> str | None:
+        """What its matrices are quantised by: "gguf", or what a folder's settings say; None: they are not."""
+        return "gguf" if self.kind == "gguf" else quantised_by(self.weights, self.metadata, self.path)
 
     def digest(self) -> str:
         """Identity of the weights, 64 hexadecimal digits, independent of sharding and file metadata.

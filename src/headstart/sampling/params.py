@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from headstart.errors import RequestError, require_utf8
+from headstart.other_names import FOREIGN_SAMPLING, passes_over
 from headstart.sampling.structured import StructuredOutputsParams
 
 _INTEGER_FIELDS = ("top_k", "min_tokens", "n", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size")
@@ -88,6 +89,7 @@ def _texts(name: str, texts: Any) -> tuple[str, ...]:
     return listed
 
 
+@passes_over(FOREIGN_SAMPLING)
 @dataclass(frozen=True)
 class SamplingParams:
     """How the next token is drawn from the target's logits, and when to stop.
@@ -297,6 +299,15 @@ class SamplingParams:
             _check(
                 isinstance(getattr(self, name), bool), name, f"is {getattr(self, name)!r}; it must be True or False."
             )
+
+    @classmethod
+    def from_optional(cls, **given: Any) -> Self:
+        """Of fields some of which are None, which stands for their defaults."""
+        return cls(**{name: value for name, value in given.items() if value is not None})
+
+    def clone(self) -> Self:
+        """The same again. Parameters never change: ``dataclasses.replace`` makes others of them."""
+        return replace(self)
 
     @property
     def greedy(self) -> bool:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from headstart.errors import RequestError, require_utf8
+from headstart.other_names import FOREIGN_STRUCTURES, passes_over
 
 _FIELD = "structured_outputs"
 _KINDS = ("json", "json_object", "regex", "choice")
 
 
+@passes_over(FOREIGN_STRUCTURES)
 @dataclass(frozen=True)
 class StructuredOutputsParams:
     """Names and meaning are vLLM's; exactly one field is given. The output ends where the structure is complete."""
@@ -47,6 +49,10 @@ class StructuredOutputsParams:
     def size(self) -> int:
         """Characters of what was asked for."""
         return len(str(self.json or "")) + len(self.regex or "") + sum(map(len, self.choice or ()))
+
+
+GuidedDecodingParams = StructuredOutputsParams
+"""vLLM's former name."""
 
 
 def _schema_text(schema: str | bool | Mapping[str, Any]) -> str:

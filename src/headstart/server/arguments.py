@@ -47,7 +47,7 @@ class ServeArguments(AsyncEngineOptions):
         Option(
             "What clients call the model: all names are answered to, the first one is told. Left out: its own.",
             SERVER,
-            names=("served_model_name",),
+            elsewhere=("served_model_name",),
             metavar="NAME",
             read=separated,
             repeated=True,
@@ -89,6 +89,7 @@ class ServeArguments(AsyncEngineOptions):
             'for it by itself: "speculation": {"metrics": true}).',
             SERVER,
             names=("per_request_spec_decode_metrics",),
+            flags=("--per-request-spec-decode-metrics",),
             read=_metrics,
         ),
     ] = SpecDecodeMetrics.NONE

@@ -52,17 +52,10 @@ def dequantised(weights: OpenWeights, config: Mapping[str, Any], directory: Path
     Raises:
         CheckpointError: the scheme is not known, or the tensors are not what it promises.
     """
-    settings = config.get("quantization_config")
-    if settings is None:
-        text = config.get("text_config")
-        settings = text.get("quantization_config") if isinstance(text, dict) else None
-    if settings is None:
-        settings = _settings_beside(directory) if any(name.endswith(_SIGNS) for name in weights.shapes()) else None
+    settings = _settings(weights, config, directory)
     if settings is None:
         return weights
-    method = settings.get("quant_method") if isinstance(settings, dict) else None
-    if method is None and isinstance(settings, dict) and (settings.get("load_in_4bit") or settings.get("load_in_8bit")):
-        method = "bitsandbytes"
+    method = _method(settings)
     if not isinstance(method, str) or method not in _READERS:
         known = meant(method, _READERS)
         raise CheckpointError(f"{directory} is quantised by {method!r:.40}, which is not read; {known}")
@@ -76,6 +69,34 @@ def dequantised(weights: OpenWeights, config: Mapping[str, Any], directory: Path
             "from its config.json, or fetch it again."
         )
     return DerivedTensors(weights, found.derived, found.used)
+
+
+def quantised_by(weights: OpenWeights, config: Mapping[str, Any], directory: Path) -> str | None:
+    """What a folder's matrices are quantised by, as its settings name it; None: they are not.
+
+    Raises:
+        CheckpointError: the settings cannot be read.
+    """
+    settings = _settings(weights, config, directory)
+    return None if settings is None else str(_method(settings))
+
+
+def _settings(weights: OpenWeights, config: Mapping[str, Any], directory: Path) -> Any:
+    settings = config.get("quantization_config")
+    if settings is None:
+        text = config.get("text_config")
+        settings = text.get("quantization_config") if isinstance(text, dict) else None
+    if settings is None:
+        settings = _settings_beside(directory) if any(name.endswith(_SIGNS) for name in weights.shapes()) else None
+    return settings
+
+
+def _method(settings: Any) -> Any:
+    if not isinstance(settings, dict):
+        return None
+    if settings.get("load_in_4bit") or settings.get("load_in_8bit"):
+        return settings.get("quant_method", "bitsandbytes")
+    return settings.get("quant_method")
 
 
 def _settings_beside(directory: Path) -> Mapping[str, Any] | None:
