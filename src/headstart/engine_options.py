@@ -149,7 +149,7 @@ class EngineOptions(Options):
             "Most tokens of a sequence, prompt and output together. Left out: what the model was made for, at most "
             "8192.",
             MODEL,
-            elsewhere=("max_model_len",),
+            names=("max_model_len",),
             metavar="N",
             least=2,
         ),
@@ -159,8 +159,7 @@ class EngineOptions(Options):
         Option(
             "How many sequences decode together.",
             MODEL,
-            names=("batch_size",),
-            elsewhere=("max_num_seqs",),
+            names=("batch_size", "max_num_seqs"),
             flags=("--batch-size",),
             metavar="N",
             least=1,
@@ -180,8 +179,7 @@ class EngineOptions(Options):
         Option(
             "Most rows of a pass: decoding comes first, chunks of prompts share the rest.",
             MODEL,
-            names=("max_rows_per_pass",),
-            elsewhere=("max_num_batched_tokens",),
+            names=("max_rows_per_pass", "max_num_batched_tokens"),
             flags=("--max-rows-per-pass",),
             metavar="N",
             least=1,

@@ -184,7 +184,7 @@ def passes_over(foreign: Mapping[str, Foreign]) -> Callable[[C], C]:
     """Let a class of parameters take vLLM's further fields where they ask for nothing."""
 
     def wrap(cls: C) -> C:
-        plain: Any = cls.__init__
+        plain: Any = cast(Any, cls).__init__
 
         @wraps(plain)
         def init(self: object, *args: Any, **given: Any) -> None:

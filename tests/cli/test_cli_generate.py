@@ -367,8 +367,8 @@ class TestOptions:
 
         class Recording(LLM):
             def __init__(self, *args: Any, **kwargs: Any) -> None:
-                seen.update(kwargs)
                 super().__init__(*args, **kwargs)
+                seen.update(kwargs, drafter=self.drafter_name)
 
             def generate(self, prompts: Any, params: Any = None, **kwargs: Any) -> list[RequestOutput]:
                 seen.update(params=params, speculation=kwargs["speculation"])

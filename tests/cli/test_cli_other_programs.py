@@ -48,7 +48,6 @@ def test_a_call_of_llama_cpp_means_the_same(tiny_model_dir: Path) -> None:
         (["generate", "-f", "prompt.txt"], "headstart generate < FILE"),
         (["generate", "x", "-hf", "org/name"], "--model ORG/NAME"),
         (["serve", "--api-key", "secret"], "--api-key-file"),
-        (["serve", "--dtype", "bfloat16"], "--precision"),
         (["serve", "-tp", "2"], "one device"),
         (["serve", "--gpu-memory-utilization", "0.9"], "--cache-tokens"),
         (["serve", "-p", "Hi"], "headstart generate"),
