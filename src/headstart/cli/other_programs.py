@@ -115,10 +115,11 @@ def own_names(names: Sequence[str]) -> list[str]:
 
 @cache
 def _elsewhere() -> set[str]:
-    """What declared options are called in other programs."""
-    options = [each.option for each in declared(RayArguments)]
-    names = {name for option in options for name in (*option.elsewhere, *option.opposites)}
-    return {dashed(name) for name in names} | {dashed(f"no_{name}") for name in names}
+    """What declared options are called in other programs, and switches that turn off what is off."""
+    options = declared(RayArguments)
+    names = {name for each in options for name in (*each.option.elsewhere, *each.option.opposites)}
+    off = {dashed(f"no_{each.name}") for each in options if each.default is False}
+    return off | {dashed(name) for name in names} | {dashed(f"no_{name}") for name in names}
 
 
 def hints(words: Sequence[str], params: Sequence[Any]) -> dict[str, str]:
