@@ -24,6 +24,7 @@ from headstart.backends.native import isa as isa_module
 from headstart.backends.native import toolchain
 from headstart.backends.native.isa import InstructionSet
 from headstart.backends.native.library import Library
+from headstart.backends.native.trust import is_cut_short, is_whole, keep_digest, why_distrusted
 from headstart.errors import ConfigError
 from headstart.phases import phase
 from headstart.processor import architecture, cpu_flags
@@ -71,18 +72,30 @@ def find_library(isa: InstructionSet) -> Path | None:
     """Where the compiled library lies; None if it has to be compiled first.
 
     What a wheel has brought is taken, unless CXX brings options of its own. Without a compiler, what any other one has
-    made of the same sources with the same flags is taken, the newest of it.
+    made of the same sources with the same flags is taken, the newest of it. What others may have written, or is not
+    whole, is none.
+
+    Raises:
+        ConfigError: the compiler does not run.
+    """
+    return next(iter(_libraries(isa)), None)
+
+
+def _libraries(isa: InstructionSet) -> list[Path]:
+    """Those that may be loaded, the best first.
 
     Raises:
         ConfigError: the compiler does not run.
     """
     any_version = toolchain.file_name(isa, "*")
-    for shipped in toolchain.SHIPPED.glob(any_version):
+    # A wheel's are as trustworthy as this file, which lies beside them.
+    shipped = [path for path in toolchain.SHIPPED.glob(any_version) if not is_cut_short(path)]
+    if shipped:
         return shipped
     compiler = toolchain.find_compiler()
     name = any_version if compiler is None else toolchain.file_name(isa, toolchain.version_of(compiler))
-    found = [path for directory in _directories() for path in directory.glob(name)]
-    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+    found = [path for directory in _directories() for path in directory.glob(name) if _is_sound(path)]
+    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
 def compile_library(isa: InstructionSet) -> Path:
@@ -102,13 +115,14 @@ def compile_library(isa: InstructionSet) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         while True:
             target = directory / toolchain.file_name(isa, version)
-            if target.exists():  # another process was faster
+            if _is_sound(target):  # another process was faster
                 return target
             try:
                 # The compiler holds the lock, too: it may outlive this process.
                 toolchain.compile_to(partial, compiler, isa, pass_fds=(lock.fileno(),))
                 # Sources that changed meanwhile are compiled again: a name tells what they were.
                 if toolchain.file_name(isa, version) == target.name:
+                    keep_digest(partial, target)
                     os.replace(partial, target)
             finally:
                 partial.unlink(missing_ok=True)
@@ -127,14 +141,35 @@ def _load(isa: InstructionSet) -> Library | None:
         if path is None and toolchain.find_compiler() is None:
             return None
         if path is None:
-            with phase(f"Compiling the native pass for this processor ({isa.name}), once; about a minute", rare=True):
-                path = compile_library(isa)
-        _offer_openmp()
-        library = Library(ctypes.CDLL(str(path)), isa, path.name)
+            path = _compile(isa)
+        try:
+            library = _open(path, isa)
+        except OSError as error:
+            if path.parent != toolchain.SHIPPED or toolchain.find_compiler() is None:
+                raise
+            _warn(f"{error}; compiling it anew")
+            library = _open(_compile(isa), isa)
     except (OSError, ConfigError) as error:
         _warn(f"native {isa.name} path not available; using the next one, or PyTorch: {error}")
         return None
     return library if library.enable() else None
+
+
+def _compile(isa: InstructionSet) -> Path:
+    with phase(f"Compiling the native pass for this processor ({isa.name}), once; about a minute", rare=True):
+        return compile_library(isa)
+
+
+def _open(path: Path, isa: InstructionSet) -> Library:
+    """
+    Raises:
+        OSError: it is no library, or another one.
+    """
+    _offer_openmp()
+    try:
+        return Library(ctypes.CDLL(str(path)), isa, path.name)
+    except AttributeError as error:
+        raise OSError(f"{path} is another library: {error}") from error
 
 
 def _offer_openmp() -> None:
@@ -166,31 +201,53 @@ def cache_directory() -> Path:
 def _directories() -> Iterator[Path]:
     """Where libraries may lie, whether or not anything can be written there."""
     with suppress(OSError):
-        yield cache_directory()
+        directory = cache_directory().resolve()
+        if _is_trusted(directory):
+            yield directory
     if _is_private(directory := _temporary_directory()):
         yield directory
 
 
 def _writable_directory() -> Path:
-    """``cache_directory``, or where that cannot be written a folder among temporary files that is this user's alone.
+    """``cache_directory``, or where that cannot be written, or others can, a folder among temporary files that is this
+    user's alone.
 
     Raises:
-        ConfigError: others may write there.
+        ConfigError: others may write there, too.
         OSError: neither can be written.
     """
-    try:
-        directory = cache_directory()
+    with suppress(OSError):
+        directory = cache_directory().resolve()
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
+            pass
+        if _is_trusted(directory):
             return directory
-    except OSError:
-        directory = _temporary_directory()
-        directory.mkdir(mode=0o700, exist_ok=True)
-        if not _is_private(directory):
-            raise ConfigError(
-                f"{directory} is open to other users; remove it, or name a folder in XDG_CACHE_HOME."
-            ) from None
-        return directory
+    directory = _temporary_directory()
+    directory.mkdir(mode=0o700, exist_ok=True)
+    if not _is_private(directory):
+        raise ConfigError(f"{directory} is open to other users; remove it, or name a folder in XDG_CACHE_HOME.")
+    return directory
+
+
+def _is_sound(library: Path) -> bool:
+    """Whether it may be loaded and run."""
+    return is_whole(library) and _is_trusted(library)
+
+
+def _is_trusted(path: Path) -> bool:
+    """Whether nobody else may have written it; where somebody may, it is said.
+
+    Raises:
+        OSError: it is not there.
+    """
+    reason = why_distrusted(path)
+    if reason is not None:
+        _warn(
+            f"{reason}, so no compiled library is taken from there, nor kept there; take that right from them, or name "
+            "a folder of your own in XDG_CACHE_HOME"
+        )
+    return reason is None
 
 
 def _temporary_directory() -> Path:
@@ -198,9 +255,10 @@ def _temporary_directory() -> Path:
 
 
 def _is_private(directory: Path) -> bool:
-    """Whether nobody else may have put there what is loaded and run."""
+    """Whether nobody else may have put there what is loaded and run, or may put another folder in its place."""
     try:
-        found = directory.lstat()
+        found, above = directory.lstat(), directory.parent.stat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    keeps = bool(above.st_mode & stat.S_ISVTX) or not above.st_mode & 0o022
+    return keeps and stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headstart.backends.native.loader import cache_directory
+from headstart.backends.native.trust import why_distrusted
 from headstart.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,9 @@ class PackedCache:
         path = self._path(key)
         try:
             with path.open("rb", buffering=0) as file:
-                problem = None if file.read(len(key)) == key.encode() else "the file is of another model"
+                problem = why_distrusted(path)
+                if problem is None and file.read(len(key)) != key.encode():
+                    problem = "the file is of another model"
                 problem = problem or restore(file.fileno(), _START)
             if problem is None:
                 os.utime(path)  # the oldest go first
@@ -106,7 +109,7 @@ class PackedCache:
 
 
 def packed_cache() -> PackedCache | None:
-    """The cache of this user; None where it is switched off or cannot be written.
+    """The cache of this user; None where it is switched off, cannot be written, or others may write there, too.
 
     Raises:
         ConfigError: the environment variable is no size.
@@ -116,8 +119,11 @@ def packed_cache() -> PackedCache | None:
         return None
     limit = _size(wanted) if wanted else None
     try:
-        directory = cache_directory() / "packed"  # not among temporary files, which may be memory
+        directory = cache_directory().resolve() / "packed"  # not among temporary files, which may be memory
         directory.mkdir(parents=True, exist_ok=True)
+        if (reason := why_distrusted(directory)) is not None:
+            logger.info("packed weights are not kept: %s", reason)
+            return None
         if limit is None:
             held = sum(path.stat().st_size for path in directory.glob(f"*{_ENDING}"))
             limit = (shutil.disk_usage(directory).free + held) // _SHARE
