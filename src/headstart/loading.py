@@ -133,6 +133,7 @@ def load_opened(
     config = described.config
     if described.foreign is not None:
         backend, notice = _foreign_backend(checkpoint, described, wanted, place, reading)
+        config = backend.config
     elif config.encoder is None:
         config, weights = load_decoder(checkpoint, weights_dtype(wanted))
         backend = create_backend(config, weights, wanted, place, reading.cuda_graphs)

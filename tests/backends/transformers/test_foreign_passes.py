@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from foreign_models import foreign_backend, tiny_model
-from tiny_configs import KINDS, SHOWN
+from tiny_configs import KINDS, SHOWN, VOCAB
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -138,6 +141,41 @@ def test_the_ways_are_what_they_should_be() -> None:
         "mamba": "one call for each token, since its states take no several at once",
         "openai-gpt": "each text anew in every pass",
     }
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_what_a_model_remembers_may_have_either_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers 5.24 calls the argument, and what is returned, otherwise than before."""
+    model = tiny_model("granitemoehybrid")
+    forward = type(model).forward
+    own = next(each for each in ("cache", "past_key_values") if each in inspect.signature(forward).parameters)
+
+    def renamed(self: PreTrainedModel, input_ids: Tensor, position_ids: Tensor | None = None, **given: Any) -> Any:
+        if name in given:
+            given[own] = given.pop(name)
+        output = forward(self, input_ids=input_ids, position_ids=position_ids, **given)
+        return SimpleNamespace(logits=output.logits, **{name: getattr(output, own)})
+
+    taken = ("self", "input_ids", "position_ids", "use_cache", "return_dict", name)
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter(each, kind, default=None) for each in taken])
+    monkeypatch.setattr(renamed, "__signature__", signature, raising=False)
+    monkeypatch.setattr(type(model), "forward", renamed)
+    assert foreign_backend(model).remark == "one call for each sequence and branch"
+
+
+@pytest.mark.parametrize("rows", [240, 300])
+def test_logits_are_counted_and_can_be_read_again(rows: int) -> None:
+    """A head may have fewer rows than the embedding, or more."""
+    model = tiny_model("granitemoehybrid")
+    model.lm_head = torch.nn.Linear(model.config.hidden_size, rows, bias=False)
+    backend = foreign_backend(model)
+    assert backend.config.vocab_size == min(rows, model.config.vocab_size)
+    runner = ModelRunner(backend, 8 * BLOCK, BLOCK)
+    runner.cache.add(0)
+    with runner.cache.reserve({0: 6}):
+        (output,) = runner.forward([Span.chain(0, TOKENS[:6])])
+    torch.testing.assert_close(output.logits[-1], plain(model, TOKENS[:6])[:VOCAB], atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(("kind", "remark"), [("granitemoehybrid", "sequence and branch"), ("mamba", "each token")])

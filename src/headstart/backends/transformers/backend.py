@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ class TransformersBackend:
 
     Args:
         model: in evaluation mode, on its device.
-        config: its sizes.
+        config: its sizes; ``config`` of the backend says how many logits it has.
         kit: what runs beside the passes; None: PyTorch, on the same device.
 
     Raises:
@@ -41,15 +42,16 @@ class TransformersBackend:
     opens_layers = False
 
     def __init__(self, model: Any, config: ModelConfig, kit: BackendKit | None = None) -> None:
-        self.config = config
         self.device: torch.device = model.device
         avoid_attention_plans(self.device)
         self.name = _NAMES.get(model.dtype, f"transformers-{model.dtype}".replace("torch.", ""))
         self.kit: BackendKit = kit or TorchKit(self.device)
         self._model = model
+        call = Caller(model, config.num_layers, config.vocab_size)
         with _quiet(), torch.inference_mode():
-            self._way, self.remark = find_way(Caller(model, config.num_layers, config.vocab_size), config.name)
+            self._way, self.remark = find_way(call, config.name)
         """How its passes are run, in words."""
+        self.config = replace(config, vocab_size=call.vocab_size)
 
     @property
     def nbytes(self) -> int:

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 from headstart.errors import ConfigError
 from headstart.passes import FINAL_TAP, NO_STATES, IntArray, TapStates
 
-_CACHES = ("past_key_values", "cache_params", "state")
-"""What models call what they remember, as an argument and in what they return."""
+_CACHES = ("cache", "past_key_values", "cache_params", "state")
+"""What models call what they remember, as an argument and in what they return; the first from transformers 5.24 on."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Caller:
     Args:
         model: in evaluation mode, on its device.
         num_layers: of its decoder.
-        vocab_size: of its logits.
+        vocab_size: as it is described; a call over it tells how many logits there are (``find_way``).
     """
 
     def __init__(self, model: PreTrainedModel, num_layers: int, vocab_size: int) -> None:
@@ -45,6 +45,9 @@ class Caller:
         self.vocab_size = vocab_size
         self.device: torch.device = model.device
         self._num_layers = num_layers
+        table = getattr(model.get_input_embeddings(), "weight", None)
+        self._readable = None if table is None else len(table)
+        """Tokens that the model has an embedding of: others cannot be said, for they could not be read again."""
         taken = inspect.signature(model.forward).parameters
         self._takes = frozenset(taken)
         self._takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
@@ -91,7 +94,7 @@ class Caller:
         output = self.model(input_ids=self._ids(tokens), return_dict=True, **known)
         logits = output.logits[0] if narrow else output.logits[0].index_select(0, kept)
         found = getattr(output, self.cache_name, None) if self.cache_name is not None else None
-        return Called(logits[: len(keep)].float(), self._taps(output, taps), found)
+        return Called(logits[: len(keep), : self._readable].float(), self._taps(output, taps), found)
 
     def _ids(self, values: IntArray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values).astype(np.int64))[None].to(self.device)

@@ -47,13 +47,14 @@ class Way(Protocol):
 
 
 def find_way(call: Caller, name: str) -> tuple[Way, str]:
-    """The quickest way that keeps the model's logits, and what is to be said of it.
+    """The quickest way that keeps the model's logits, and what is to be said of it. ``call.vocab_size`` becomes the
+    number of its logits, which may be another than its configuration's.
 
     Raises:
         CheckpointError: there is none.
     """
     tokens = np.arange(5, 5 + 7 * _TOKENS, 7, dtype=np.int32) % (call.vocab_size - 1) + 1
-    _require_pass(call, tokens, name)
+    call.vocab_size = _logits_of_a_pass(call, tokens, name)
     with _full_precision(call.model) as changed:
         place, way, remark = _first_that_fits(call, tokens, name)
     if changed:
@@ -110,21 +111,22 @@ def _full_precision(model: PreTrainedModel) -> Iterator[bool]:
             each.data = each.data.to(dtype)
 
 
-def _require_pass(call: Caller, tokens: IntArray, name: str) -> None:
-    """Refuse a model that cannot be called at all. Products of experts that PyTorch cannot group are computed singly.
+def _logits_of_a_pass(call: Caller, tokens: IntArray, name: str) -> int:
+    """How many there are of a row. A model that cannot be called at all is refused. Products of experts that PyTorch
+    cannot group are computed singly.
 
     Raises:
         CheckpointError: what its code says.
     """
     none = np.zeros(0, dtype=np.int32)
     try:
-        call(tokens, none, use_cache=False)
+        return call(tokens, none, use_cache=False).logits.shape[1]
     except Exception as error:
         if is_lack_of_memory(error):
             raise
         try:
             call.model.set_experts_implementation("eager")
-            call(tokens, none, use_cache=False)
+            return call(tokens, none, use_cache=False).logits.shape[1]
         except Exception:
             reason = f"{type(error).__name__}: {error!s:.200}".split("\n")[0]
             raise CheckpointError(
