@@ -48,16 +48,28 @@ class Beside(Environment):
         venv.create(self.directory, with_pip=True, clear=True)
         (own,) = self.directory.glob("lib/python*/site-packages")
         (own / "beside.pth").write_text("\n".join(site.getsitepackages()) + "\n", encoding="utf-8")
-        self._pip("install", "-c", str(ROOT / "constraints.txt"), *self.requirements)
+        self._pip("install", *self._pins(), *self.requirements)
         self._mark.touch()
+
+    def _pins(self) -> tuple[str, ...]:
+        return ("-c", str(ROOT / "constraints.txt"))
+
+
+class Instead(Beside):
+    """Packages of other versions than this environment's, which they stand before."""
+
+    def _pins(self) -> tuple[str, ...]:
+        return ()
 
 
 # Headstart runs inside Ray, with the packages that it has here.
 RAY = Beside("ray", ("ray[data,serve]==2.60.0",))
+# The oldest that the extra allows, and the newest that was out when this was written.
+TRANSFORMERS = tuple(Instead(f"transformers-{each}", (f"transformers=={each}",)) for each in ("5.14.0", "5.24.0"))
 GUIDELLM = Environment("guidellm", ("guidellm==0.8.1",))
 AIPERF = Environment("aiperf", ("aiperf==0.13.0",))
 OPENVINO, LLAMA_SERVER, LLAMA_CPP = (PEERS[name] for name in ("openvino", "llama-cpp-wheel", "llama-cpp"))
-ENGINES = (VLLM, SGLANG, RAY, GUIDELLM, AIPERF, OPENVINO, LLAMA_SERVER, LLAMA_CPP)
+ENGINES = (VLLM, SGLANG, RAY, GUIDELLM, AIPERF, OPENVINO, LLAMA_SERVER, LLAMA_CPP, *TRANSFORMERS)
 
 
 def needs(engine: Environment) -> pytest.MarkDecorator:

@@ -10,6 +10,8 @@ from headstart.errors import CheckpointError, ConfigError
 from headstart.models.config import LayerConfig, ModelConfig
 
 EXTRA = "install headstart with its extra: headstart[transformers]"
+_YOUNGEST = "LinearAttentionAndSlidingWindowAttentionLayer"
+"""What came last of what is taken from transformers, with 5.14."""
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "context_length")
 _MORE_POSITIONS = ("model_max_length", "max_sequence_length", "max_target_positions")
 _UNBOUNDED = 1 << 17
@@ -21,10 +23,12 @@ _GROWING = ("dynamic", "longrope")
 def missing() -> str | None:
     """Why transformers cannot be used here; None: it can."""
     try:
+        import transformers.cache_utils as cache_utils
         import transformers.masking_utils as masking_utils
     except ImportError:
         return f"the package transformers is missing or too old; {EXTRA}"
-    return None if hasattr(masking_utils, "sdpa_mask") else f"the package transformers is too old; {EXTRA}"
+    needed = hasattr(masking_utils, "sdpa_mask") and hasattr(cache_utils, _YOUNGEST)
+    return None if needed else f"the package transformers is too old; {EXTRA}"
 
 
 def require_transformers() -> None:
