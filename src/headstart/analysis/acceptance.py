@@ -19,7 +19,7 @@ from torch import Tensor
 from headstart.analysis import theory
 from headstart.analysis.bench.prompts import BenchPrompt, encode_turns
 from headstart.analysis.token_kinds import TokenKind, kind_of
-from headstart.analysis.workbench import Contender, Workbench
+from headstart.analysis.workbench import PLAIN, Contender, Workbench
 from headstart.draft_tree import ROOT, DraftTree, TreeLaw
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, SpeculationParams
 from headstart.engine.engine import Engine
@@ -35,6 +35,11 @@ from headstart.verification.draws import draws_by_parent
 
 LENIENCES = (1.0, 0.5, 0.3, 0.1)
 """Of the paper's table 5."""
+
+
+PASSES_OF_A_TOKEN = 3
+"""What measuring a token takes, in passes of plain decoding, about: its own, a draft for it, and the second run."""
+_TRIAL_TOKENS = 8
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,17 @@ class Onlooker:
 
     def end(self, sequence_id: int) -> None:
         self._drafter.end(sequence_id)
+
+
+def plain_pace(model: Model, prompt: str) -> float:
+    """Tokens a second of plain decoding here, reading the prompt included."""
+    bench = Workbench.of_model(model)
+    engine = bench.open(Contender.parse(PLAIN))
+    params = SamplingParams(temperature=0, max_tokens=_TRIAL_TOKENS, ignore_eos=True)
+    text = bench.sequence(encode_turns(model, [prompt], []), params)
+    start = time.perf_counter()
+    bench.decode(engine, text)
+    return text.num_output / max(time.perf_counter() - start, 1e-6)
 
 
 def measure_acceptance(

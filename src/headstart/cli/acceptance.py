@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,9 +14,11 @@ from headstart.cli import options
 from headstart.cli.asking import Measured
 from headstart.cli.bench import BUDGET_MINUTES, Out, PerGroup, Prompts
 from headstart.cli.option_groups import with_groups
-from headstart.cli.options import SAMPLING, SPECULATION
+from headstart.cli.options import SAMPLING, SPECULATION, STOPPING
 from headstart.errors import CheckpointError, ConfigError
 
+FEWEST_TOKENS = 16
+"""Of a text that says something."""
 Temperatures = Annotated[
     str, typer.Option(help="Temperatures of the target, separated by commas.", rich_help_panel=SAMPLING)
 ]
@@ -48,7 +51,16 @@ def acceptance(
     full: Annotated[bool, typer.Option("--full", help="Every prompt, however long that takes.")] = False,
     prompts: Prompts = None,
     per_group: PerGroup = None,
-    max_tokens: options.MaxTokens = 128,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-tokens",
+            min=1,
+            help="Most output tokens. Left out: 128, or as few as the time allows.",
+            rich_help_panel=STOPPING,
+            metavar="N",
+        ),
+    ] = None,
     temperatures: Temperatures = "0,1",
     seed: Seed = 0,
     out: Out = None,
@@ -75,8 +87,9 @@ def acceptance(
     if full and minutes is not None:
         raise typer.BadParameter("--full has no limit; leave out one of the two.", param_hint="--minutes")
     began = time.perf_counter()
-    from headstart.analysis.acceptance import Acceptance, measure_acceptance
+    from headstart.analysis.acceptance import PASSES_OF_A_TOKEN, Acceptance, measure_acceptance, plain_pace
     from headstart.analysis.acceptance_report import exhibits, to_json
+    from headstart.analysis.bench.extent import MOST_TOKENS
     from headstart.analysis.bench.prompts import by_turns_of_groups, choose, read_prompts
     from headstart.analysis.provenance import Origin
     from headstart.analysis.workbench import PLAIN, Workbench, contenders, most_rows, usual_contenders
@@ -95,7 +108,7 @@ def acceptance(
         # Whatever there is time for, it is of all tasks.
         chosen = by_turns_of_groups(chosen)
     requests = [
-        SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
+        SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens or MOST_TOKENS)
         for temperature in parsed_temperatures(temperatures)
     ]
     where = Origin()
@@ -113,8 +126,16 @@ def acceptance(
         runs_left = len(listed) * len(requests)
         if budget is not None:
             activity.end_within(budget - (time.perf_counter() - began))
+            if max_tokens is None:
+                each_second = plain_pace(loaded, chosen[0].turns[0])
+                fitting = int((began + budget - time.perf_counter()) / runs_left * each_second / PASSES_OF_A_TOKEN)
+                length = min(max(fitting, FEWEST_TOKENS), MOST_TOKENS)
+                requests = [replace(params, max_tokens=length) for params in requests]
         with interruption.kept():
             for contender in saying_memory(listed, activity):
+                if budget is not None and results and time.perf_counter() >= began + budget:
+                    skipped[contender.name] = "the time was over; give more --minutes, or name fewer drafters"
+                    continue
                 try:
                     for place, params in enumerate(requests):
                         now = time.perf_counter()
@@ -149,7 +170,7 @@ def acceptance(
         chosen,
         interruption,
         minutes=None if budget is None else budget / 60,
-        max_tokens=max_tokens,
+        max_tokens=requests[0].max_tokens,
         seed=seed,
     )
     title = f"Acceptance of guesses for {Path(str(engine.model)).name}"
