@@ -196,11 +196,3 @@ def test_what_needs_no_server_is_in_the_exported_page(play: OpenPage) -> None:
         for rule in expected["rules"]:
             shown = page.locator(f"[data-rule='{rule['rule']}'] .big").inner_text()
             assert float(shown) == pytest.approx(rule["distances"][-1], abs=6e-5)
-
-
-def test_a_run_that_sometimes_lost_is_no_win(play: OpenPage) -> None:
-    run = made_run([made_round((" two", " three"), " four")] * 4)
-    assert run["factors"][0] > 1.5
-    page = play(run | {"factors": [0.9, *run["factors"], 1.1]}, reduced_motion="reduce")
-    assert page.locator("#factor").get_attribute("data-tone") == "even"
-    assert "from 0.90× to" in page.inner_text("#factor")

@@ -47,7 +47,6 @@ export class Rules {
         else this.#draw();
         this.#report();
       } catch (error) {
-        byId("rules-status").textContent = error.message;
         failed(error);
       }
     };
