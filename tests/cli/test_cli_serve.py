@@ -61,6 +61,34 @@ def test_what_a_drafter_lacks_is_said_before_the_target_is_read(unread_model: Pa
     assert "there is no drafter 'guess'" in refusal(headstart(*serve, "--also", "guess"))
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("max-contxt: 9", "did you mean 'max-context'?"),
+        ("max_model_len: 9\nmax-context: 9", "twice"),
+        ("max-context: 1", "max_context is 1; it must be 2 or more"),
+        ("precision: fp4", "precision is 'fp4'; choose one of"),
+        ("- model", "holds no options"),
+        ("a: [", "cannot be read"),
+        ("speculative-config: {method: sufix}", "did you mean 'suffix'"),
+        ("drafter: ngram\ndrafter_options: {max_ordre: 3}", "did you mean 'max_order'?"),
+        ("enforce-eager: true\nmodel: /not/there\nport: 0", "/not/there"),
+    ],
+)
+def test_options_come_from_a_file(text: str, said: str, tmp_path: Path) -> None:
+    """Under all their names, and refused in the words of the command line."""
+    path = tmp_path / "serve.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert said in refusal(headstart("serve", "--config", path))
+
+
+def test_the_command_line_goes_before_a_file(tmp_path: Path, tiny_model_dir: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(f"model: {tiny_model_dir}\nport: 0\nmax-num-seqs: 0\n", encoding="utf-8")
+    assert "max_batch_size is 0" in refusal(headstart("serve", "--config", path))
+    assert "/on/the/line" in refusal(headstart("serve", "--config", path, "-m", "/on/the/line", "--batch-size", 2))
+
+
 def started(tiny_model_dir: Path, interruption: str = "default_int_handler") -> tuple[subprocess.Popen[str], str]:
     """A server in a process of its own, and its address; ``interruption`` is what handles SIGINT when it starts."""
     code = f"import signal; signal.signal(signal.SIGINT, signal.{interruption}); "

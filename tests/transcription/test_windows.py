@@ -250,7 +250,7 @@ def test_models_that_cannot_are_refused(
         with pytest.raises(RequestError, match=message):
             llm.transcribe(sound(0.1), TranscriptionParams(**params))
     assert llm.transcribe(sound(0.1), TranscriptionParams(language="en"))[0].language == "en"
-    monkeypatch.setattr(llm.get_tokenizer(), "vocabulary", {})
+    monkeypatch.setattr(llm.model.tokenizer, "vocabulary", {})
     for wave, params in ((sound(0.5), {}), (sound(0.1), {"timestamps": True})):
         with pytest.raises(RequestError, match="vocabulary has no times"):
             llm.transcribe(wave, TranscriptionParams(**params))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from headstart.cli.configuration import configured
 from headstart.cli.option_groups import with_groups
 from headstart.cli.scaling import Scaling
 from headstart.errors import ConfigError
@@ -42,6 +44,17 @@ def serve(
         ),
     ] = 60.0,
     scaling: Scaling,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Options from a file (YAML or JSON), each by its name, like max-context: 4096; the command line goes "
+            "before it.",
+            rich_help_panel=SERVER,
+            metavar="FILE",
+            is_eager=True,
+            callback=configured,
+        ),
+    ] = None,
 ) -> None:
     """Serve a model over the OpenAI API, with speculation and a page at / that shows it at work.
 
@@ -50,6 +63,8 @@ def serve(
         headstart serve
 
         headstart serve --model ./my-model --drafter suffix --also ngram --port 8080
+
+        headstart serve --config serve.yaml --port 8081
 
         headstart serve --ray --replicas 2 --cpus-per-replica 8
 

@@ -21,6 +21,7 @@ from pydantic_core import PydanticCustomError
 from headstart.drafting.base import SpeculationParams
 from headstart.enumerations import VerifyRule
 from headstart.errors import RequestError
+from headstart.options import option_of
 from headstart.sampling.defaults import SamplingDefaults
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.structured import StructuredOutputsParams
@@ -104,6 +105,11 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True, protected_namespaces=(), use_attribute_docstrings=True)
 
 
+def _declared(option: str) -> Any:
+    """What is said of an option where it is declared."""
+    return Field(description=option_of(SpeculationParams, option).option.help)
+
+
 class Speculation(Body):
     """How this request is drafted and verified; the server chooses what is left out. Headstart's own: a field that it
     does not know is a mistake."""
@@ -111,9 +117,9 @@ class Speculation(Body):
     model_config = ConfigDict(extra="forbid")
 
     drafter: str | None = Field(default=None, max_length=100)
-    draft_tokens: Count | None = None
-    tree_nodes: Count | None = None
-    verify: Annotated[VerifyRule, Field(strict=False)] | None = None
+    draft_tokens: Annotated[Count | None, _declared("draft_tokens")] = None
+    tree_nodes: Annotated[Count | None, _declared("tree_nodes")] = None
+    verify: Annotated[Annotated[VerifyRule, Field(strict=False)] | None, _declared("verify")] = None
     off: bool = False
     metrics: bool = False
     """true: the reply has ``metrics.speculative_decoding``, in vLLM's form."""
