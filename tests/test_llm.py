@@ -384,8 +384,9 @@ def test_parameters_must_match_the_prompts(llm: LLM) -> None:
 
 def test_every_public_name_can_be_had() -> None:
     assert set(headstart.__all__) <= set(dir(headstart))
-    for name in headstart.__all__:
-        assert getattr(headstart, name).__name__ == name
+    own = {name for name in headstart.__all__ if getattr(headstart, name).__name__ == name}
+    # vLLM's names for what has another one here.
+    assert set(headstart.__all__) - own == {"AsyncEngineArgs", "AsyncLLMEngine", "EngineArgs", "GuidedDecodingParams"}
 
 
 def test_a_stream_can_be_stopped_between_passes(model: Model) -> None:

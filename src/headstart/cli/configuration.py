@@ -61,7 +61,9 @@ def _param(context: typer.Context, path: Path, key: str) -> tuple[Any, bool]:
             return param, flag in param.secondary_opts
     near = closest(flag, [name for param in params for name in param.opts])
     meant = f"did you mean {near.removeprefix('--')!r}? " if near else ""
-    raise ConfigError(f"--config is {path}, which has {key!r}, no option; {meant}{context.command_path} --help-all lists them.")
+    raise ConfigError(
+        f"--config is {path}, which has {key!r}, no option; {meant}{context.command_path} --help-all lists them."
+    )
 
 
 def _as_written(param: Any, value: Any) -> Any:
