@@ -14,6 +14,7 @@ import typer
 from cli_runs import headstart, refusal, rows
 
 from headstart import LLM, AsyncLLM, ConfigError
+from headstart.cli.bench_serve import BenchedOptions
 from headstart.cli.chat import ChatOptions
 from headstart.cli.main import app
 from headstart.engine_options import AsyncEngineOptions, EngineOptions
@@ -146,7 +147,8 @@ def test_other_doors_choose_the_drafter_that_the_library_chooses(tiny_model_dir:
         other.close()
         for kind in (ServeArguments, RayArguments, ChatOptions):
             assert kind(tiny_model_dir, **given).check()[0] == name
-    assert EngineOptions(draft_model=tiny_model_dir).check()[0] == "draft-model"
+    for kind in (EngineOptions, BenchedOptions):
+        assert kind(draft_model=tiny_model_dir).check()[0] == "draft-model"
 
 
 def test_options_reach_the_engine_from_a_command(tiny_model_dir: Path) -> None:
