@@ -93,7 +93,23 @@ for path in (["generate", "--help"], ["--help"]):
     except SystemExit:
         pass
 others = [f"headstart.cli.{name}" for name in ("bench", "audit", "train", "chat", "serve", "derive", "plan")]
+others += [f"headstart.{name}" for name in ("analysis", "training")]
 sys.exit(f"{set(others) & set(sys.modules)}" if set(others) & set(sys.modules) else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_page_of_all_commands_reads_no_options_of_engines_and_servers() -> None:
+    script = """
+import sys
+from headstart.cli.main import app
+try:
+    app(["--help"], prog_name="headstart")
+except SystemExit:
+    pass
+slow = {"pydantic", "rich", "headstart.engine_options", "headstart.server", "headstart.integrations.ray"}
+sys.exit(f"{slow & set(sys.modules)}" if slow & set(sys.modules) else 0)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -55,6 +55,7 @@ CALLS = {
     "import nowhere -m {model} --out {folder}/other": "there is no 'nowhere'",
     "lab --export {folder}/page --record Hello -m nonsense": "nonsense",
     "generate x -m {model} -d sufix": "did you mean 'suffix'?",
+    "serve -m {model} --also sufix": "did you mean 'suffix'?",
     "bench -m {model} --drafters ngram,sufix": "did you mean 'suffix'?",
     "generate x -m {model} -d draft-model --draft-model nowhere": "draft_model is 'nowhere'",
     "bench -m {model} --drafters draft-model:model=nowhere": "is 'nowhere', which does not exist",

@@ -67,12 +67,13 @@ def _draft_models(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if given.get("draft_model") is not None:
         yield "draft_model", given["draft_model"]
     listed, alone = given.get("drafters") or "", given.get("drafter") or ""
-    if listed or alone:
+    others = [name for name in given.get("also") or () if isinstance(name, str)]
+    if listed or alone or others:
         from headstart.drafting.options import parse_drafter, pieces
         from headstart.drafting.registry import drafter_info
 
         # Options of one that is named alone may hold commas.
-        for text in map(str.strip, [*pieces(listed, ","), pieces(alone, ",")[0]]):
+        for text in map(str.strip, [*pieces(listed, ","), pieces(alone, ",")[0], *others]):
             if text in _NO_NAMES:
                 continue
             name, options = parse_drafter(text)

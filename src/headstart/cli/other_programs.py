@@ -6,9 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from headstart.integrations.ray.arguments import RayArguments
-from headstart.options import dashed, declared
-
 SAME: Mapping[str, tuple[str, ...]] = {
     "--max-tokens": ("-n", "--n-predict", "--predict", "--num-predict"),
     "--max-context": ("-c", "--ctx-size", "--num-ctx"),
@@ -109,13 +106,20 @@ def take_other_names(params: Sequence[Any]) -> None:
 
 def own_names(names: Sequence[str]) -> list[str]:
     """Without what they are called elsewhere."""
-    others = {other for name in names for other in SAME.get(name, ())} | _elsewhere()
+    others = {other for name in names for other in SAME.get(name, ())}
+    long = [name for name in names if name.startswith("--")]
+    if len(long) > 1 or any(name.startswith("--no-") for name in long):
+        others |= _elsewhere()
     return [name for name in names if name not in others]
 
 
 @cache
 def _elsewhere() -> set[str]:
     """What declared options are called in other programs, and switches that turn off what is off."""
+    # Imported here: the page of all commands has no such options, and is quick without.
+    from headstart.integrations.ray.arguments import RayArguments
+    from headstart.options import dashed, declared
+
     options = declared(RayArguments)
     names = {name for each in options for name in (*each.option.elsewhere, *each.option.opposites)}
     off = {dashed(f"no_{each.name}") for each in options if each.default is False}
