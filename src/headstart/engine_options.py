@@ -27,7 +27,8 @@ from headstart.drafting.speculation import (
 from headstart.enumerations import BackendChoice, Numerics, Precision, VerifyRule
 from headstart.errors import ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
-from headstart.options import Option, Options, declares, separated
+from headstart.option_values import separated
+from headstart.options import Option, Options, declares
 from headstart.reading import Reading
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from headstart.errors import ConfigError, RequestError
-from headstart.options import Foreign, OptionError, said
+from headstart.option_values import said
+from headstart.options import Foreign, OptionError
 
 SPECULATION = {"method": "drafter", "model": "draft_model", "num_speculative_tokens": "draft_tokens"}
 """Keys of vLLM's ``speculative_config`` -> options; its other keys are options of the drafter."""

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from headstart.errors import ConfigError, closest
-from headstart.options import dashed
+from headstart.option_values import dashed
 
 
 def configured(context: typer.Context, path: Path | None) -> Path | None:

@@ -118,7 +118,8 @@ def _elsewhere() -> set[str]:
     """What declared options are called in other programs, and switches that turn off what is off."""
     # Imported here: the page of all commands has no such options, and is quick without.
     from headstart.integrations.ray.arguments import RayArguments
-    from headstart.options import dashed, declared
+    from headstart.option_values import dashed
+    from headstart.options import declared
 
     options = declared(RayArguments)
     names = {name for each in options for name in (*each.option.elsewhere, *each.option.opposites)}

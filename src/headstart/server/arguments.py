@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from headstart.engine_options import AsyncEngineOptions
 from headstart.enumerations import SpecDecodeMetrics
 from headstart.errors import ConfigError
-from headstart.options import Option, declares, separated
+from headstart.option_values import separated
+from headstart.options import Option, declares
 from headstart.server.settings import ServerSettings
 
 if TYPE_CHECKING:
