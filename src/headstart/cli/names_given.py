@@ -67,7 +67,7 @@ def _draft_models(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if given.get("draft_model") is not None:
         yield "draft_model", given["draft_model"]
     listed, alone = given.get("drafters") or "", given.get("drafter") or ""
-    others = [name for name in given.get("also") or () if isinstance(name, str)]
+    others = [name for name in given.get("more_drafters") or () if isinstance(name, str)]
     if listed or alone or others:
         from headstart.drafting.options import parse_drafter, pieces
         from headstart.drafting.registry import drafter_info
