@@ -26,7 +26,7 @@ test-emulated: $(VENV)/.dev emulator  ## the native pass on 64-bit Arm processor
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadscope -m emulated
 
 test-engines: $(VENV)/.dev  ## drafters and heads in vLLM, SGLang and SpecForge, replicas and texts on Ray, load testers, peers' servers: each in an environment of its own (several GB, once)
-	$(BIN)/python tests/engine_environments.py
+	$(BIN)/python tests/support/engine_environments.py
 	$(BIN)/python -m pytest -m engines
 
 # The sanitizers' runtimes have to be there before Python is; what Python leaves unfreed is no fault of ours.

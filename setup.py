@@ -19,8 +19,8 @@ from setuptools.command.build_py import build_py
 sys.path.insert(0, str(Path(__file__).parent / "src"))
 
 from headstart.backends.native import toolchain
+from headstart.common.processor import architecture, architecture_named
 from headstart.errors import ConfigError
-from headstart.processor import architecture, architecture_named
 
 WANTED = os.environ.get("HEADSTART_WHEEL", "")
 INSTALLED_BY_PIP = "PIP_BUILD_TRACKER" in os.environ

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from other_products import VARIABLE, change_products
 from thinning import runs_all, thinned
 from tiny_checkpoint import write_tiny_model
@@ -64,7 +63,8 @@ def memory_goes_back() -> Iterator[None]:
 @pytest.fixture
 def polyglot(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiny Whisper (``tiny_speech``) knows languages and tasks."""
-    from headstart.transcription import vocabulary
     from tiny_speech import SPEECH_VOCAB
+
+    from headstart.entrypoints.transcription import vocabulary
 
     monkeypatch.setattr(vocabulary, "MULTILINGUAL", SPEECH_VOCAB)

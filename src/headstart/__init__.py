@@ -8,15 +8,13 @@
 
 from __future__ import annotations
 
-from headstart.processor import keep_pytorch_off_hidden_tiles
+from headstart.common.processor import keep_pytorch_off_hidden_tiles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what the standard library's constant would take a tenth of the start to say
     from typing import Any
 
-    from headstart.async_llm import AsyncLLM, AsyncLLMEngine
-    from headstart.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
-    from headstart.draft_tree import DraftTree
+    from headstart.common.enumerations import VerifyRule
     from headstart.drafting.base import Drafter, RoundOutcome, SpeculationParams, TargetSignals
     from headstart.drafting.registry import available_drafters
     from headstart.engine.outputs import (
@@ -28,17 +26,19 @@ if TYPE_CHECKING:  # what the standard library's constant would take a tenth of 
         SequenceStats,
         TokenOrigin,
     )
-    from headstart.engine_options import AsyncEngineArgs, EngineArgs
-    from headstart.enumerations import VerifyRule
+    from headstart.entrypoints.async_llm import AsyncLLM, AsyncLLMEngine
+    from headstart.entrypoints.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
+    from headstart.entrypoints.engine_options import AsyncEngineArgs, EngineArgs
+    from headstart.entrypoints.llm import LLM
+    from headstart.entrypoints.request import EncodedPrompt, StreamPiece, TextPrompt, TokensPrompt
+    from headstart.entrypoints.transcription.params import TranscriptionParams
+    from headstart.entrypoints.transcription.segments import Segment
+    from headstart.entrypoints.transcription.windows import Transcript
+    from headstart.entrypoints.transcription.words import Word
     from headstart.errors import CheckpointError, ConfigError, HeadstartError, RequestError
-    from headstart.llm import LLM
-    from headstart.request import EncodedPrompt, StreamPiece, TextPrompt, TokensPrompt
+    from headstart.passes.draft_tree import DraftTree
     from headstart.sampling.params import SamplingParams
     from headstart.sampling.structured import GuidedDecodingParams, StructuredOutputsParams
-    from headstart.transcription.params import TranscriptionParams
-    from headstart.transcription.segments import Segment
-    from headstart.transcription.windows import Transcript
-    from headstart.transcription.words import Word
 
 __version__: str
 

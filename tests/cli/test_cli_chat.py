@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 from cli_runs import headstart, refusal
+from tiny_checkpoint import write_tiny_model
 from typer.testing import Result
 
 from headstart import LLM, SamplingParams, SpeculationParams
 from headstart.cli.conversing import Conversation
 from headstart.cli.lines import read_message
 from headstart.cli.showing import PlainText
-from tiny_checkpoint import write_tiny_model
 
 Chat = Callable[..., Result]
 GREEDY = SamplingParams(temperature=0, max_tokens=12)

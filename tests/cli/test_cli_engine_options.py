@@ -14,13 +14,13 @@ import typer
 from cli_runs import headstart, refusal, rows
 
 from headstart import LLM, AsyncLLM, ConfigError
-from headstart.cli.bench_serve import BenchedOptions
 from headstart.cli.chat import ChatOptions
 from headstart.cli.main import app
-from headstart.engine_options import AsyncEngineOptions, EngineOptions
+from headstart.common.options import Declared, declared
+from headstart.entrypoints.engine_options import AsyncEngineOptions, EngineOptions
 from headstart.integrations.ray.arguments import RayArguments
-from headstart.options import Declared, declared
 from headstart.server.arguments import ServeArguments
+from headstart_lab.commands.bench_serve import BenchedOptions
 
 OPTIONS = {each.name: each for each in declared(EngineOptions)}
 WRITTEN = [each for each in OPTIONS.values() if each.option.written]

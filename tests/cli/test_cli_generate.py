@@ -9,15 +9,15 @@ from typing import Any, Protocol
 
 import pytest
 from cli_runs import headstart, refusal, rows
-from typer.testing import Result
-
-from headstart import LLM, RequestOutput, SamplingParams, SpeculationParams, VerifyRule
-from headstart import llm as llm_module
-from headstart.drafting import DEFAULT_DRAFTER
-from headstart.sampling.defaults import MODEST
 from tiny_checkpoint import MAX_POSITIONS, write_tiny_model
 from tiny_encoder_decoders import make_model as make_encoder_decoder
 from tiny_encoder_decoders import save_model as save_encoder_decoder
+from typer.testing import Result
+
+from headstart import LLM, RequestOutput, SamplingParams, SpeculationParams, VerifyRule
+from headstart.drafting import DEFAULT_DRAFTER
+from headstart.entrypoints import llm as llm_module
+from headstart.sampling.defaults import MODEST
 
 STATS = {
     "prompt_tokens",
@@ -511,13 +511,13 @@ class TestRefusals:
     def test_what_shows_without_the_weights_is_refused_before_they_are_read(
         self, generate: Generate, monkeypatch: pytest.MonkeyPatch, arguments: list[str], named: str
     ) -> None:
-        monkeypatch.setattr("headstart.outline.load_opened", never)
+        monkeypatch.setattr("headstart.entrypoints.outline.load_opened", never)
         assert named in refusal(generate(*arguments))
 
     def test_lines_that_cannot_be_answered_are_named_before_anything_is_loaded(
         self, generate: Generate, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("headstart.outline.load_opened", never)
+        monkeypatch.setattr("headstart.entrypoints.outline.load_opened", never)
         bad = ("no JSON", json.dumps({"prompt": "x" * 600}), json.dumps({"messages": [{"role": "user"}]}))
         sentence = refusal(generate("--prompts", "-", stdin="\n".join(bad)))
         assert "3 of 3 lines cannot be answered; the first: line 1 is not JSON" in sentence

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from cli_runs import headstart
 
-from headstart.analysis.audit import run
-from headstart.analysis.audit.rules import check_rules
-from headstart.analysis.workbench import Workbench
 from headstart.engine.engine import Engine
 from headstart.engine.sequence import Sequence
-from headstart.verification.cases import cases
+from headstart_lab.audit import run
+from headstart_lab.audit.cases import cases
+from headstart_lab.audit.rules import check_rules
+from headstart_lab.workbench import Workbench
 
 CALLS: dict[str, tuple[str | int, ...]] = {
     "acceptance": ("--drafter", "ngram,bigram", "--temperatures", 0),

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from cli_runs import headstart
 
-from headstart.analysis.audit import run
-from headstart.analysis.audit.rules import check_rules
-from headstart.verification.cases import cases
+from headstart_lab.audit import run
+from headstart_lab.audit.cases import cases
+from headstart_lab.audit.rules import check_rules
 
 GUESSING = "ngram,draft-model:layers=2"
 CALLS = [

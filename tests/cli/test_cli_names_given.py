@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiny_checkpoint import write_tiny_model
 
 from headstart.text.template_files import brings_template
-from tiny_checkpoint import write_tiny_model
 
 SCRIPT = """
 import sys

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.analysis.machine_load import MachineLoad
-from headstart.analysis.ratio import Ratio
 from headstart.cli.turns import Timed, Turns, explained
+from headstart.common.machine_load import MachineLoad
+from headstart.common.ratio import Ratio
 
 QUIET = MachineLoad(10.0, 2, 2, others=0.02, stolen=0.0, load_average=2.0)
 BUSY = MachineLoad(10.0, 2, 2, others=1.3, stolen=0.0, load_average=4.1)

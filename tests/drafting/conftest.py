@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from devices import DEVICES
 from drafting_toys import CONTRACT_VOCAB
 from head_toys import head_drafter
 from model_toys import contract_context, with_target_cache
 
-from devices import DEVICES
 from headstart.drafting.base import Drafter
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import available_drafters, create_drafter

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from drafting_toys import ToySequence
 
-from headstart.draft_tree import ROOT
 from headstart.drafting.base import BeamView, DraftBudget
 from headstart.drafting.beam_trees import LEAST, WIDER, chosen_nodes, groups_of, kept_mask, path_scores, wide_budgets
+from headstart.passes.draft_tree import ROOT
 
 
 def beam(place: int, score: float, group: int = 1, width: int = 2) -> ToySequence:

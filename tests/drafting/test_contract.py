@@ -21,9 +21,9 @@ from drafting_toys import (
     verify_greedily,
 )
 
-from headstart.draft_tree import DraftTree
 from headstart.drafting.abilities import fork_or_begin
 from headstart.drafting.base import DraftBudget, Drafter
+from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.noise import SequenceNoise
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 1, 4]

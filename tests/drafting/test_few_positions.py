@@ -9,17 +9,17 @@ import pytest
 import torch
 from head_toys import shake
 from safetensors.torch import save_file
-
-from headstart.drafting.registry import available_drafters
-from headstart.heads.block import BlockHead, block_config
-from headstart.heads.eagle import EagleHead, eagle_config
-from headstart.heads.lookahead_embeddings import LookaheadEmbeddings
-from headstart.heads.parallel import ParallelConfig, ParallelHeads
-from headstart.heads.saving import save_head
-from headstart.llm import LLM
-from headstart.loading import Model, load_model
-from headstart.sampling.params import SamplingParams
 from tiny_checkpoint import write_tiny_model
+
+from headstart.drafting.methods.dflash.head import BlockHead, block_config
+from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.lookahead_embeddings.head import LookaheadEmbeddings
+from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads
+from headstart.drafting.registry import available_drafters
+from headstart.entrypoints.llm import LLM
+from headstart.loading.model import Model, load_model
+from headstart.sampling.params import SamplingParams
+from headstart_train.files.heads import save_head
 
 POSITIONS = 44
 HIDDEN, VOCAB = 64, 259
@@ -76,7 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def target(request: pytest.FixtureRequest, folder: Path) -> Model:
     if request.param == "torch":
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("headstart.loading.load_library", lambda: None)
+            patch.setattr("headstart.loading.model.load_library", lambda: None)
             return load_model(folder / "target", "fp32")
     return load_model(folder / "target")
 

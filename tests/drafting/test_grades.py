@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.grades import grades_of
+from headstart.passes.draft_tree import ROOT, DraftTree
 
 
 def test_a_drafters_own_grades_are_used_and_others_follow_depth_and_rank() -> None:

@@ -17,7 +17,7 @@ from headstart.errors import ConfigError
 CONTEXT = DraftContext(10)
 
 PACKAGE = '''
-from headstart.drafting.model_free.none import NoDrafter
+from headstart.drafting.methods.none.drafter import NoDrafter
 
 class Silent(NoDrafter):
     """Says nothing, elsewhere."""
@@ -144,7 +144,7 @@ def test_a_package_cannot_take_a_built_in_name(install) -> None:
     install("ngram = silent_drafters:Silent")
     with pytest.warns(UserWarning, match="'ngram' of silent_drafters:Silent is ignored"):
         assert available_drafters()["ngram"].source != "package silent-drafters 1.2"
-    assert type(create_drafter("ngram", CONTEXT)).__module__ == "headstart.drafting.model_free.ngram"
+    assert type(create_drafter("ngram", CONTEXT)).__module__ == "headstart.drafting.methods.ngram.drafter"
 
 
 @pytest.mark.parametrize("field", ["runner", "tokenizer", "loader"])

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from headstart.common.enumerations import VerifyRule
 from headstart.drafting.base import SpeculationParams
-from headstart.enumerations import VerifyRule
 from headstart.errors import RequestError
 
 

@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from headstart.draft_tree import ROOT
 from headstart.drafting.base import DraftBudget
-from headstart.drafting.head_drafters.head_trees import TemplateTrees
+from headstart.drafting.head_trees.trees import TemplateTrees
 from headstart.drafting.tree_templates import path_template, rank_tree
+from headstart.passes.draft_tree import ROOT
 
 
 def paths_of(parents: np.ndarray, ranks: np.ndarray) -> list[tuple[int, ...]]:

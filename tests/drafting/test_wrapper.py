@@ -6,7 +6,7 @@ import numpy as np
 from drafting_toys import ToySequence
 
 from headstart.drafting.wrapper import watched_rounds
-from headstart.stretch import RoundRecord, SpanRecord
+from headstart.passes.rounds import RoundRecord, SpanRecord
 
 
 def span(tokens: list[int], parents: list[int], path: list[int], token: int) -> SpanRecord:

@@ -7,17 +7,17 @@ from collections.abc import Sequence as Seq
 import numpy as np
 import pytest
 import torch
+from toys import LogitsOf, ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
 
-from headstart.cache.prefix import PrefixIndex
 from headstart.engine.beams import BeamGroup
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import FinishReason, TokenOrigin
 from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence
 from headstart.errors import RequestError
+from headstart.passes.cache.prefix import PrefixIndex
 from headstart.sampling.params import SamplingParams
 from headstart.verification.beam import BeamRules, BeamSearch
-from toys import LogitsOf, ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
 
 VOCAB, EOS = 12, 5
 PROMPT = [7, 1, 2, 3, 9] * 5

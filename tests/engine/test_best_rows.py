@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from toys import LogitsOf, ToyBackend, ToyStorage, hashed_logits, run_all, toy_engine, toy_sequence
 
-from headstart.analysis.workbench import Contender, Workbench
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import FinishReason
 from headstart.engine.trace import Trace
-from headstart.passes import PassBatch, PassOutput
+from headstart.passes.batch import PassBatch, PassOutput
 from headstart.sampling.params import SamplingParams
-from toys import LogitsOf, ToyBackend, ToyStorage, hashed_logits, run_all, toy_engine, toy_sequence
+from headstart_lab.workbench import Contender, Workbench
 
 VOCAB = 12
 PROMPTS = [[1, 2, 3, 1, 2, 3, 1, 2], [5], [4, 4, 4, 4, 4], list(range(10)) * 4]

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from toys import LogitsOf, ToyBackend, hashed_logits, toy_engine, toy_sequence
 
-from headstart.draft_tree import DraftTree
+from headstart.common.enumerations import VerifyRule
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
 from headstart.engine.beams import BeamGroup
 from headstart.engine.constraint import TokenConstraint
@@ -17,10 +18,9 @@ from headstart.engine.engine import Engine
 from headstart.engine.output_rules import OutputRules
 from headstart.engine.outputs import FinishReason
 from headstart.engine.sequence import Sequence as EngineSequence
-from headstart.enumerations import VerifyRule
 from headstart.errors import RequestError
+from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.params import SamplingParams
-from toys import LogitsOf, ToyBackend, hashed_logits, toy_engine, toy_sequence
 
 VOCAB, END, LENGTH = 8, 5, 12
 LOGITS = hashed_logits(VOCAB, 3, order=2, scale=1.5)

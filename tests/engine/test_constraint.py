@@ -8,23 +8,23 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
+from toys import LogitsOf, ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
 
-from headstart.draft_tree import ROOT, DraftTree
+from headstart.common.enumerations import VerifyRule
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
 from headstart.engine.constraint import prune
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import FinishReason
 from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence as EngineSequence
-from headstart.enumerations import VerifyRule
 from headstart.errors import RequestError
+from headstart.passes.draft_tree import ROOT, DraftTree
 from headstart.sampling.history import TokenHistory
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
-from headstart.verification.cases import draft_chain, draft_guesses, draft_tree, random_model
-from headstart.verification.oracle import Branches, EnumeratedNoise, Propose, Tokens, enumerate_runs
-from toys import LogitsOf, ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
+from headstart_lab.audit.cases import draft_chain, draft_guesses, draft_tree, random_model
+from headstart_lab.audit.oracle import Branches, EnumeratedNoise, Propose, Tokens, enumerate_runs
 
 Allowed = Callable[[Tokens], set[int]]
 """Output so far -> what may follow."""

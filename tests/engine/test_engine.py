@@ -6,18 +6,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from toys import LogitsOf, ToyBackend, hashed_logits, repeating_logits, run_all, toy_engine, toy_sequence
 
-from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
 from headstart.engine import round as round_module
 from headstart.engine.outputs import FinishReason, TokenOrigin
 from headstart.engine.schedule import Limits
 from headstart.errors import RequestError
+from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.history import TokenHistory
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
-from toys import LogitsOf, ToyBackend, hashed_logits, repeating_logits, run_all, toy_engine, toy_sequence
 
 VOCAB = 12
 TEXT_DRAFTERS = ["none", "ngram", "prompt-lookup", "suffix", "recycling", "copy", "unigram", "bigram", "random"]

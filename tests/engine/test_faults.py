@@ -7,9 +7,8 @@ from functools import cache
 
 import numpy as np
 import pytest
+from toys import ToyBackend, ToyStorage, hashed_logits, run_all, toy_engine, toy_sequence
 
-from headstart.cache.prefix import PrefixIndex
-from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.engine.beams import BeamGroup
 from headstart.engine.engine import Engine
@@ -17,9 +16,10 @@ from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence as EngineSequence
-from headstart.passes import PassBatch, PassOutput
+from headstart.passes.batch import PassBatch, PassOutput
+from headstart.passes.cache.prefix import PrefixIndex
+from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.params import SamplingParams
-from toys import ToyBackend, ToyStorage, hashed_logits, run_all, toy_engine, toy_sequence
 
 VOCAB, POISON = 12, 12
 """A token that only the guilty read, and never say."""

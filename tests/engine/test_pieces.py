@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from toys import ToyBackend, hashed_logits, toy_engine, toy_sequence
 
 from headstart import LLM, RequestError, SamplingParams
 from headstart.engine.outputs import FinishReason, TokenOrigin
-from toys import ToyBackend, hashed_logits, toy_engine, toy_sequence
 
 VOCAB = 12
 

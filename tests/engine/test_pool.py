@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 import pytest
+from toys import ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
 
-from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
@@ -14,8 +14,8 @@ from headstart.engine.engine import Engine
 from headstart.engine.pool import MAX_FAULTS, DrafterPool
 from headstart.engine.schedule import Limits
 from headstart.errors import RequestError
-from headstart.runner import ModelRunner
-from toys import ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
+from headstart.passes.draft_tree import DraftTree
+from headstart.passes.runner import ModelRunner
 
 VOCAB = 12
 

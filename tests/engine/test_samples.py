@@ -6,14 +6,14 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 import pytest
+from toys import ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
 
-from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.engine.engine import Engine
 from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence
+from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.params import SamplingParams
-from toys import ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
 
 VOCAB = 12
 PROMPT = [7, 1, 2, 3, 9] * 9

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from toys import ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
 
-from headstart.cache.prefix import PrefixIndex
-from headstart.draft_tree import DraftTree
+from headstart.common.enumerations import VerifyRule
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
@@ -17,10 +17,10 @@ from headstart.engine.engine import Engine
 from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence
-from headstart.enumerations import VerifyRule
-from headstart.runner import ModelRunner
+from headstart.passes.cache.prefix import PrefixIndex
+from headstart.passes.draft_tree import DraftTree
+from headstart.passes.runner import ModelRunner
 from headstart.sampling.params import SamplingParams
-from toys import ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
 
 VOCAB, BLOCK = 12, 4
 DRAFTERS = ("ngram", "suffix", "recycling", "random")

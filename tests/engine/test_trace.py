@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from headstart import LLM, SamplingParams
-from headstart.draft_tree import ROOT, DraftTree
+from headstart.common.enumerations import VerifyRule
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.law import TargetLaw
 from headstart.engine.outputs import TokenLogprobs, TokenOrigin
 from headstart.engine.trace import Trace
-from headstart.enumerations import VerifyRule
-from headstart.loading import Model, load_model
-from headstart.request import Sample
+from headstart.entrypoints.request import Sample
+from headstart.loading.model import Model, load_model
+from headstart.passes.draft_tree import ROOT, DraftTree
 from headstart.verification.base import Verdict
 
 PROMPT = "abc abc abc ab"

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from toys import ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
 
 from headstart.engine.beams import BeamGroup
 from headstart.engine.work import Watchdog, Work
 from headstart.sampling.params import SamplingParams
-from toys import ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
 
 VOCAB = 12
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import httpx
 import pytest
-from server_texts import texts
-
 from engine_environments import RAY, ROOT, needs, run_in
-from headstart import LLM
+from server_texts import texts
 from tiny_checkpoint import write_tiny_model
+
+from headstart import LLM
 
 pytestmark = [pytest.mark.engines, needs(RAY)]
 

@@ -10,7 +10,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-
 from engine_environments import ROOT, SGLANG, needs, run_in
 
 pytestmark = [pytest.mark.engines, needs(SGLANG)]

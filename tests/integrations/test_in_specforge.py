@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from engine_environments import SGLANG, needs, run_in
-from headstart.heads.eagle import EagleHead, eagle_config
-from headstart.heads.saving import export_head
-from headstart.heads.tables import TargetTables
-from headstart.layers.rotary import RotaryTable
-from headstart.models.checkpoint import open_checkpoint
-from headstart.models.weight_loading import load_decoder
-from headstart.training.states import Batch
-from headstart.training.unrolled import Unrolled
 from tiny_checkpoint import HIDDEN, write_tiny_model
+
+from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.models.checkpoint import open_checkpoint
+from headstart.models.layers.rotary import RotaryTable
+from headstart.models.weight_loading import load_decoder
+from headstart_train.files.heads import export_head
+from headstart_train.objectives.unrolled import Unrolled
+from headstart_train.states import Batch
 
 pytestmark = [pytest.mark.engines, needs(SGLANG)]
 ROWS = 12

@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 import torch
-
 from engine_environments import VLLM, needs, run_in
+
 from headstart import LLM, SamplingParams
 from headstart.drafting.base import DraftBudget, SpeculationParams
 from headstart.drafting.context import DraftContext
+from headstart.drafting.head_files.loading import load_head
+from headstart.drafting.head_files.shipped import head_folders
+from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.registry import create_drafter
 from headstart.engine.sequence import Sequence
-from headstart.heads.loading import load_head
-from headstart.heads.saving import export_head
-from headstart.heads.shipped import head_folders
-from headstart.heads.tables import TargetTables
 from headstart.integrations.hosted import best_path
 from headstart.models.checkpoint import open_checkpoint
-from headstart.models.saving import save_model
 from headstart.models.weight_loading import load_decoder
-from headstart.text.saving import save_tokenizer
+from headstart_train.files.heads import export_head
+from headstart_train.files.models import save_model
+from headstart_train.files.tokenizers import save_tokenizer
 
 pytestmark = [
     pytest.mark.engines,

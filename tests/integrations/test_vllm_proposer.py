@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from engine_batches import EngineBatch, Row, looping, vllm_config
 
-from headstart.draft_tree import DraftTree
 from headstart.drafting import registry
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
 from headstart.drafting.context import DraftContext
@@ -23,6 +22,7 @@ from headstart.drafting.registry import DrafterInfo, create_drafter, hosted_draf
 from headstart.errors import CheckpointError, ConfigError
 from headstart.integrations.hosted import best_path
 from headstart.integrations.vllm import Proposer
+from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.params import SamplingParams
 
 PROMPT = [3, 9, 4, 1, 5, 9, 2, 6]

@@ -30,8 +30,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "backends" / "transformers"))
 
 import torch
 from foreign_models import tiny_model
+from more_families import MORE_FAMILIES, TINY
 from safetensors.torch import save_file
+from tiny_checkpoint import write_tokenizer
 from tiny_configs import OVERRIDES, VOCAB
+from tiny_encoder_decoders import make_model as make_encoder_decoder
+from tiny_models import FAMILIES, make_model, reference_logits
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -39,12 +43,8 @@ from transformers.utils import logging
 
 from headstart import LLM, SamplingParams, SpeculationParams
 from headstart.errors import HeadstartError
-from headstart.loading import Model, load_model
-from headstart.runner import ModelRunner, Span
-from more_families import MORE_FAMILIES, TINY
-from tiny_checkpoint import write_tokenizer
-from tiny_encoder_decoders import make_model as make_encoder_decoder
-from tiny_models import FAMILIES, make_model, reference_logits
+from headstart.loading.model import Model, load_model
+from headstart.passes.runner import ModelRunner, Span
 
 TOLERANCE = 1e-4
 PROMPTS = [random.Random(length).choices(range(3, 250), k=length) for length in (5, 23, 60)]

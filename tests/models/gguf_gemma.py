@@ -16,10 +16,9 @@ import gguf
 import numpy as np
 import torch
 from gguf.constants import GGMLQuantizationType
+from gguf_blocks import random_blocks
 from torch import Tensor
 from transformers import PreTrainedModel
-
-from gguf_blocks import random_blocks
 
 ARCHITECTURES = {
     "gemma3n_text": gguf.MODEL_ARCH.GEMMA3N,

@@ -11,14 +11,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import transformers
-
-from headstart.backends.native.backend import supports
-from headstart.models.config import ModelConfig
-from headstart.models.families import ENCODER_DECODER_FAMILIES, FAMILIES, config_from_hf
 from more_families import MORE_FAMILIES
 from tiny_encoder_decoders import FAMILIES as WITH_ENCODER
 from tiny_encoder_decoders import WIDE as WIDE_WITH_ENCODER
 from tiny_models import FAMILIES as FIRST_FAMILIES
+
+from headstart.backends.native.backend import supports
+from headstart.models.config import ModelConfig
+from headstart.models.families import ENCODER_DECODER_FAMILIES, FAMILIES, config_from_hf
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"

@@ -12,13 +12,13 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from gguf_blocks import write_llama
+from mutations import mutate, mutate_text
 from safetensors.torch import save_file
 
-from gguf_blocks import write_llama
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.aliases import ALIASES, DEFAULT_MODEL
 from headstart.models.checkpoint import open_checkpoint
-from mutations import mutate, mutate_text
 
 TENSORS = {
     "model.embed_tokens.weight": torch.arange(12.0).reshape(4, 3),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_encoder_decoders import make_model, reference_logits, save_model
 from torch import Tensor
 
 from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
@@ -18,9 +19,8 @@ from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
 from headstart.models.families import config_from_hf
-from headstart.passes import EncoderInput
+from headstart.passes.batch import EncoderInput
 from passes import BLOCK_SIZE, Rows, make_pass
-from tiny_encoder_decoders import make_model, reference_logits, save_model
 
 SOURCE, TOKENS = list(range(40, 52)), [5, 6, 7]
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import transformers
+from more_families import MORE_FAMILIES
+from tiny_models import FAMILIES, LLAMA3, LONGROPE, SIZES, YARN, make_model
 
 from headstart.errors import CheckpointError
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.families import config_from_gguf, config_from_hf
 from headstart.models.rope_frequencies import amplitude
-from more_families import MORE_FAMILIES
-from tiny_models import FAMILIES, LLAMA3, LONGROPE, SIZES, YARN, make_model
 
 GGUF_SIZES = {
     "context_length": 64,

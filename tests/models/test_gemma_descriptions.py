@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from more_families import GEMMA3N, GEMMA4
 from safetensors.torch import load_file, save_file
+from tiny_models import make_model, reference_logits
 
 from headstart.backends.torch.backend import TorchBackend, TorchStorage
 from headstart.errors import CheckpointError, ConfigError
@@ -17,9 +19,7 @@ from headstart.models.checkpoint import open_checkpoint
 from headstart.models.families import config_from_hf
 from headstart.models.layer_selection import select_layers
 from headstart.models.weight_loading import load_decoder
-from more_families import GEMMA3N, GEMMA4
 from passes import BLOCK_SIZE, Rows, make_pass
-from tiny_models import make_model, reference_logits
 
 TEXT = [3 + (7 * i * i + i) % 250 for i in range(40)]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import gguf
 import pytest
+from tiny_checkpoint import write_tiny_model
 
 from headstart import LLM, SamplingParams
 from headstart.errors import CheckpointError, ConfigError, RequestError
@@ -17,7 +18,6 @@ from headstart.models.aliases import ALIASES, DEFAULT_MODEL
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.generation_config import sampling_defaults
 from headstart.sampling.defaults import MODEST, SamplingDefaults
-from tiny_checkpoint import write_tiny_model
 
 QWEN = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05}
 

@@ -10,6 +10,7 @@ import gguf
 import pytest
 import torch
 from gguf.constants import GGMLQuantizationType
+from tiny_encoder_decoders import END, START, make_model, reference_logits, reference_tokens
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -18,9 +19,8 @@ from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
 from headstart.errors import CheckpointError, UnsupportedModelError
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
-from headstart.passes import EncoderInput
+from headstart.passes.batch import EncoderInput
 from passes import BLOCK_SIZE, Rows, make_pass
-from tiny_encoder_decoders import END, START, make_model, reference_logits, reference_tokens
 
 SIZES = {"d_model": 64, "d_kv": 16, "num_heads": 4, "d_ff": 96, "relative_attention_max_distance": 128}
 SOURCE, TOKENS = list(range(40, 52)), [START, 6, 7]

@@ -15,6 +15,8 @@ from gguf_hybrids import write_hybrid
 from gguf_latent import write_latent
 from gguf_mamba import write_mamba
 from gguf_models import tensors_for, write_gguf
+from more_families import YARN
+from tiny_models import make_model, reference_logits
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -27,9 +29,7 @@ from headstart.models.families import config_from_gguf, config_from_hf
 from headstart.models.gguf_file import GgufFile
 from headstart.models.rope_frequencies import inverse_frequencies
 from headstart.models.weight_loading import load_decoder
-from more_families import YARN
 from passes import BLOCK_SIZE, Rows, make_pass
-from tiny_models import make_model, reference_logits
 
 SMALL_HEADS = {"query_pre_attn_scalar": 8}
 """GGUF files do not say Gemma's attention scale; but for the largest models it is that of the head's size."""

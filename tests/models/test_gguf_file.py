@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
+from mutations import mutate
 
 from headstart.errors import CheckpointError
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.gguf_file import GgufFile
-from mutations import mutate
 
 PLAIN_TYPES = [Type.F32, Type.F16, Type.BF16]
 QUANTISABLE_TYPES = [Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1]

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from gguf_gemma import write_gemma
+from tiny_models import make_model, reference_logits
 
-from headstart.backend import Backend
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.loader import load_library
 from headstart.backends.torch.backend import TorchBackend
@@ -23,8 +23,8 @@ from headstart.models.families import config_from_gguf, config_from_hf
 from headstart.models.gguf_file import GgufFile
 from headstart.models.stored_rows import rows_in_file
 from headstart.models.weight_loading import config_of, load_decoder
+from headstart.passes.backend import Backend
 from passes import Rows, make_pass, random_tokens, usual_distance
-from tiny_models import make_model, reference_logits
 
 TEXT = [3 + (7 * i * i + i) % 190 for i in range(40)]
 needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")

@@ -16,21 +16,21 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from engine_environments import LLAMA_CPP, needs, run_in
 from gguf_alibi import write_alibi
 from gguf_gemma import write_gemma
 from gguf_hybrids import write_hybrid
 from gguf_latent import write_latent
 from gguf_mamba import write_mamba
 from gguf_models import write_gguf
+from more_families import YARN
 from test_gguf_families import HYBRIDS, MODELS, SAME_STRETCH, logits_of
+from tiny_models import make_model
 from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from engine_environments import LLAMA_CPP, needs, run_in
-from headstart.layers.layer import ACTIVATIONS
-from more_families import YARN
-from tiny_models import make_model
+from headstart.models.layers.layer import ACTIVATIONS
 
 pytestmark = [pytest.mark.engines, needs(LLAMA_CPP)]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from gguf_models import write_gguf
+from tiny_models import make_model
 
 from headstart.errors import CheckpointError
 from headstart.models.checkpoint import open_checkpoint
-from tiny_models import make_model
 
 
 @pytest.fixture(scope="module")

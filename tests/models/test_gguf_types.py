@@ -8,8 +8,8 @@ import gguf
 import numpy as np
 import pytest
 import torch
-
 from gguf_blocks import add_blocks, type_of
+
 from headstart.errors import CheckpointError
 from headstart.models.gguf_file import GgufFile
 from headstart.models.gguf_types import CODEBOOK_TYPES, codebook, dequantised, gguf_types

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 from model_document import widened
-
-from headstart import LLM, SamplingParams, SpeculationParams
-from headstart.backends.native.loader import load_library
-from headstart.loading import Model, load_model
 from more_families import MORE_FAMILIES
 from tiny_checkpoint import write_tokenizer
 from tiny_models import make_model, reference_logits
+
+from headstart import LLM, SamplingParams, SpeculationParams
+from headstart.backends.native.loader import load_library
+from headstart.loading.model import Model, load_model
 
 KINDS = {
     "attention": "smollm3",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from tiny_models import make_model, reference_logits, save_model
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -16,8 +17,7 @@ from headstart.backends.torch.backend import TorchBackend
 from headstart.errors import CheckpointError
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
-from headstart.runner import ModelRunner, Span
-from tiny_models import make_model, reference_logits, save_model
+from headstart.passes.runner import ModelRunner, Span
 
 RANK = 3
 TOKENS = [5, 17, 3, 99, 42, 7, 64]

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 from model_document import widened
-
-from headstart import LLM, SamplingParams
-from headstart.backends.native.loader import load_library
-from headstart.loading import Model, load_model
-from headstart.runner import state_bytes
 from more_families import MORE_FAMILIES
 from tiny_checkpoint import write_tokenizer
 from tiny_models import make_model
+
+from headstart import LLM, SamplingParams
+from headstart.backends.native.loader import load_library
+from headstart.loading.model import Model, load_model
+from headstart.passes.runner import state_bytes
 
 KINDS = ("lfm2", "jamba", "granitemoehybrid-h", "qwen3_next")
 """One for each kind of state; the heads of all of them are too small for the native pass."""

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from more_families import MORE_FAMILIES
 from safetensors.torch import load_file, save_file
+from tiny_checkpoint import write_tokenizer
+from tiny_models import make_model, reference_logits
 from torch import Tensor
 
 from headstart import LLM, SamplingParams, SpeculationParams
 from headstart.backends.torch.backend import TorchBackend
-from headstart.loading import load_model
+from headstart.loading.model import load_model
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
-from more_families import MORE_FAMILIES
 from passes import BLOCK_SIZE, Rows, make_pass
-from tiny_checkpoint import write_tokenizer
-from tiny_models import make_model, reference_logits
 
 PROMPTS = [random.Random(length).choices(range(3, 250), k=length) for length in (5, 23, 60)]
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)

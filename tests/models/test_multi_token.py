@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from gguf_models import write_gguf
+from multi_token_models import write_modules
 from safetensors.torch import load_file, save_file
+from tiny_checkpoint import write_tiny_model
 
 from headstart.errors import CheckpointError
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.multi_token import MultiTokenModules, load_multi_token
 from headstart.models.weight_loading import config_of
-from multi_token_models import write_modules
-from tiny_checkpoint import write_tiny_model
 
 
 def modules_of(directory: Path) -> MultiTokenModules | None:

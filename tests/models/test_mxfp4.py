@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_models import make_model, reference_logits
 
 from headstart.backends.torch.backend import TorchBackend
 from headstart.errors import CheckpointError
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
 from passes import BLOCK_SIZE, Rows, make_pass
-from tiny_models import make_model, reference_logits
 
 E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
 

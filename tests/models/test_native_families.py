@@ -14,9 +14,10 @@ from gguf_latent import write_latent
 from gguf_mamba import ARCHITECTURES as MAMBAS
 from gguf_mamba import write_mamba
 from model_document import widened
+from more_families import MORE_FAMILIES
 from numpy.typing import NDArray
+from tiny_models import make_model, reference_logits
 
-from headstart.backend import Backend
 from headstart.backends.native.backend import NativeBackend, supports
 from headstart.backends.native.formats import (
     ABSENT,
@@ -36,9 +37,8 @@ from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
-from more_families import MORE_FAMILIES
+from headstart.passes.backend import Backend
 from passes import Rows, make_pass, usual_distance
-from tiny_models import make_model, reference_logits
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 NATIVE = (

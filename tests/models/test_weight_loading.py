@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_models import make_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -18,7 +19,6 @@ from headstart.models.config import ModelConfig
 from headstart.models.families import config_from_hf
 from headstart.models.stored import StoredTensor
 from headstart.models.weight_loading import load_decoder, load_tables, load_weights
-from tiny_models import make_model
 
 NAMES = {
     torch.float32: "F32",

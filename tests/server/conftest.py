@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from lab_browser import CHROMIUM, NO_CHROMIUM, PATIENCE, QUIET, REFUSED, OpenPage, Run
+from tiny_checkpoint import write_tiny_model
 
 from headstart import LLM
-from headstart.loading import Model, load_model
+from headstart.loading.model import Model, load_model
 from headstart.server.lab_files import static_page
-from tiny_checkpoint import write_tiny_model
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -16,7 +16,7 @@ pytest.importorskip("fastapi", reason="needs the extra 'server'")
 from serving import SETTINGS, alive, ask, assert_empty, assert_openai_error, events
 
 from headstart import LLM, SamplingParams
-from headstart.loading import Model, load_model
+from headstart.loading.model import Model, load_model
 from headstart.server.access import read_keys
 from headstart.server.app import create_app
 from headstart.server.bodies import BodyBudget

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 from serving import ask
+from tiny_encoder_decoders import START, make_model, save_model
 
 from headstart import LLM, SamplingParams
-from headstart.async_engine import AsyncEngine
-from headstart.loading import Model, load_model
-from tiny_encoder_decoders import START, make_model, save_model
+from headstart.entrypoints.async_engine import AsyncEngine
+from headstart.loading.model import Model, load_model
 
 
 @pytest.fixture(scope="module")

@@ -14,14 +14,15 @@ pytest.importorskip("fastapi", reason="needs the extra 'server'")
 
 from serving import GREEDY, ask, assert_empty, assert_openai_error
 
-from headstart import LLM, ConfigError, SamplingParams, async_engine
+from headstart import LLM, ConfigError, SamplingParams
 from headstart.drafting.base import SequenceView
 from headstart.drafting.context import DraftContext
 from headstart.drafting.inner_sequence import InnerSequence
-from headstart.drafting.model_free.none import NoDrafter
+from headstart.drafting.methods.none.drafter import NoDrafter
 from headstart.drafting.options import NoOptions
-from headstart.loading import Model
-from headstart.request import StreamPiece
+from headstart.entrypoints import async_engine
+from headstart.entrypoints.request import StreamPiece
+from headstart.loading.model import Model
 from headstart.server.engine_thread import EngineThread
 from headstart.server.settings import ServerSettings
 

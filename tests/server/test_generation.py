@@ -17,7 +17,7 @@ pytest.importorskip("fastapi", reason="needs the extra 'server'")
 from serving import CHAT, GREEDY, ask, assert_openai_error, events, post
 
 from headstart import LLM, RequestError, SamplingParams, StructuredOutputsParams
-from headstart.loading import Model
+from headstart.loading.model import Model
 from headstart.text.chat import ChatTemplate
 
 

@@ -16,7 +16,7 @@ from lab_browser import OpenPage, made_round, made_run, ready, serving
 from playwright.sync_api import Page, expect
 
 from headstart import LLM
-from headstart.loading import load_model
+from headstart.loading.model import load_model
 from headstart.server.settings import ServerSettings
 
 FAST = made_round((" two", " three"), " four", wrong=(" five",))

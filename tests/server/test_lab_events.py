@@ -5,12 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from headstart.draft_tree import ROOT
+from small_tokenizers import byte_level
+
 from headstart.engine.outputs import FinishReason, TokenOrigin
 from headstart.engine.trace import RoundTrace, TracedNode
-from headstart.request import Sample, StreamPiece
+from headstart.entrypoints.request import Sample, StreamPiece
+from headstart.passes.draft_tree import ROOT
 from headstart.server.lab_events import LabEvents
-from small_tokenizers import byte_level
 
 TOKENIZER = byte_level("")
 

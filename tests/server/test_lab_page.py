@@ -16,14 +16,14 @@ pytest.importorskip("playwright.sync_api", reason="needs playwright (the extra '
 
 from lab_browser import MESSAGE, PHONE, OpenPage, ready, serving, value, words
 from playwright.sync_api import Locator, Page, expect
-
-from headstart import LLM, SamplingParams
-from headstart.analysis import theory
-from headstart.engine.sequence import Sequence
-from headstart.loading import load_model
-from headstart.server.settings import ServerSettings
 from tiny_encoder_decoders import make_model as make_encoder_decoder
 from tiny_encoder_decoders import save_model as save_encoder_decoder
+
+from headstart import LLM, SamplingParams
+from headstart.engine.sequence import Sequence
+from headstart.loading.model import load_model
+from headstart.server.settings import ServerSettings
+from headstart_lab.theory import formulas as theory
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,13 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra 'server'")
 
 from serving import SETTINGS, ask, assert_openai_error, post
-
-from headstart import LLM
-from headstart.loading import Model, load_model
-from headstart.server.lab_files import page_files
-from headstart.server.settings import ServerSettings
 from tiny_encoder_decoders import make_model as make_encoder_decoder
 from tiny_encoder_decoders import save_model as save_encoder_decoder
+
+from headstart import LLM
+from headstart.loading.model import Model, load_model
+from headstart.server.lab_files import page_files
+from headstart.server.settings import ServerSettings
 
 CHAT = [{"role": "user", "content": "abc abc abc"}]
 GREEDY: dict[str, Any] = {"messages": CHAT, "temperature": 0, "max_tokens": 40}

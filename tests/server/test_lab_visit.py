@@ -17,7 +17,7 @@ from lab_browser import HELD, MESSAGE, OpenPage, made_round, made_run, pass_time
 from playwright.sync_api import Page, Route, expect
 
 from headstart import LLM
-from headstart.loading import load_model
+from headstart.loading.model import load_model
 from headstart.server.settings import ServerSettings
 
 WINDOWS = [(1440, 900), (1024, 768), (390, 844)]

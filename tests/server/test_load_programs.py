@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from engine_environments import AIPERF, GUIDELLM, ROOT, VLLM, Environment, needs
 
 sys.path.append(str(ROOT / "tests" / "analysis"))

@@ -13,7 +13,7 @@ pytest.importorskip("fastapi", reason="needs the extra 'server'")
 from serving import assert_openai_error, events, post
 
 from headstart import LLM, RequestError, SamplingParams
-from headstart.loading import Model, load_model
+from headstart.loading.model import Model, load_model
 from headstart.text.chat import ChatTemplate
 
 GREEDY = {"temperature": 0, "max_tokens": 12}

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 from serving import CHAT, ask
+from tiny_checkpoint import write_tiny_model
 
 from headstart import LLM, SamplingParams
-from tiny_checkpoint import write_tiny_model
 
 ROUTES = {
     "/v1/completions": {"prompt": "hello there"},

@@ -15,7 +15,7 @@ pytest.importorskip("llguidance", reason="needs the extra 'structured'")
 from serving import ask, events, post
 
 from headstart import LLM
-from headstart.loading import load_model
+from headstart.loading.model import load_model
 
 
 def tool(name: str, **properties: Any) -> dict[str, Any]:

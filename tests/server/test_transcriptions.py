@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import soxr
 from serving import SETTINGS, ask, assert_openai_error, events
+from tiny_speech import as_file, limit_tokens, make_speech_model, save_speech_model, sound
 
 from headstart import LLM, SamplingParams, Transcript, TranscriptionParams
-from headstart.audio import read_recording, source_of_audio
-from headstart.loading import Model, load_model
+from headstart.entrypoints.transcription.audio import read_recording, source_of_audio
+from headstart.loading.model import Model, load_model
 from headstart.server.settings import ServerSettings
-from tiny_speech import as_file, limit_tokens, make_speech_model, save_speech_model, sound
 
 SHORT, LONG = as_file(sound(0.3)), as_file(sound(1.0))
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from small_tokenizers import byte_level, sentencepiece
 
 from headstart.errors import RequestError
 from headstart.text.bad_words import spellings
 from headstart.text.tokenizer import Tokenizer
-from small_tokenizers import byte_level, sentencepiece
 
 
 @pytest.mark.parametrize("make", [byte_level, sentencepiece])

@@ -14,6 +14,7 @@ import pytest
 import torch
 from jinja2 import TemplateError
 from safetensors.torch import save_file
+from small_tokenizers import byte_level_metadata
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
 from transformers import AutoTokenizer
@@ -25,7 +26,6 @@ from headstart.text import bounded_process, sandbox
 from headstart.text.bounded_process import BoundedProcess
 from headstart.text.chat import ChatTemplate
 from headstart.text.template_process import TemplateFailure, TemplateProcesses
-from small_tokenizers import byte_level_metadata
 
 USER = [{"role": "user", "content": "Hi"}]
 TALK = [

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_tokenizers import byte_level, sentencepiece
 
 from headstart.models.aliases import ALIASES, DEFAULT_MODEL
 from headstart.models.checkpoint import open_checkpoint
 from headstart.text.detokenizer import CommittedText, IncrementalDetokenizer
 from headstart.text.tokenizer import Tokenizer
-from small_tokenizers import byte_level, sentencepiece
 
 TOKENIZERS = {
     "byte-level": byte_level(),

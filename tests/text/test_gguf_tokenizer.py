@@ -11,6 +11,8 @@ import gguf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutations import mutate
+from small_tokenizers import byte_level, byte_level_metadata, sentencepiece, sentencepiece_metadata, tokenizer_of
 from transformers import GemmaTokenizer
 
 from headstart.errors import CheckpointError, RequestError
@@ -18,8 +20,6 @@ from headstart.models.checkpoint import open_checkpoint
 from headstart.text.chat import ChatTemplate
 from headstart.text.gguf_tokenizer import PRE_TOKENIZERS, TokenType
 from headstart.text.tokenizer import Tokenizer
-from mutations import mutate
-from small_tokenizers import byte_level, byte_level_metadata, sentencepiece, sentencepiece_metadata, tokenizer_of
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40).filter(lambda text: "<|" not in text)
 """Special tokens are no text: they are read as what they are, and not shown. Hypothesis finds their names in code."""

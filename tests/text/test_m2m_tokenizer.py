@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import sentencepiece
+from mutations import mutate
 from transformers import M2M100Tokenizer
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
 
@@ -17,7 +18,6 @@ from headstart.errors import CheckpointError, RequestError
 from headstart.text.directory_tokenizer import read_directory_tokenizer
 from headstart.text.languages import in_language, language_token
 from headstart.text.tokenizer import Tokenizer
-from mutations import mutate
 
 LINES = [
     "the quick brown fox jumps over the lazy dog",

@@ -8,12 +8,12 @@ import random
 from pathlib import Path
 
 import pytest
+from mutations import mutate
+from sentencepiece_bytes import model_bytes
 
 from headstart.errors import CheckpointError
 from headstart.text.directory_tokenizer import read_directory_tokenizer
 from headstart.text.tokenizer import Tokenizer
-from mutations import mutate
-from sentencepiece_bytes import model_bytes
 
 SOURCE = {"▁": -3.0, "▁a": -2.0, "a": -4.0, "b": -4.0, "ab": -3.5, "▁ab": -5.0, "c": -6.0, "cab": -9.0}
 FOREIGN = ["▁z", "z", "zz"]

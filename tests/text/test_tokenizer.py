@@ -11,7 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutations import mutate_text
 from safetensors.torch import save_file
+from small_tokenizers import WORDS, byte_level, byte_level_metadata, sentencepiece, tokenizer_of
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
@@ -22,8 +24,6 @@ from headstart.models.checkpoint import open_checkpoint
 from headstart.text.gguf_tokenizer import read_gguf_tokenizer
 from headstart.text.token_bytes import TokenBytes
 from headstart.text.tokenizer import Tokenizer
-from mutations import mutate_text
-from small_tokenizers import WORDS, byte_level, byte_level_metadata, sentencepiece, tokenizer_of
 
 NASTY = [
     "",

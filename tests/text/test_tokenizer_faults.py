@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_checkpoint import write_tiny_model
 
 from headstart.errors import CheckpointError, RequestError
 from headstart.models.checkpoint import open_checkpoint
 from headstart.text.tokenizer import Tokenizer
 from headstart.text.tokenizer_faults import growth
-from tiny_checkpoint import write_tiny_model
 
 
 def tokenizer_with(directory: Path, **parts: Any) -> Tokenizer:

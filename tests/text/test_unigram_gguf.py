@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
+from small_tokenizers import tokenizer_of
 
 from headstart.errors import CheckpointError
 from headstart.text.gguf_tokenizer import TokenType
 from headstart.text.tokenizer import Tokenizer
-from small_tokenizers import tokenizer_of
 
 LINES = [
     "the quick brown fox jumps over the lazy dog",

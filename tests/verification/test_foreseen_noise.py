@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headstart.draft_tree import DraftTree
-from headstart.enumerations import VerifyRule
+from headstart.common.enumerations import VerifyRule
+from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.noise import IdArray
-from headstart.verification.cases import draft_chain, random_model
-from headstart.verification.oracle import (
+from headstart_lab.audit.cases import draft_chain, random_model
+from headstart_lab.audit.oracle import (
     Branches,
     EnumeratedNoise,
     Model,

@@ -8,8 +8,8 @@ import pytest
 from law_checks import TOLERANCE
 
 from headstart.sampling.noise import SequenceNoise
-from headstart.verification.cases import constant_model, draft_chain, draft_guesses, draft_tree, random_model
-from headstart.verification.oracle import largest_error, output_law, product_law, run_round
+from headstart_lab.audit.cases import constant_model, draft_chain, draft_guesses, draft_tree, random_model
+from headstart_lab.audit.oracle import largest_error, output_law, product_law, run_round
 
 TARGET, DRAFT = random_model(3, 71), random_model(3, 72)
 PROPOSERS = {

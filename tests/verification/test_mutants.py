@@ -21,19 +21,19 @@ from law_checks import (
     sampled_outputs,
 )
 
-from headstart.draft_tree import ROOT, DraftTree
-from headstart.enumerations import VerifyRule
+from headstart.common.enumerations import VerifyRule
+from headstart.passes.draft_tree import ROOT, DraftTree
 from headstart.sampling.history import PathHistory, TokenHistory
 from headstart.sampling.noise import SequenceNoise, Stream
 from headstart.sampling.params import SamplingParams
 from headstart.verification import algebra, tree, verify
 from headstart.verification.base import Verdict
 from headstart.verification.block import judge_block
-from headstart.verification.cases import constant_model, draft_chain, draft_guesses, draft_tree, random_model
 from headstart.verification.chain import judge_chain
 from headstart.verification.draws import draws_by_parent
-from headstart.verification.oracle import ModelLaws, NoiseReusedError, largest_error, output_law, product_law, run_round
 from headstart.verification.tree import verify_draws
+from headstart_lab.audit.cases import constant_model, draft_chain, draft_guesses, draft_tree, random_model
+from headstart_lab.audit.oracle import ModelLaws, NoiseReusedError, largest_error, output_law, product_law, run_round
 
 PAIRS = [(random_model(3, seed), random_model(3, seed + 1)) for seed in (91, 94, 97)]
 """Targets and draft models: one instance can hide a fault."""

@@ -22,12 +22,12 @@ from law_checks import (
     total_variation,
 )
 
-from headstart.draft_tree import DraftTree
-from headstart.enumerations import VerifyRule
+from headstart.common.enumerations import VerifyRule
+from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
-from headstart.verification.cases import draft_chain, draft_guesses, draft_tree, random_model
-from headstart.verification.oracle import product_law, run_round
+from headstart_lab.audit.cases import draft_chain, draft_guesses, draft_tree, random_model
+from headstart_lab.audit.oracle import product_law, run_round
 
 VOCAB = 16
 TRIALS = 200_000

@@ -8,15 +8,15 @@ from functools import partial
 import numpy as np
 import pytest
 
-from headstart.draft_tree import DraftTree
 from headstart.drafting.base import SpeculationParams
 from headstart.errors import ConfigError, RequestError
+from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.noise import SequenceNoise
 from headstart.verification.base import Verdict
-from headstart.verification.cases import constant_model, draft_chain, draft_guesses, draft_tree, random_model
-from headstart.verification.oracle import ModelLaws, largest_error, output_law, product_law, run_round
 from headstart.verification.typical import verify_typical
 from headstart.verification.verify import verify
+from headstart_lab.audit.cases import constant_model, draft_chain, draft_guesses, draft_tree, random_model
+from headstart_lab.audit.oracle import ModelLaws, largest_error, output_law, product_law, run_round
 
 SURE, UNSURE = (0.9, 0.06, 0.04), (0.4, 0.35, 0.25)
 

@@ -10,15 +10,17 @@ import pytest
 import torch
 from law_checks import PROMPT, committed_model, path_model, random_logits
 
-from headstart.draft_tree import ROOT, DraftTree, Draws, TreeLaw
-from headstart.enumerations import VerifyRule
+from headstart.common.enumerations import VerifyRule
 from headstart.errors import ConfigError
+from headstart.passes.draft_tree import ROOT, DraftTree, Draws, TreeLaw
 from headstart.sampling.history import TokenHistory
 from headstart.sampling.noise import SequenceNoise, Stream
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
 from headstart.verification.base import Verdict
-from headstart.verification.cases import (
+from headstart.verification.draws import draws_by_parent, single_draws
+from headstart.verification.verify import verify
+from headstart_lab.audit.cases import (
     constant_model,
     draft_chain,
     draft_chains,
@@ -26,9 +28,7 @@ from headstart.verification.cases import (
     draft_tree,
     random_model,
 )
-from headstart.verification.draws import draws_by_parent, single_draws
-from headstart.verification.oracle import ModelLaws, run_round
-from headstart.verification.verify import verify
+from headstart_lab.audit.oracle import ModelLaws, run_round
 
 TARGET, DRAFT = random_model(4, 61), random_model(4, 62)
 

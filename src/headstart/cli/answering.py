@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from headstart.analysis.ratio import Ratio
 from headstart.cli.prompts import Conversation
 from headstart.cli.turns import Timed, Turns, decoding_speed
+from headstart.common.ratio import Ratio
 from headstart.engine.outputs import Completion, RequestOutput, TokenLogprobs
 from headstart.errors import RequestError
 
 if TYPE_CHECKING:
     from headstart.drafting.base import SpeculationParams
-    from headstart.llm import LLM, OnCommit
-    from headstart.request import EncodedPrompt, StreamPiece
+    from headstart.entrypoints.llm import LLM, OnCommit
+    from headstart.entrypoints.request import EncodedPrompt, StreamPiece
     from headstart.sampling.params import SamplingParams
 
 MOST_TURNS = 7

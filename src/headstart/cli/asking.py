@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headstart.cli.option_groups import Only
-from headstart.engine_options import EngineOptions
+from headstart.entrypoints.engine_options import EngineOptions
 from headstart.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from headstart.cli.prompts import Conversation
     from headstart.drafting.base import SpeculationParams
     from headstart.engine.schedule import Limits
-    from headstart.llm import LLM
-    from headstart.outline import Outline
+    from headstart.entrypoints.llm import LLM
+    from headstart.entrypoints.outline import Outline
     from headstart.sampling.params import SamplingParams
 
 MAX_TOKENS = 256
@@ -50,9 +50,9 @@ class Asked:
             ConfigError, RequestError, CheckpointError: naming it.
         """
         from headstart.engine.schedule import Limits
-        from headstart.loading import parse_numerics
-        from headstart.outline import Outline, context_length, source_length
-        from headstart.request import require_lossless
+        from headstart.entrypoints.outline import Outline, context_length, source_length
+        from headstart.entrypoints.request import require_lossless
+        from headstart.loading.model import parse_numerics
         from headstart.sampling.params import SamplingParams
 
         engine = self.engine
@@ -71,8 +71,8 @@ class Asked:
 
     def load(self, activity: Activity, outline: Outline) -> LLM:
         """The model with its drafter; ``activity`` shows what is being done."""
-        from headstart import phases
-        from headstart.llm import LLM
+        from headstart.common import phases
+        from headstart.entrypoints.llm import LLM
 
         with phases.heard(activity.phase):
             with phases.phase(f"Loading {self.engine.model}"):

@@ -17,10 +17,10 @@ from headstart.cli.lines import BLOCK, ScriptLines, TerminalLines, read_message
 from headstart.cli.option_groups import with_groups
 from headstart.cli.options import OUTPUT
 from headstart.cli.wording import tell_aside, tell_error
+from headstart.common.options import declares
 from headstart.drafting import FREE_DRAFTERS
-from headstart.engine_options import EngineOptions
+from headstart.entrypoints.engine_options import EngineOptions
 from headstart.errors import HeadstartError, RequestError, closest
-from headstart.options import declares
 
 if TYPE_CHECKING:
     from headstart.cli.conversing import Conversation, Told

@@ -84,62 +84,62 @@ SERVE = Listed(
     USE,
     (*_ENGINE, "--host", "--port", "--api-key-file", "--batch-size", "--max-context", "--served-name"),
 )
-LAB = Listed("headstart.cli.lab:lab", "Write the page that shows speculation at work as files.", USE)
+LAB = Listed("headstart_lab.commands.lab:lab", "Write the page that shows speculation at work as files.", USE)
 DRAFTERS = Listed("headstart.cli.drafters:drafters", "List the drafters, or show the options of one.", USE)
 BENCH_SERVE = Listed(
-    "headstart.cli.bench_serve:bench_serve",
+    "headstart_lab.commands.bench_serve:bench_serve",
     "Measure a server under load, with speculation and without.",
     MEASURE,
     (*_ENGINE, "--url", "--concurrency", "--rates", "--requests", *_REPORT),
 )
 BENCH = Listed(
-    "headstart.cli.bench:bench",
+    "headstart_lab.commands.bench:bench",
     "Measure drafters against plain decoding.",
     MEASURE,
     ("--model", "--drafters", "--minutes", "--full", "--prompts", "--max-tokens", *_REPORT),
     {"serve": BENCH_SERVE},
 )
 PLAN = Listed(
-    "headstart.cli.plan:plan",
+    "headstart_lab.commands.plan:plan",
     "Predict which drafter, draft length and tree size pay here.",
     MEASURE,
     ("--model", "--drafters", "--prompts", "--batch-sizes", "--check", *_REPORT),
 )
 ACCEPTANCE = Listed(
-    "headstart.cli.acceptance:acceptance",
+    "headstart_lab.commands.acceptance:acceptance",
     "Measure how often guesses are accepted, and where they are not.",
     MEASURE,
     ("--model", "--drafter", "--minutes", "--prompts", "--max-tokens", "--temperatures", *_REPORT),
 )
 PAPER = Listed(
-    "headstart.cli.paper:paper",
+    "headstart_lab.commands.paper:paper",
     "Repeat the founding paper's experiments with models of yours.",
     MEASURE,
     ("--model", "--drafts", "--gammas", "--prompts", "--max-tokens", *_REPORT),
 )
 AUDIT = Listed(
-    "headstart.cli.audit:audit",
+    "headstart_lab.commands.audit:audit",
     "Check that speculation changes nothing, here or on any server.",
     MEASURE,
     ("--model", "--drafters", "--samples", "--url", "--against", "--api-key-file", "--budget", *_REPORT),
 )
 QUALITY = Listed(
-    "headstart.cli.quality:quality",
+    "headstart_lab.commands.quality:quality",
     "Measure what a number format costs in quality.",
     MEASURE,
     ("--model", "--precisions", "--reference", "--text", *_REPORT),
 )
 TRAIN_HEAD = Listed(
-    "headstart.cli.train:train",
+    "headstart_train.commands.train:train",
     "Train a draft head or a draft model.",
     TRAIN,
     ("--out", "--model", "--minutes", "--tokens", "--prompts", "--corpus", "--init", "--ray", "--json", "--quiet"),
 )
-DERIVE = Listed("headstart.cli.derive:derive", "Make a draft model of some of a model's layers.", TRAIN)
-EXPORT = Listed("headstart.cli.export:export", "Write a draft head in the format of another project.", TRAIN)
-IMPORT = Listed("headstart.cli.import_head:import_", "Read a draft head of another project.", TRAIN)
+DERIVE = Listed("headstart_train.commands.derive:derive", "Make a draft model of some of a model's layers.", TRAIN)
+EXPORT = Listed("headstart_train.commands.export:export", "Write a draft head in the format of another project.", TRAIN)
+IMPORT = Listed("headstart_train.commands.import_head:import_", "Read a draft head of another project.", TRAIN)
 THEORY = Listed(
-    "headstart.cli.theory:theory",
+    "headstart_lab.commands.theory:theory",
     "Show the papers' figures and tables, or a point of your own.",
     MORE,
     ("--alpha", "--gamma", "--c", "--target-probs", "--draft-probs", "--out", "--json"),

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from headstart.analysis.ratio import Ratio
+from headstart.common.enumerations import VerifyRule
+from headstart.common.ratio import Ratio
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import Completion, RequestOutput
-from headstart.enumerations import VerifyRule
-from headstart.llm import LLM
-from headstart.passes import EncoderInput
-from headstart.request import EncodedPrompt
+from headstart.entrypoints.llm import LLM
+from headstart.entrypoints.request import EncodedPrompt
+from headstart.passes.batch import EncoderInput
 from headstart.sampling.params import SamplingParams
 
 FINE_TIE_GAP, COARSE_TIE_GAP = 1e-3, 0.25

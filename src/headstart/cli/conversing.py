@@ -20,8 +20,8 @@ from headstart.text.prompt_lines import read_lines
 
 if TYPE_CHECKING:
     from headstart.drafting.base import SpeculationParams
-    from headstart.llm import LLM
-    from headstart.request import EncodedPrompt
+    from headstart.entrypoints.llm import LLM
+    from headstart.entrypoints.request import EncodedPrompt
     from headstart.sampling.params import SamplingParams
 
 PLAIN = "none"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headstart import enumerations
 from headstart.cli import options
 from headstart.cli.asking import Asked, given, refuse_if_none, require_template, token_bias, warn_of_losses
 from headstart.cli.option_groups import with_groups
 from headstart.cli.options import OUTPUT
-from headstart.engine_options import EngineOptions
+from headstart.common import enumerations
+from headstart.entrypoints.engine_options import EngineOptions
 
 if TYPE_CHECKING:
     from headstart.cli.comparing import Comparator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headstart.cli.prompts import Conversation
     from headstart.cli.showing import Live
     from headstart.drafting.base import SpeculationParams
-    from headstart.llm import LLM
+    from headstart.entrypoints.llm import LLM
     from headstart.sampling.params import SamplingParams
 
 PROMPT_PANEL = "Prompt"

@@ -136,7 +136,7 @@ class Commands(FoundGroup):
                 return INTERRUPTED
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
-            from headstart.memory import is_lack_of_memory
+            from headstart.common.memory import is_lack_of_memory
 
             if is_lack_of_memory(error):
                 return _fail("there is not enough memory for this; free some, or choose a smaller model or cache.")

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from headstart import enumerations
+from headstart.common import enumerations
 from headstart.drafting.speculation import GROUP
-from headstart.engine_options import MODEL
+from headstart.entrypoints.engine_options import MODEL
 from headstart.errors import ConfigError
 
 SPECULATION, SAMPLING, STOPPING, OUTPUT = GROUP, "Sampling", "Stopping", "Output"

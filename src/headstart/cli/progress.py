@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from headstart import phases
+from headstart.common import phases
 
 if TYPE_CHECKING:
-    from headstart.analysis.workbench import Contender
+    from headstart.common.phases import Phase
     from headstart.drafting.base import Drafter
     from headstart.drafting.context import DraftContext
-    from headstart.phases import Phase
+    from headstart_lab.workbench import Contender
 
 LINE_SECONDS = 10.0
 """From one line in a file to the next."""
@@ -194,8 +194,8 @@ def saying_memory(contenders: Sequence[Contender], activity: Activity) -> list[C
     """The same contenders. When they are built, lines that stay say what the target takes, and what it takes with each
     drafter that has weights or a cache.
     """
+    from headstart.common.memory import MemoryUse
     from headstart.drafting.abilities import bytes_of
-    from headstart.memory import MemoryUse
 
     said: set[str | None] = set()
 

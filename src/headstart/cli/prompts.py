@@ -11,9 +11,9 @@ from headstart.errors import RequestError
 from headstart.text.prompt_lines import FORMS, PromptLine, parse_lines, read_lines
 
 if TYPE_CHECKING:
-    from headstart.llm import LLM
-    from headstart.outline import Outline
-    from headstart.request import EncodedPrompt
+    from headstart.entrypoints.llm import LLM
+    from headstart.entrypoints.outline import Outline
+    from headstart.entrypoints.request import EncodedPrompt
 
 STDIN = "-"
 LABELS = ("id", "category")

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
-from headstart.analysis.machine_load import LoadWatch
 from headstart.backends.native.team import team_size
 from headstart.cli.showing import json_row, labels
 from headstart.cli.turns import explained
+from headstart.common.machine_load import LoadWatch
 from headstart.engine.outputs import RequestOutput, SequenceStats
 from headstart.engine.usefulness import Usefulness
 from headstart.errors import RequestError
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from headstart.cli.comparing import Comparator, Comparison
     from headstart.cli.progress import Activity
     from headstart.cli.showing import Live
-    from headstart.llm import LLM
-    from headstart.request import StreamPiece
+    from headstart.entrypoints.llm import LLM
+    from headstart.entrypoints.request import StreamPiece
 
 
 @dataclass

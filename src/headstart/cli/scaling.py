@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
+from headstart.common.options import declared
 from headstart.errors import ConfigError
 from headstart.integrations.ray.arguments import RAY, RayArguments
-from headstart.options import declared
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Scaling:
         Raises:
             ConfigError: the replicas do not fit, or do not start.
         """
+        from headstart.entrypoints.outline import Outline
         from headstart.integrations.ray.guarding import guard_cluster
-        from headstart.outline import Outline
 
         arguments.check()
         address = self.ray_address or os.environ.get("RAY_ADDRESS")

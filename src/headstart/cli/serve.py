@@ -79,8 +79,8 @@ def serve(
         raise ConfigError(
             f"serving needs {error.name}; install headstart with its extra: headstart[server]."
         ) from error
-    from headstart import phases
     from headstart.cli.progress import Activity
+    from headstart.common import phases
 
     if arguments.allow_host is None and host in LOOPBACK:
         arguments = arguments.changed(allow_host=LOOPBACK)

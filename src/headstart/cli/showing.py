@@ -15,7 +15,7 @@ from headstart.text.detokenizer import IncrementalDetokenizer
 
 if TYPE_CHECKING:
     from headstart.cli.answering import Answer
-    from headstart.request import StreamPiece
+    from headstart.entrypoints.request import StreamPiece
     from headstart.sampling.params import SamplingParams
     from headstart.text.tokenizer import Tokenizer
 

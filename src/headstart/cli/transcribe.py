@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headstart import enumerations
 from headstart.cli import options
 from headstart.cli.asking import Asked, given, warn_of_losses
 from headstart.cli.option_groups import with_groups
 from headstart.cli.options import OUTPUT
-from headstart.engine_options import EngineOptions
+from headstart.common import enumerations
+from headstart.entrypoints.engine_options import EngineOptions
 
 if TYPE_CHECKING:
-    from headstart.transcription.segments import Segment
-    from headstart.transcription.windows import Transcript
+    from headstart.entrypoints.transcription.segments import Segment
+    from headstart.entrypoints.transcription.windows import Transcript
 
 SPEECH_PANEL = "Speech"
 
@@ -141,13 +141,13 @@ def transcribe(
     )
     asked = Asked(engine, sampling)
 
-    from headstart.audio import read_recording
     from headstart.cli.progress import Activity
     from headstart.engine.usefulness import Usefulness
-    from headstart.request import naming
-    from headstart.transcription.params import TranscriptionParams, check_sampling
-    from headstart.transcription.vocabulary import SpeechTokens
-    from headstart.transcription.windows import file_content
+    from headstart.entrypoints.request import naming
+    from headstart.entrypoints.transcription.audio import read_recording
+    from headstart.entrypoints.transcription.params import TranscriptionParams, check_sampling
+    from headstart.entrypoints.transcription.vocabulary import SpeechTokens
+    from headstart.entrypoints.transcription.windows import file_content
 
     timed = timestamps or word_timestamps or form.timed
     verbose = form is enumerations.TranscriptFormat.VERBOSE_JSON
@@ -203,7 +203,7 @@ def _show(
     lines: bool,
     words: bool,
 ) -> None:
-    from headstart.transcription.formats import as_json, as_srt, as_verbose_json, as_vtt, timed_parts
+    from headstart.entrypoints.transcription.formats import as_json, as_srt, as_verbose_json, as_vtt, timed_parts
 
     match form:
         case enumerations.TranscriptFormat.TEXT:
@@ -221,7 +221,7 @@ def _show(
 
 
 def _timed_lines(segments: Sequence[Segment], words: bool) -> list[str]:
-    from headstart.transcription.formats import as_timed_line, timed_parts
+    from headstart.entrypoints.transcription.formats import as_timed_line, timed_parts
 
     return [as_timed_line(part) for part in timed_parts(segments, words)]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headstart.analysis.ratio import Ratio
+from headstart.common.ratio import Ratio
 
 if TYPE_CHECKING:
-    from headstart.analysis.machine_load import MachineLoad
+    from headstart.common.machine_load import MachineLoad
     from headstart.engine.outputs import SequenceStats
 
 

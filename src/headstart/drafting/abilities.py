@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from headstart.drafting.base import Drafter, SequenceView
-from headstart.stretch import StretchDrafting, StretchLimits
+from headstart.passes.rounds import StretchDrafting, StretchLimits
 
 
 @runtime_checkable

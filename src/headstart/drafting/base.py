@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.draft_tree import DraftBudget as DraftBudget
-from headstart.draft_tree import DraftTree
 from headstart.drafting.speculation import SpeculationParams as SpeculationParams
-from headstart.passes import NO_STATES, EncoderInput, TapStates
+from headstart.passes.batch import NO_STATES, EncoderInput, TapStates
+from headstart.passes.draft_tree import DraftBudget as DraftBudget
+from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 

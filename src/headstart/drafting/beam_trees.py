@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.draft_tree import ROOT
 from headstart.drafting.base import BeamView, DraftBudget, SequenceView, beam_of
+from headstart.passes.draft_tree import ROOT
 
 WIDER = 3
 """How many paths of a level are guessed for each beam (docs/experiments/rounds.md, 0096)."""

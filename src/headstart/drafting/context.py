@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
-    from headstart.backend import Backend, BackendKit
     from headstart.drafting.base import SequenceView
-    from headstart.heads.tables import TargetTables
+    from headstart.drafting.heads.tables import TargetTables
     from headstart.models.multi_token import MultiTokenModules
-    from headstart.runner import ModelRunner
+    from headstart.passes.backend import Backend, BackendKit
+    from headstart.passes.runner import ModelRunner
 
 
 class TextEncoder(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headstart.drafting.base import BeamView, SequenceView, SpeculationParams, beam_of
-from headstart.passes import EncoderInput
+from headstart.passes.batch import EncoderInput
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 

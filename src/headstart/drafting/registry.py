@@ -16,11 +16,11 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headstart.common.memory import is_lack_of_memory
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import GuessesForEach, HasOptions, NoOptions, check_files, parse_options
 from headstart.errors import ConfigError, DrafterError, HeadstartError, meant
-from headstart.memory import is_lack_of_memory
 
 if TYPE_CHECKING:
     from headstart.drafting.base import Drafter
@@ -261,7 +261,7 @@ def chosen_drafter(drafter: str | type[Any] | None, draft_model: str | Path | No
         CheckpointError: a file of the draft model is damaged.
     """
     # Imported here: listing drafters takes no PyTorch.
-    from headstart.heads.loading import is_whole_model, trained_as
+    from headstart.drafting.head_files.loading import is_whole_model, trained_as
 
     if drafter is None and draft_model is not None and trained_as(str(draft_model)) == _OF_A_MODULE:
         return _OF_A_MODULE

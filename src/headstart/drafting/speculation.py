@@ -6,9 +6,9 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from headstart.enumerations import VerifyRule
+from headstart.common.enumerations import VerifyRule
+from headstart.common.options import Option, OptionError, declared
 from headstart.errors import RequestError
-from headstart.options import Option, OptionError, declared
 
 if TYPE_CHECKING:
     from headstart.sampling.params import SamplingParams

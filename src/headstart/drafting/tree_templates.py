@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.draft_tree import ROOT
+from headstart.passes.draft_tree import ROOT
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headstart.draft_tree import DraftTree
 from headstart.drafting.abilities import bytes_of, fork_or_begin, stretch_drafting
 from headstart.drafting.base import (
     DraftBudget,
@@ -18,7 +17,8 @@ from headstart.drafting.base import (
     SequenceView,
     TargetSignals,
 )
-from headstart.stretch import RoundRecord, SpanRecord, StretchDrafting, StretchLimits
+from headstart.passes.draft_tree import DraftTree
+from headstart.passes.rounds import RoundRecord, SpanRecord, StretchDrafting, StretchLimits
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,6 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.cache.paged import PagedCache
-from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import BeamView
 from headstart.drafting.common_prefix import common_prefix
 from headstart.engine.commit import count_at, origin_of
@@ -25,6 +23,8 @@ from headstart.engine.outputs import FinishReason, TokenLogprobs, TokenOrigin
 from headstart.engine.pool import DrafterPool
 from headstart.engine.sequence import Sequence
 from headstart.errors import RequestError
+from headstart.passes.cache.paged import PagedCache
+from headstart.passes.draft_tree import ROOT, DraftTree
 from headstart.verification.beam import BeamRules, BeamSearch, Path
 
 _IDS = count(-1, -1)

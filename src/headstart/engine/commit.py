@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 
-from headstart.draft_tree import ROOT
 from headstart.engine.law import TargetLaw
 from headstart.engine.outputs import TokenOrigin
 from headstart.engine.sequence import Sequence
+from headstart.passes.draft_tree import ROOT
 
 NO_GUESS = -2
 """Stands for the parent of a node that is no guess."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.draft_tree import ROOT, DraftTree
+from headstart.passes.draft_tree import ROOT, DraftTree
 
 
 class TokenConstraint(Protocol):

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from headstart.cache.blocks import Room
 from headstart.drafting.base import Drafter
 from headstart.engine.beams import BeamGroup
 from headstart.engine.counts import Counts
@@ -30,7 +29,8 @@ from headstart.engine.sequence import Sequence
 from headstart.engine.stretch import SHOWN_SECONDS, run_stretch
 from headstart.engine.work import Work
 from headstart.errors import CacheError, RequestError
-from headstart.runner import ModelRunner
+from headstart.passes.cache.blocks import Room
+from headstart.passes.runner import ModelRunner
 
 _log = logging.getLogger(__name__)
 

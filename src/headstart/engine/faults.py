@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from headstart.common.memory import is_lack_of_memory
 from headstart.engine.beams import BeamGroup
 from headstart.engine.sequence import Sequence
 from headstart.errors import LogitsError, RequestError
-from headstart.memory import is_lack_of_memory
 
 _log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.draft_tree import ROOT, DraftTree
 from headstart.engine.constraint import Forcing, Weighing
 from headstart.engine.outputs import TokenLogprobs
 from headstart.engine.sequence import Sequence
-from headstart.runner import SpanOutput
+from headstart.passes.draft_tree import ROOT, DraftTree
+from headstart.passes.runner import SpanOutput
 from headstart.sampling.history import PathHistory
 from headstart.sampling.transforms import checked_best, logprobs
 from headstart.verification.base import Verdict

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TypeVar
 
-from headstart.draft_tree import DraftTree
 from headstart.drafting.abilities import bytes_of, fork_or_begin, stretch_drafting
 from headstart.drafting.base import (
     DraftBudget,
@@ -19,7 +18,8 @@ from headstart.drafting.base import (
 )
 from headstart.drafting.registry import blamed, drafter_name
 from headstart.errors import RequestError, closest
-from headstart.stretch import RoundRecord, StretchDrafting, StretchLimits
+from headstart.passes.draft_tree import DraftTree
+from headstart.passes.rounds import RoundRecord, StretchDrafting, StretchLimits
 
 MAX_FAULTS = 3
 """A tolerated drafter that has failed so often, and brought nothing meanwhile, is asked no more."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.draft_tree import DraftTree, TreeLaw
 from headstart.drafting.base import RoundOutcome
 from headstart.engine.beams import BeamGroup, Place
 from headstart.engine.best_ids import best_ids
@@ -24,7 +23,8 @@ from headstart.engine.pool import DrafterPool
 from headstart.engine.round_clock import RoundClock
 from headstart.engine.schedule import PassSchedule
 from headstart.engine.sequence import Sequence
-from headstart.runner import ModelRunner, Span, SpanOutput, Wanted
+from headstart.passes.draft_tree import DraftTree, TreeLaw
+from headstart.passes.runner import ModelRunner, Span, SpanOutput, Wanted
 from headstart.sampling.transforms import logprobs
 from headstart.verification.base import Verdict
 from headstart.verification.verify import verify

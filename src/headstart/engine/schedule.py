@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
-from headstart.cache.blocks import Room
-from headstart.cache.paged import PagedCache
 from headstart.drafting.base import DraftBudget
 from headstart.engine.beams import BeamGroup
 from headstart.engine.sequence import Sequence
 from headstart.errors import RequestError
-from headstart.passes import EncoderInput
+from headstart.passes.batch import EncoderInput
+from headstart.passes.cache.blocks import Room
+from headstart.passes.cache.paged import PagedCache
 
 _NONE = DraftBudget(0, 0)
 

@@ -11,7 +11,7 @@ from headstart.drafting.base import BeamView, SpeculationParams
 from headstart.engine.constraint import TokenConstraint
 from headstart.engine.outputs import FinishReason, SequenceStats, TokenLogprobs, TokenOrigin
 from headstart.engine.trace import Trace
-from headstart.passes import EncoderInput
+from headstart.passes.batch import EncoderInput
 from headstart.sampling.history import TokenHistory
 from headstart.sampling.kernels import RowKernels
 from headstart.sampling.noise import SequenceNoise

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headstart.backend import Backend
+from headstart.common.memory import require_room
 from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError
-from headstart.memory import require_room
-from headstart.runner import cache_bytes_per_token, state_bytes
+from headstart.passes.backend import Backend
+from headstart.passes.runner import cache_bytes_per_token, state_bytes
 
 _CACHE_BYTES = 1 << 30
 _STATES_BYTES = 1 << 30

@@ -6,15 +6,15 @@ import logging
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from headstart.cache.blocks import Room
 from headstart.drafting.base import DraftBudget
 from headstart.engine.commit import commit_tokens, said_tokens
 from headstart.engine.faults import end_alone
 from headstart.engine.pool import DrafterPool
 from headstart.engine.round import says_enough
 from headstart.engine.sequence import Sequence
-from headstart.runner import ModelRunner
-from headstart.stretch import GuesserFault, RoundRecord, Sampling, StretchLimits
+from headstart.passes.cache.blocks import Room
+from headstart.passes.rounds import GuesserFault, RoundRecord, Sampling, StretchLimits
+from headstart.passes.runner import ModelRunner
 
 MOST_ROUNDS = 16
 AMONG_OTHERS = 8

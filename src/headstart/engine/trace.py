@@ -10,9 +10,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from headstart.draft_tree import ROOT, DraftTree
 from headstart.engine.outputs import TokenLogprobs
 from headstart.errors import LogitsError
+from headstart.passes.draft_tree import ROOT, DraftTree
 from headstart.verification.base import Verdict
 
 

@@ -14,7 +14,6 @@ from itertools import count
 
 import numpy as np
 
-from headstart.draft_tree import ROOT, DraftTree, TreeLaw
 from headstart.drafting.base import DraftBudget, RoundOutcome, SpeculationParams
 from headstart.drafting.context import DraftContext, TextEncoder
 from headstart.drafting.options import parse_drafter
@@ -28,7 +27,8 @@ from headstart.drafting.registry import (
 )
 from headstart.engine.pool import DrafterPool
 from headstart.errors import ConfigError, meant
-from headstart.passes import EncoderInput
+from headstart.passes.batch import EncoderInput
+from headstart.passes.draft_tree import ROOT, DraftTree, TreeLaw
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 

@@ -17,7 +17,7 @@ class Alias:
     sampling: Mapping[str, float] = field(default_factory=dict)
     """Sampling parameters that the model's card advises, for a file that holds none."""
     heads: str | None = None
-    """The distribution that brings trained heads for it (``headstart.heads.shipped``)."""
+    """The distribution that brings trained heads for it (``headstart.drafting.head_files.shipped``)."""
 
     @property
     def install(self) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Literal, Self
 
+from headstart.common.other_names import FOREIGN_SAMPLING, passes_over
 from headstart.errors import RequestError, require_utf8
-from headstart.other_names import FOREIGN_SAMPLING, passes_over
 from headstart.sampling.structured import StructuredOutputsParams
 
 _INTEGER_FIELDS = ("top_k", "min_tokens", "n", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size")

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headstart.common.other_names import FOREIGN_STRUCTURES, passes_over
 from headstart.errors import RequestError, require_utf8
-from headstart.other_names import FOREIGN_STRUCTURES, passes_over
 
 _FIELD = "structured_outputs"
 _KINDS = ("json", "json_object", "regex", "choice")

@@ -16,10 +16,10 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import ASGIApp, Scope
 
-from headstart.async_engine import BusyError, ClosedError
+from headstart.common.memory import is_lack_of_memory
+from headstart.entrypoints.async_engine import BusyError, ClosedError
+from headstart.entrypoints.llm import LLM
 from headstart.errors import HeadstartError, RequestError
-from headstart.llm import LLM
-from headstart.memory import is_lack_of_memory
 from headstart.server.access import AUDIO, AccessControl, body_limit, error_body
 from headstart.server.docs_page import PATHS as DOCS
 from headstart.server.docs_page import add_docs

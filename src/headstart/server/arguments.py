@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from headstart.engine_options import AsyncEngineOptions
-from headstart.enumerations import SpecDecodeMetrics
+from headstart.common.enumerations import SpecDecodeMetrics
+from headstart.common.options import Option, declares
+from headstart.entrypoints.engine_options import AsyncEngineOptions
 from headstart.errors import ConfigError
 from headstart.option_values import separated
-from headstart.options import Option, declares
 from headstart.server.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from headstart.llm import LLM
+    from headstart.entrypoints.llm import LLM
 
 KEY_VARIABLE = "HEADSTART_API_KEYS"
 SERVER = "Server"
@@ -110,7 +110,7 @@ class ServeArguments(AsyncEngineOptions):
         Raises:
             HeadstartError: it cannot be loaded.
         """
-        from headstart.llm import LLM
+        from headstart.entrypoints.llm import LLM
 
         return LLM.from_options(self)
 

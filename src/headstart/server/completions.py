@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from headstart.engine.outputs import Completion, FinishReason, TokenLogprobs
+from headstart.entrypoints.request import Sample, StreamPiece
 from headstart.errors import RequestError
-from headstart.request import Sample, StreamPiece
 from headstart.sampling.params import SamplingParams
 from headstart.server.forms import ChoicesForm
 from headstart.server.protocol import CompletionBody

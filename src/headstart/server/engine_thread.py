@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 
 from starlette.requests import Request
 
-from headstart.async_engine import Answer, AsyncEngine
 from headstart.engine.sequence import Sequence
 from headstart.engine.usefulness import UsefulnessWatch
-from headstart.llm import LLM
+from headstart.entrypoints.async_engine import Answer, AsyncEngine
+from headstart.entrypoints.llm import LLM
 from headstart.server.metrics import Metrics
 
 _log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from headstart.engine.outputs import Completion, FinishReason
-from headstart.llm import LLM
-from headstart.request import Sample, StreamPiece
+from headstart.entrypoints.llm import LLM
+from headstart.entrypoints.request import Sample, StreamPiece
 from headstart.sampling.params import SamplingParams
 from headstart.server.protocol import GenerationBody
 from headstart.server.replies import Spell, event, prompt_logprobs, scores, spec_decode_metrics, speculation, usage

@@ -11,10 +11,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from headstart.async_engine import Answer, BusyError
 from headstart.engine.outputs import FinishReason
+from headstart.entrypoints.async_engine import Answer, BusyError
+from headstart.entrypoints.request import Sample
 from headstart.errors import RequestError
-from headstart.request import Sample
 from headstart.sampling.structured import StructuredOutputsParams
 from headstart.server.access import TENANT, error_body
 from headstart.server.engine_thread import EngineThread

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from headstart.analysis.machine_load import LoadWatch
+from headstart.common.machine_load import LoadWatch
 from headstart.engine.outputs import FinishReason
 from headstart.engine.trace import RoundTrace, TracedNode
-from headstart.llm import LLM
-from headstart.request import EncodedPrompt, Message, Sample, StreamPiece
+from headstart.entrypoints.llm import LLM
+from headstart.entrypoints.request import EncodedPrompt, Message, Sample, StreamPiece
 from headstart.text.detokenizer import IncrementalDetokenizer
 from headstart.text.tokenizer import Tokenizer
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from headstart.server.lab_rules import rules_beforehand
+from headstart_lab.page.rules_at_work import rules_beforehand
 
 _FOLDER = Path(__file__).parent / "lab"
 MEDIA_TYPES = {

@@ -12,20 +12,20 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from headstart.analysis.provenance import provenance
-from headstart.async_engine import Answer
+from headstart.common.enumerations import VerifyRule
 from headstart.drafting.registry import available_drafters
-from headstart.enumerations import VerifyRule
+from headstart.entrypoints.async_engine import Answer
+from headstart.entrypoints.llm import LLM
 from headstart.errors import RequestError
-from headstart.llm import LLM
+from headstart.loading.provenance import provenance
 from headstart.server.access import TENANT
 from headstart.server.engine_thread import EngineThread
 from headstart.server.generation import Generator
 from headstart.server.lab_events import LabEvents, lab_prompt
-from headstart.server.lab_rules import rules_at_work
 from headstart.server.protocol import GenerationBody, ListOf, Speculation
 from headstart.server.replies import Reply, event
 from headstart.server.settings import ServerSettings
+from headstart_lab.page.rules_at_work import rules_at_work
 
 Share = Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)]
 Trials = Annotated[int, Query(ge=100, le=1_000_000)]

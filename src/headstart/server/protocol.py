@@ -18,10 +18,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from headstart.common.enumerations import VerifyRule
+from headstart.common.options import option_of
 from headstart.drafting.base import SpeculationParams
-from headstart.enumerations import VerifyRule
 from headstart.errors import RequestError
-from headstart.options import option_of
 from headstart.sampling.defaults import SamplingDefaults
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.structured import StructuredOutputsParams

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from headstart.engine.outputs import Completion, SequenceStats, TokenLogprobs
-from headstart.request import Sample
+from headstart.entrypoints.request import Sample
 
 
 class Reply(JSONResponse):

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from headstart.engine.outputs import FinishReason
-from headstart.request import Sample, StreamPiece
+from headstart.entrypoints.request import Sample, StreamPiece
 from headstart.sampling.params import SamplingParams
 from headstart.server.chats import ChatForm
 from headstart.server.forms import Form

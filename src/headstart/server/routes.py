@@ -11,9 +11,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.responses import PlainTextResponse
 
-from headstart.enumerations import SpeechTask
+from headstart.common.enumerations import SpeechTask
+from headstart.entrypoints.llm import LLM
 from headstart.errors import RequestError
-from headstart.llm import LLM
 from headstart.server import schemas
 from headstart.server.chat_protocol import ChatBody, TokenizeBody
 from headstart.server.chats import ChatForm

@@ -13,11 +13,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from headstart.async_engine import BusyError
-from headstart.async_transcription import AsyncTranscription, WindowError
-from headstart.audio import read_recording
+from headstart.common.enumerations import SpeechTask, TranscriptFormat
 from headstart.engine.outputs import FinishReason
-from headstart.enumerations import SpeechTask, TranscriptFormat
+from headstart.entrypoints.async_engine import BusyError
+from headstart.entrypoints.transcription.async_transcription import AsyncTranscription, WindowError
+from headstart.entrypoints.transcription.audio import read_recording
+from headstart.entrypoints.transcription.formats import as_json, as_srt, as_verbose_json, as_vtt
+from headstart.entrypoints.transcription.params import TranscriptionParams
+from headstart.entrypoints.transcription.vocabulary import SpeechTokens
+from headstart.entrypoints.transcription.windows import Transcript, Transcription
 from headstart.errors import ConfigError, HeadstartError, RequestError
 from headstart.sampling.params import SamplingParams
 from headstart.server.access import error_body
@@ -26,10 +30,6 @@ from headstart.server.generation import failure, tenant_salt
 from headstart.server.protocol import GenerationBody
 from headstart.server.replies import Reply, event
 from headstart.server.settings import ServerSettings
-from headstart.transcription.formats import as_json, as_srt, as_verbose_json, as_vtt
-from headstart.transcription.params import TranscriptionParams
-from headstart.transcription.vocabulary import SpeechTokens
-from headstart.transcription.windows import Transcript, Transcription
 
 _FOREIGN = {
     "include[]": "log-probabilities of transcripts are not shown; leave it out",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headstart.draft_tree import ROOT, DraftTree
+from headstart.passes.draft_tree import ROOT, DraftTree
 from headstart.verification.base import NodeLaws, Verdict
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from headstart.draft_tree import DraftTree
+from headstart.passes.draft_tree import DraftTree
 
 
 @dataclass(frozen=True)

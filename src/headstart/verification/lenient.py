@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headstart.draft_tree import ROOT, DraftTree, TreeLaw
 from headstart.errors import ConfigError
+from headstart.passes.draft_tree import ROOT, DraftTree, TreeLaw
 from headstart.sampling.noise import SequenceNoise, Stream
 from headstart.verification import algebra
 from headstart.verification.base import NodeLaws, Verdict

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from headstart.draft_tree import ROOT, DraftTree, TreeLaw
+from headstart.passes.draft_tree import ROOT, DraftTree, TreeLaw
 from headstart.sampling.noise import SequenceNoise, Stream
 from headstart.verification import algebra
 from headstart.verification.base import NodeLaws, Verdict

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from headstart.draft_tree import ROOT, DraftTree
 from headstart.errors import ConfigError
+from headstart.passes.draft_tree import ROOT, DraftTree
 from headstart.verification.base import NodeLaws, Verdict
 from headstart.verification.coupled import walk
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headstart.draft_tree import DraftTree, TreeLaw
-from headstart.enumerations import VerifyRule
+from headstart.common.enumerations import VerifyRule
 from headstart.errors import ConfigError
+from headstart.passes.draft_tree import DraftTree, TreeLaw
 from headstart.sampling.noise import SequenceNoise
 from headstart.verification.base import NodeLaws, Verdict
 from headstart.verification.block import judge_block

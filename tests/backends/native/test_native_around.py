@@ -40,7 +40,7 @@ from headstart.models.config import (
     RopeConfig,
     StreamsConfig,
 )
-from headstart.passes import FINAL_TAP
+from headstart.passes.batch import FINAL_TAP
 
 NARROW, WIDE = LayerConfig(window=7), LayerConfig(rope=1, head_dim=64, num_kv_heads=3)
 ROPES = (RopeConfig(1000.0, 32), RopeConfig(1e5, 64, factors=(1.0,) * 8 + (float("inf"),) * 24))

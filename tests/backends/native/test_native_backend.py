@@ -12,9 +12,9 @@ from native_cases import Rows, has_isa, make_pass, native, random_tokens, random
 
 from headstart.backends.native.backend import NativeBackend, supports
 from headstart.backends.torch.backend import TorchBackend
-from headstart.enumerations import Precision
+from headstart.common.enumerations import Precision
 from headstart.errors import ConfigError
-from headstart.loading import create_backend
+from headstart.loading.model import create_backend
 
 ISA = next((isa for isa in ("avx512", "avxvnni", "avx2") if has_isa(isa)), None)
 pytestmark = pytest.mark.skipif(ISA is None, reason="no compiler, or neither AVX-512 nor AVX2 on this machine")

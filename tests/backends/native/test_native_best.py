@@ -24,7 +24,7 @@ from torch import Tensor
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.models.linear_weights import LinearWeights, NormWeights
-from headstart.passes import IntArray
+from headstart.passes.batch import IntArray
 
 BLOCKS = list(range(12))
 HIDDEN = 96

@@ -17,10 +17,10 @@ from headstart.backends.native.loader import load_library
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.block_pass import BlockPass
 from headstart.backends.torch.parallel_pass import torch_kit
+from headstart.drafting.heads.head_pass import BlockHeadPass, DraftRoot, DraftRows, GrownTree, PathBounds
+from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.methods.dflash.head import BlockHead, block_config
 from headstart.errors import ConfigError
-from headstart.heads.block import BlockHead, block_config
-from headstart.heads.head_pass import BlockHeadPass, DraftRoot, DraftRows, GrownTree, PathBounds
-from headstart.heads.tables import TargetTables
 
 SLOTS = 5
 VARIANTS = {

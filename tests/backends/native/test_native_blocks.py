@@ -35,7 +35,7 @@ from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.weights import DecoderWeights, LayerWeights
-from headstart.passes import FINAL_TAP
+from headstart.passes.batch import FINAL_TAP
 
 
 def levels_of(*shape: int) -> Tensor:

@@ -9,7 +9,6 @@ from typing import get_args
 
 import pytest
 
-from headstart import runner
 from headstart.backends.native import (
     backend,
     block_pass,
@@ -34,11 +33,12 @@ from headstart.backends.native.formats import (
 )
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.native.toolchain import SOURCES
-from headstart.draft_tree import MAX_GRADES, ROOT
 from headstart.drafting.planning import guess_rates, learned_acceptance, merged
 from headstart.models.config import Activation, Channel, ExpertScore, GroupScore, Mixer, NormKind
 from headstart.models.state_config import StateNorm
-from headstart.stretch import MOST_GUESSERS
+from headstart.passes import runner
+from headstart.passes.draft_tree import MAX_GRADES, ROOT
+from headstart.passes.rounds import MOST_GUESSERS
 
 _NUMBERS = {
     "int": ctypes.c_int,

@@ -27,7 +27,7 @@ from headstart.backends.native.isa import by_name
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.backends.native.sampling import NativeRows
-from headstart.loading import load_model
+from headstart.loading.model import load_model
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
 from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config, MambaConfig

@@ -11,7 +11,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
+from memory_bench import Bench, Memory, random_tokens
 from native_cases import FUSED, has_isa, isa_params, random_tree
+from tiny_encoder_decoders import FAMILIES, WIDE, features, make_model, reference_logits, save_model
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -23,10 +25,8 @@ from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
 from headstart.models.encoder_decoder_weights import EncoderDecoderWeights
-from headstart.passes import FINAL_TAP, RowInputs
-from memory_bench import Bench, Memory, random_tokens
+from headstart.passes.batch import FINAL_TAP, RowInputs
 from passes import Rows, make_pass, path_to
-from tiny_encoder_decoders import FAMILIES, WIDE, features, make_model, reference_logits, save_model
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 BLOCK = 32

@@ -29,7 +29,7 @@ from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.storage import NativeStorage
 from headstart.models.config import LayerConfig, RopeConfig
-from headstart.passes import FINAL_TAP, IntArray, RowInputs
+from headstart.passes.batch import FINAL_TAP, IntArray, RowInputs
 
 CONFIGS = {
     "grouped": small_config(),

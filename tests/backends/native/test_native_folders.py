@@ -21,7 +21,9 @@ from native_cases import (
     random_tokens,
     run_chunks,
 )
+from quantised_modules import MAKERS, Maker, named, write_folder, write_mxfp4_folder
 from safetensors.torch import save_file
+from tiny_models import make_model
 from torch import Tensor
 
 from headstart.backends.native.backend import NativeBackend
@@ -50,8 +52,6 @@ from headstart.models.quantised.opening import dequantised
 from headstart.models.safetensors_files import SafetensorsFiles
 from headstart.models.stored import FileMatrix, MatrixPart
 from headstart.models.weight_loading import load_decoder
-from quantised_modules import MAKERS, Maker, named, write_folder, write_mxfp4_folder
-from tiny_models import make_model
 
 TYPES = (*FOLDER_KERNELS, *FLOAT8_KERNELS)
 VOCAB = 96

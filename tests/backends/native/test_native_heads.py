@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from mapped_heads import map_rows, output_rows
 from native_cases import isa_params, make_random, needs_native, on_grids, small_config
 from torch import Tensor
 
@@ -19,13 +20,12 @@ from headstart.backends.native.precision import Precision
 from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.backends.torch.masked_pass import MaskedPass
 from headstart.backends.torch.parallel_pass import best_tokens as best_by_torch
+from headstart.drafting.heads.head_pass import DraftCache, DraftRows, HeadPass, MaskedHeadPass
+from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.heads.text_vocabulary import text_vocabulary
+from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
 from headstart.errors import ConfigError
-from headstart.heads.eagle import EagleHead, eagle_config
-from headstart.heads.head_pass import DraftCache, DraftRows, HeadPass, MaskedHeadPass
-from headstart.heads.tables import TargetTables
-from headstart.heads.text_vocabulary import text_vocabulary
 from headstart.models.linear_weights import LinearWeights
-from mapped_heads import map_rows, output_rows
 
 VOCAB, DRAFT_VOCAB = 77, 45
 VARIANTS = {

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, write_llama
 from native_cases import (
     X86,
     Rows,
@@ -20,15 +21,14 @@ from native_cases import (
 )
 from torch import Tensor
 
-from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, write_llama
 from headstart.backends.native import packed_model
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.formats import BF16, EIGHT, FINE, FOUR, KINDS, OWN, nearest_forms
 from headstart.backends.native.linear import NativeLinear
 from headstart.backends.native.loader import load_library
 from headstart.backends.torch.backend import TorchBackend
-from headstart.enumerations import Precision
-from headstart.loading import create_backend
+from headstart.common.enumerations import Precision
+from headstart.loading.model import create_backend
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.gguf_types import CODEBOOK_TYPES, dequantised

@@ -27,7 +27,7 @@ from headstart.backends.torch.backend import TorchBackend
 from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, RopeConfig
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.weights import DecoderWeights
-from headstart.passes import FINAL_TAP, RowInputs, TapStates
+from headstart.passes.batch import FINAL_TAP, RowInputs, TapStates
 
 ROPE32 = RopeConfig(theta=1000.0, dim=32)
 SHAPES: dict[str, ModelConfig] = {

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, type_of, write_llama
 from native_cases import (
     X86,
     Rows,
@@ -22,8 +23,6 @@ from native_cases import (
 from test_native_nearest import load, stored_linear
 from torch import Tensor
 
-from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, type_of, write_llama
-from headstart import memory
 from headstart.backends.native import packed_cache, packed_model
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.formats import (
@@ -42,6 +41,7 @@ from headstart.backends.native.linear import NativeLinear
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_model import PackedModel
 from headstart.backends.native.precision import PRECISIONS, Precision
+from headstart.common import memory
 from headstart.errors import ConfigError
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.gguf_types import CODEBOOK_TYPES, codebook

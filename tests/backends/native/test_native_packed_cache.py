@@ -10,10 +10,12 @@ from threading import Event, Thread
 import numpy as np
 import pytest
 import torch
+from gguf_blocks import VOCAB, write_llama
 from native_cases import Rows, make_pass, random_tokens
+from tiny_checkpoint import write_tiny_model
+from tiny_models import make_model
 from torch import Tensor
 
-from gguf_blocks import VOCAB, write_llama
 from headstart.backends.native import packed_model
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.loader import load_library
@@ -25,8 +27,6 @@ from headstart.models import files
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.layer_selection import select_layers
 from headstart.models.weight_loading import load_decoder
-from tiny_checkpoint import write_tiny_model
-from tiny_models import make_model
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 MIX = {"attn_v.weight": "Q6_K", "ffn_up.weight": "F16", "output.weight": "F16", "": "Q4_K"}

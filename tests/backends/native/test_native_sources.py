@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from headstart.backends.native import toolchain
 from headstart.backends.native.isa import AMX_EMULATED, INSTRUCTION_SETS, InstructionSet
 from headstart.backends.native.toolchain import SOURCES
-from headstart.processor import architecture
+from headstart.common.processor import architecture
 
 SETS = SOURCES / "kernels" / "isa"
 FILES = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".h", ".cpp"))

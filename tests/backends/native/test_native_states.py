@@ -32,8 +32,8 @@ from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, RopeConfig
 from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config, MambaConfig
-from headstart.passes import FINAL_TAP, PassBatch
-from headstart.runner import ModelRunner, Span, cache_bytes_per_token, state_bytes
+from headstart.passes.batch import FINAL_TAP, PassBatch
+from headstart.passes.runner import ModelRunner, Span, cache_bytes_per_token, state_bytes
 
 CONVOLVING = LayerConfig(rope=None, mixer="convolution")
 DELTA = LayerConfig(rope=None, mixer="delta")

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gguf_blocks import BLOCK_TYPES, random_blocks
 from native_cases import isa_params
 
-from gguf_blocks import BLOCK_TYPES, random_blocks
 from headstart.backends.native.formats import KINDS
 from headstart.backends.native.library import Library
 from headstart.backends.native.loader import load_library

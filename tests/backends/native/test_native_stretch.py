@@ -22,16 +22,13 @@ from stretch_cases import (
     one_by_one,
     told,
 )
+from toys import run_all, toy_sequence
 
-from headstart.analysis.bench.run import RecordingDrafter
-from headstart.analysis.pass_times import PassTimer, measure_passes
-from headstart.analysis.watching import Watching
-from headstart.analysis.workbench import Workbench
 from headstart.backends.native.growth import NativeGrowth, NativeHeadGrower
 from headstart.backends.native.loader import load_library
 from headstart.drafting.base import DraftBudget, Drafter, SpeculationParams
 from headstart.drafting.context import DraftContext
-from headstart.drafting.planning.auto import AutoDrafter
+from headstart.drafting.methods.auto.drafter import AutoDrafter
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.registry import create_drafter
 from headstart.drafting.wrapper import DrafterWrapper, WatchedRound
@@ -40,10 +37,13 @@ from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Limits
 from headstart.engine.stretch import AMONG_OTHERS, MOST_ROUNDS
-from headstart.runner import ModelRunner
+from headstart.passes.rounds import GuesserFault, StretchDrafting, StretchLimits
+from headstart.passes.runner import ModelRunner
 from headstart.sampling.params import SamplingParams
-from headstart.stretch import GuesserFault, StretchDrafting, StretchLimits
-from toys import run_all, toy_sequence
+from headstart_lab.bench.run import RecordingDrafter
+from headstart_lab.plan.pass_times import PassTimer, measure_passes
+from headstart_lab.plan.watching import Watching
+from headstart_lab.workbench import Workbench
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 

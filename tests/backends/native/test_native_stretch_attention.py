@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from native_cases import random_tokens, small_config
 from stretch_cases import Counted, make_engine, one_by_one, told
+from toys import run_all, toy_sequence
 
 from headstart.backends.native.loader import load_library
 from headstart.models.config import Alibi, ExpertsConfig, HeadNorms, LatentConfig, LayerConfig, QueryGrowth, RopeConfig
 from headstart.sampling.params import SamplingParams
-from toys import run_all, toy_sequence
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 LATENT = (LayerConfig(mixer="latent"), *[LayerConfig(mixer="latent", channel="experts")] * 5)

@@ -10,25 +10,25 @@ import numpy as np
 import pytest
 from native_cases import no_number, random_tokens
 from stretch_cases import DRAFTERS, ONE_PASS, Counted, CutText, make_engine, one_by_one, told
+from toys import run_all, toy_sequence
 
-from headstart.analysis.watching import Watching
 from headstart.backends.native.growth import NativeGrowth, NativeHeadGrower
 from headstart.backends.native.loader import load_library
-from headstart.draft_tree import MAX_GRADES
 from headstart.drafting.base import DraftBudget, SpeculationParams
-from headstart.drafting.model_free.suffix import SuffixDrafter
-from headstart.drafting.planning import auto_members
-from headstart.drafting.planning.auto import AutoDrafter
-from headstart.drafting.planning.auto_members import Member, Standing
+from headstart.drafting.methods.auto.drafter import AutoDrafter
+from headstart.drafting.methods.suffix.drafter import SuffixDrafter
+from headstart.drafting.planning import members as auto_members
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.learned_acceptance import CLUES, Clues, chances_of, clues_of
+from headstart.drafting.planning.members import Member, Standing
 from headstart.drafting.planning.merged import Guesses, MergedGuesses, Overlay
 from headstart.drafting.planning.pass_trials import TriedPass
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
+from headstart.passes.draft_tree import MAX_GRADES
+from headstart.passes.rounds import CutRule, GuesserFault, StretchDrafting, StretchLimits
 from headstart.sampling.params import SamplingParams
-from headstart.stretch import CutRule, GuesserFault, StretchDrafting, StretchLimits
-from toys import run_all, toy_sequence
+from headstart_lab.plan.watching import Watching
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 
@@ -311,9 +311,9 @@ def test_a_planner_learns_from_the_rounds_of_several(
 ) -> None:
     """Every pass is told to have taken the same, so that guesses pay on any machine."""
     monkeypatch.setattr(
-        "headstart.drafting.planning.auto.try_passes", lambda runner: [TriedPass(rows, 0.01) for rows in (1, 48)]
+        "headstart.drafting.methods.auto.drafter.try_passes", lambda runner: [TriedPass(rows, 0.01) for rows in (1, 48)]
     )
-    monkeypatch.setattr("headstart.drafting.planning.auto.try_context", lambda runner: 0.0)
+    monkeypatch.setattr("headstart.drafting.methods.auto.drafter.try_context", lambda runner: 0.0)
     engine = make_engine("auto", head_directory)
     planner = engine.drafter
     assert isinstance(planner, AutoDrafter)

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from native_cases import random_tokens, small_config
 from stretch_cases import Counted, make_engine, one_by_one, told
+from toys import run_all, toy_sequence
 
-from headstart.analysis.bench.run import RecordingDrafter
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.stretch import NativeStretches
-from headstart.drafting.planning.auto import AutoDrafter
+from headstart.drafting.methods.auto.drafter import AutoDrafter
 from headstart.drafting.planning.pass_costs import PassCosts
 from headstart.models.config import ExpertsConfig, LayerConfig
+from headstart.passes.rounds import RoundRecord
 from headstart.sampling.params import SamplingParams
-from headstart.stretch import RoundRecord
-from toys import run_all, toy_sequence
+from headstart_lab.bench.run import RecordingDrafter
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 EXPERTS = ExpertsConfig(12, 3, 40, normalised=True, shared_size=48)

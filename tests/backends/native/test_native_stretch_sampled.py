@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from native_cases import no_number, random_tokens
 from stretch_cases import DRAFTERS, ONE_PASS, Counted, make_engine, one_by_one, told
+from toys import run_all, toy_sequence
 
 from headstart import LLM
 from headstart.backends.native.growth import NativeGrowth, NativeHeadGrower
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.stretch import NativeStretches
+from headstart.common.enumerations import VerifyRule
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import FinishReason
 from headstart.engine.stretch import AFTER_NONE
-from headstart.enumerations import VerifyRule
-from headstart.loading import load_model
+from headstart.loading.model import load_model
+from headstart.passes.rounds import RoundRecord
 from headstart.sampling.params import SamplingParams
-from headstart.stretch import RoundRecord
-from toys import run_all, toy_sequence
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 
@@ -205,7 +205,7 @@ def test_draws_from_a_large_vocabulary_are_the_same(counted: Counted, monkeypatc
         {"temperature": 1.5, "min_p": 0.02},
         {"temperature": 3.0, "top_p": 0.99},
     ]
-    monkeypatch.setattr("headstart.llm.UNSEEN_SECONDS", 60.0)  # however slow the machine is
+    monkeypatch.setattr("headstart.entrypoints.llm.UNSEEN_SECONDS", 60.0)  # however slow the machine is
     model = load_model("smollm2")
     questions = ("Why is the sky blue?", "Write a haiku about rain.")
     said = []

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from native_cases import native, random_tokens, small_config
 from stretch_cases import ISA, Counted, CutText, make_engine, one_by_one, told
+from toys import run_all, toy_sequence
 
-from headstart.analysis.pass_times import measure_passes
-from headstart.analysis.workbench import Workbench
 from headstart.backends.native.loader import load_library
 from headstart.models.config import LayerConfig
 from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config
 from headstart.sampling.params import SamplingParams
-from toys import run_all, toy_sequence
+from headstart_lab.plan.pass_times import measure_passes
+from headstart_lab.workbench import Workbench
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 CONVOLVING = LayerConfig(rope=None, mixer="convolution")

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from native_cases import isa_params
+from toys import ToyBackend, hashed_logits, toy_engine, toy_sequence
 
 from headstart.backends.native.kit import NativeKit
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.suffix_text import NativeSuffixText
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
-from headstart.drafting.model_free import suffix
+from headstart.drafting.methods.suffix import drafter as suffix
 from headstart.drafting.registry import create_drafter
-from toys import ToyBackend, hashed_logits, toy_engine, toy_sequence
 
 VOCAB = 50
 

@@ -10,19 +10,19 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
+from tiny_models import make_model, save_model
 from torch import Tensor
+from toys import run_all, toy_engine, toy_sequence
 from transformers import PreTrainedModel
 
 from headstart.backends.torch.backend import TorchBackend
 from headstart.drafting.context import DraftContext
-from headstart.drafting.planning.auto import AutoDrafter
+from headstart.drafting.methods.auto.drafter import AutoDrafter
 from headstart.drafting.planning.pass_trials import try_experts, try_passes
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
-from headstart.runner import ModelRunner, Span
+from headstart.passes.runner import ModelRunner, Span
 from headstart.sampling.params import SamplingParams
-from tiny_models import make_model, save_model
-from toys import run_all, toy_engine, toy_sequence
 
 MIXED = ("mixtral", "qwen3_moe")
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from devices import on
+from reruns import RECORDED_PLACES, recording_on
+
 from headstart import LLM, SamplingParams, SpeculationParams
 from headstart.backends.torch.device import available_devices, avoid_attention_plans, finish, parse_device
 from headstart.backends.torch.kit import TorchKit
 from headstart.errors import ConfigError
 from headstart.sampling.structured import StructuredOutputsParams
-from reruns import RECORDED_PLACES, recording_on
 
 PROMPTS = ["Once upon a time", "abc abc abc abc"]
 RUN_A_MODEL = {"draft-model", "multi-draft", "hierarchical"}

@@ -11,17 +11,17 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
+from devices import DEVICES, on
+from memory_bench import Bench, random_tokens
+from roundings import moved_by_roundings
+from tiny_encoder_decoders import FAMILIES, features, make_model, reference_logits, save_model
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from devices import DEVICES, on
 from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
-from memory_bench import Bench, random_tokens
 from passes import Rows, path_to
-from roundings import moved_by_roundings
-from tiny_encoder_decoders import FAMILIES, features, make_model, reference_logits, save_model
 
 TREE = [-1, 0, 0, 1, 1, 2, 4, 6, 3]
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from headstart.backends.torch import levels
 from headstart.backends.torch.levels import SHORTEST_PIECE, order_of
 from headstart.backends.torch.states import StateLayout
-from headstart.cache.states import NO_STATE
-from headstart.layers.recurrence import PIECE, Pieces, ScanStep
-from headstart.passes import PassBatch
-from headstart.runner import BLOCK_SIZE
+from headstart.models.layers.recurrence import PIECE, Pieces, ScanStep
+from headstart.passes.batch import PassBatch
+from headstart.passes.cache.states import NO_STATE
+from headstart.passes.runner import BLOCK_SIZE
 from passes import Rows, make_pass
 
 CPU = torch.device("cpu")

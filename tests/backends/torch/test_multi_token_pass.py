@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from devices import DEVICES
+from multi_token_models import Reference, write_modules
 from torch import Tensor
 
-from devices import DEVICES
 from headstart.backends.torch.multi_token_pass import MultiTokenPass
-from headstart.heads.head_pass import DraftCache, DraftRows
-from headstart.heads.tables import TargetTables
+from headstart.drafting.heads.head_pass import DraftCache, DraftRows
+from headstart.drafting.heads.tables import TargetTables
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.multi_token import load_multi_token
 from headstart.models.weight_loading import load_decoder
-from multi_token_models import Reference, write_modules
 
 TOKENS = [5, 17, 3, 44, 9, 61, 28, 70, 11, 2, 33, 90, 8]
 CASES = [

@@ -11,17 +11,17 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
-
 from devices import on
+from reruns import Reruns
+from tiny_models import FAMILIES, make_model, save_model
+
 from headstart.backends.torch.backend import TorchBackend, TorchStorage
 from headstart.backends.torch.recorded_pass import MOST_ROWS, PassShape
 from headstart.backends.torch.recorder import Run
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
-from headstart.passes import FINAL_TAP, KVStorage, PassBatch, PassOutput, RowInputs
+from headstart.passes.batch import FINAL_TAP, KVStorage, PassBatch, PassOutput, RowInputs
 from passes import BLOCK_SIZE, Rows, make_pass, path_to, random_tokens, scattered, slot
-from reruns import Reruns
-from tiny_models import FAMILIES, make_model, save_model
 
 TREE = [-1, 0, 0, 1, 1, 2, 4, 6, 3]
 RECORDED = (

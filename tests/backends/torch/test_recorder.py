@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from devices import on
-from headstart.backends.torch.recorder import Recordings, Run, recorder_of
 from reruns import Reruns
+
+from headstart.backends.torch.recorder import Recordings, Run, recorder_of
 
 
 def recorder(most_bytes: int = 100) -> Reruns:

@@ -11,19 +11,19 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
+from devices import DEVICES, on
+from tiny_models import FAMILIES, make_model, reference_logits, save_model
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from devices import DEVICES, on
 from headstart.backends.torch.backend import TorchBackend, TorchStorage
 from headstart.backends.torch.linear import Linear
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.weight_loading import load_decoder
-from headstart.passes import FINAL_TAP, KVStorage, RowInputs
+from headstart.passes.batch import FINAL_TAP, KVStorage, RowInputs
 from passes import BLOCK_SIZE, Rows, make_pass, path_to, random_tokens, scattered, slot
-from tiny_models import FAMILIES, make_model, reference_logits, save_model
 
 TOLERANCE = 1e-4
 TREE = [-1, 0, 0, 1, 1, 2, 4, 6, 3]

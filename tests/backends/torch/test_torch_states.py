@@ -10,17 +10,17 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
+from devices import PLACES, on
+from roundings import moved_by_roundings
+from tiny_models import make_model, reference_logits, save_model
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from devices import PLACES, on
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
-from headstart.runner import ModelRunner, Span
+from headstart.passes.runner import ModelRunner, Span
 from passes import BLOCK_SIZE, Rows, make_pass, path_to
-from roundings import moved_by_roundings
-from tiny_models import make_model, reference_logits, save_model
 
 KINDS = ("lfm2-long", "jamba", "bamba", "nemotron_h", "qwen3_next")
 TREE = [-1, 0, 1, 2, 0, 4, 5, 6, 4]

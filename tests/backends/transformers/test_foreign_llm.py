@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from devices import DEVICES
 from foreign_models import greedy, tiny_model, write_foreign
 from safetensors.torch import load_file, save_file
+from tiny_checkpoint import write_tiny_model
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from typer.testing import CliRunner
 
-from devices import DEVICES
 from headstart import LLM, SamplingParams
 from headstart.cli.main import app
 from headstart.errors import CheckpointError, ConfigError
-from headstart.loading import load_model, require_numerics
-from headstart.reading import USUAL, Reading
-from tiny_checkpoint import write_tiny_model
+from headstart.loading.model import load_model, require_numerics
+from headstart.loading.reading import USUAL, Reading
 
 PROMPTS = [list(range(10, 10 + length)) for length in (3, 37, 50)] + [[7, 8, 9] * 9]
 FOREIGN = Reading("transformers")

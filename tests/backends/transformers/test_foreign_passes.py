@@ -20,10 +20,10 @@ from headstart.backends.transformers.calls import Caller
 from headstart.backends.transformers.carried import CachePlan
 from headstart.backends.transformers.paths import ByPath, Carrying
 from headstart.backends.transformers.trial import find_way
-from headstart.cache.prefix import PrefixIndex
 from headstart.errors import CheckpointError
-from headstart.passes import FINAL_TAP
-from headstart.runner import ModelRunner, Span
+from headstart.passes.batch import FINAL_TAP
+from headstart.passes.cache.prefix import PrefixIndex
+from headstart.passes.runner import ModelRunner, Span
 
 BLOCK = 8
 TOKENS = [(7 * place + 3) % 200 + 1 for place in range(40)]

@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from engine_environments import ROOT, TRANSFORMERS, Environment, needs
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 from drafting_toys import ToySequence
 
-from headstart.draft_tree import DraftTree
 from headstart.drafting.base import BeamView, DraftBudget, RoundOutcome
 from headstart.drafting.planning.beam_plans import BeamPlans
 from headstart.drafting.planning.round_costs import RoundCosts
+from headstart.passes.draft_tree import DraftTree
 
 BEAMS = 4
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from drafting_toys import ToySequence
 
-from headstart.draft_tree import ROOT
 from headstart.drafting.context import DraftContext
 from headstart.drafting.inner_sequence import InnerSequence
-from headstart.drafting.planning.auto_members import Member
 from headstart.drafting.planning.followed import Followed, merge
 from headstart.drafting.planning.guess_rates import AGREED, ALONE, CONTRADICTED
+from headstart.drafting.planning.members import Member
 from headstart.drafting.planning.merged import Guesses
 from headstart.drafting.registry import create_drafter
+from headstart.passes.draft_tree import ROOT
 
 
 def view(number: int) -> InnerSequence:

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.planning.guess_rates import AGREED, CONTRADICTED, GuessRates, log_odds
 from headstart.drafting.planning.learned_acceptance import CLUES, Clues, LearnedAcceptance, chances_of, clues_of
 from headstart.drafting.planning.merged import Guesses, Overlay
+from headstart.passes.draft_tree import ROOT, DraftTree
 
 GRADES = 192
 

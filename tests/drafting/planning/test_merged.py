@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.planning.guess_rates import AGREED, ALONE, CONTRADICTED, GuessRates, first_rates
 from headstart.drafting.planning.merged import Guesses, MergedGuesses, Overlay
+from headstart.passes.draft_tree import ROOT, DraftTree
 
 UNJUDGED = [0.25] * 64
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from toys import ToyBackend, hashed_logits
 
 from headstart.drafting.context import DraftContext
-from headstart.drafting.planning.auto import AutoDrafter
+from headstart.drafting.methods.auto.drafter import AutoDrafter
 from headstart.drafting.planning.pass_trials import try_context, try_passes
-from headstart.runner import ModelRunner, Span
-from toys import ToyBackend, hashed_logits
+from headstart.passes.runner import ModelRunner, Span
 
 VOCAB = 12
 

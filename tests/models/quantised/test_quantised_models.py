@@ -10,16 +10,16 @@ import pytest
 import torch
 from packers import awq, gptq, named, packed, write
 from safetensors.torch import load_file
+from tiny_checkpoint import write_tiny_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from headstart import LLM, SamplingParams
 from headstart.backends.native.backend import NativeBackend
 from headstart.errors import CheckpointError
-from headstart.loading import load_model
-from headstart.reading import USUAL, Reading
-from headstart.runner import ModelRunner, Span
-from tiny_checkpoint import write_tiny_model
+from headstart.loading.model import load_model
+from headstart.loading.reading import USUAL, Reading
+from headstart.passes.runner import ModelRunner, Span
 
 TOKENS = [65, 66, 67, 120, 99, 100]
 

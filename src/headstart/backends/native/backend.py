@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.backend import BackendKit
 from headstart.backends.native.formats import DecoderParts
 from headstart.backends.native.kit import NativeKit
 from headstart.backends.native.library import Pass
@@ -25,7 +24,8 @@ from headstart.errors import ConfigError
 from headstart.models.config import HeadNorms, LatentConfig, ModelConfig
 from headstart.models.state_config import DeltaConfig, Mamba2Config
 from headstart.models.stored import Matrix
-from headstart.passes import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
+from headstart.passes.backend import BackendKit
+from headstart.passes.batch import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
 
 _MOST_STREAMS = 8
 _MOST_LENGTH = 16

@@ -26,11 +26,11 @@ from headstart.backends.native.packing import (
 )
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.block_factors import BlockFactors
-from headstart.heads.block import BlockConfig, BlockHead
-from headstart.heads.head_pass import DraftCache, DraftRows
-from headstart.heads.tables import TargetTables
+from headstart.drafting.heads.head_pass import DraftCache, DraftRows
+from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.methods.dflash.head import BlockConfig, BlockHead
 from headstart.models.linear_weights import LinearWeights, NormWeights
-from headstart.passes import IntArray
+from headstart.passes.batch import IntArray
 
 _BLOCK = 4
 """``Entry`` of ``src/pass/decoder.h``."""

@@ -19,14 +19,14 @@ from headstart.backends.native.loader import load_library
 from headstart.backends.native.packing import NORMS, Packer, RopeTables, address, create_model
 from headstart.backends.native.precision import Precision, library_number
 from headstart.backends.native.team import team_size
+from headstart.drafting.heads.head_pass import DraftCache
+from headstart.drafting.heads.modules import HeadLayer
+from headstart.drafting.heads.text_vocabulary import TextTokens, TextVocabulary
+from headstart.drafting.methods.dflash.head import BlockConfig
+from headstart.drafting.methods.eagle.head import EagleConfig
 from headstart.errors import ConfigError
-from headstart.heads.block import BlockConfig
-from headstart.heads.eagle import EagleConfig
-from headstart.heads.head_pass import DraftCache
-from headstart.heads.modules import HeadLayer
-from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
 from headstart.models.linear_weights import NormWeights
-from headstart.passes import IntArray
+from headstart.passes.batch import IntArray
 
 
 def unfit_heads(config: EagleConfig | BlockConfig) -> str | None:

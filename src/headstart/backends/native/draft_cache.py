@@ -8,8 +8,8 @@ import numpy as np
 
 from headstart.backends.native.library import Library
 from headstart.backends.native.storage import PAGE_KEYS, NativeStorage
-from headstart.heads.head_pass import DraftCache
-from headstart.passes import IntArray
+from headstart.drafting.heads.head_pass import DraftCache
+from headstart.passes.batch import IntArray
 
 _FIRST_PAGES = 32
 

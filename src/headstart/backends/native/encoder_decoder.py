@@ -17,15 +17,15 @@ from headstart.backends.native.linear import NativeLinear
 from headstart.backends.native.packing import address, as_int32
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.encoder import Encoder, position_table
-from headstart.layers.positions import distance_buckets
-from headstart.memory import require_room
+from headstart.common.memory import require_room
 from headstart.models.config import ModelConfig
 from headstart.models.encoder_decoder_weights import EncoderDecoderWeights
 from headstart.models.files import WeightsIdentity
+from headstart.models.layers.positions import distance_buckets
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix
 from headstart.models.weights import AttentionWeights, LayerInputsWeights, LayerWeights, MlpWeights, StreamEndsWeights
-from headstart.passes import EncoderInput, KVStorage
+from headstart.passes.batch import EncoderInput, KVStorage
 
 _HOST = torch.device("cpu")
 
@@ -53,7 +53,7 @@ class _DecoderHalf:
 
 
 class NativeEncoderDecoder(NativeBackend):
-    """A model with an encoder (``headstart.backend.EncoderBackend``), its decoder packed for this machine's processor.
+    """A model with an encoder (``headstart.passes.backend.EncoderBackend``), its decoder packed for this machine's processor.
 
     Rows are computed to the same bits in every pass, as ``NativeBackend``'s are. They read encoder memories, whose bits
     are PyTorch's: the same for an equal input as long as PyTorch runs with as many threads.

@@ -15,11 +15,11 @@ from headstart.backends.native import library as c
 from headstart.backends.native.draft_cache import NativeDraftCache, PagePool
 from headstart.backends.native.library import Draft, Drafted, Head, Library
 from headstart.backends.native.packing import RopeTables, address, as_int32
-from headstart.heads.block import BlockConfig
-from headstart.heads.eagle import EagleConfig
-from headstart.heads.head_pass import DraftRoot, GrownTree, PathBounds, RowScores
-from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
-from headstart.passes import IntArray
+from headstart.drafting.heads.head_pass import DraftRoot, GrownTree, PathBounds, RowScores
+from headstart.drafting.heads.text_vocabulary import TextTokens, TextVocabulary
+from headstart.drafting.methods.dflash.head import BlockConfig
+from headstart.drafting.methods.eagle.head import EagleConfig
+from headstart.passes.batch import IntArray
 
 
 class OnePass(NamedTuple):

@@ -23,11 +23,11 @@ from headstart.backends.native.packing import (
     as_int32,
 )
 from headstart.backends.native.precision import Precision
-from headstart.heads.eagle import EagleConfig, EagleHead
-from headstart.heads.head_pass import DraftRows
-from headstart.heads.tables import TargetTables
+from headstart.drafting.heads.head_pass import DraftRows
+from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.methods.eagle.head import EagleConfig, EagleHead
 from headstart.models.linear_weights import LinearWeights, NormWeights
-from headstart.passes import IntArray
+from headstart.passes.batch import IntArray
 
 _FUSED, _BESIDE, _BESIDE_NORMED = 1, 2, 3
 """``Entry`` of ``src/pass/decoder.h``."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from headstart.processor import amd_family, architecture
+from headstart.common.processor import amd_family, architecture
 
 _BASELINES = {"x86_64": "-march=x86-64", "aarch64": "-march=armv8-a"}
 """What every processor of an architecture has, whatever the compiler is set to; of others that is its choice."""

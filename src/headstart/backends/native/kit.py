@@ -18,10 +18,10 @@ from headstart.backends.torch.kit import TorchKit
 from headstart.backends.torch.masked_pass import MaskedPass
 from headstart.backends.torch.multi_token_pass import MultiTokenPass
 from headstart.backends.torch.parallel_pass import Kit, ParallelPass
-from headstart.heads.block import BlockHead
-from headstart.heads.eagle import EagleHead
-from headstart.heads.parallel import ParallelHeads
-from headstart.heads.tables import TargetTables
+from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.methods.dflash.head import BlockHead
+from headstart.drafting.methods.eagle.head import EagleHead
+from headstart.drafting.methods.medusa.head import ParallelHeads
 from headstart.models.multi_token import MultiTokenModules
 
 

@@ -18,7 +18,7 @@ from headstart.backends.native.team import team_size
 from headstart.backends.torch.parallel_pass import Kit
 from headstart.errors import ConfigError
 from headstart.models.linear_weights import LinearWeights
-from headstart.passes import IntArray
+from headstart.passes.batch import IntArray
 
 
 class NativeLinear:

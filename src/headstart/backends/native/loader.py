@@ -25,9 +25,9 @@ from headstart.backends.native import toolchain
 from headstart.backends.native.isa import InstructionSet
 from headstart.backends.native.library import Library
 from headstart.backends.native.trust import is_cut_short, is_whole, keep_digest, why_distrusted
+from headstart.common.phases import phase
+from headstart.common.processor import architecture, cpu_flags
 from headstart.errors import ConfigError
-from headstart.phases import phase
-from headstart.processor import architecture, cpu_flags
 
 logger = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from headstart.backends.native.heads import NativeEaglePass
 from headstart.backends.native.packing import as_float32
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.masked_pass import behind
-from headstart.heads.eagle import EagleHead
-from headstart.heads.head_pass import DraftRows
-from headstart.heads.tables import TargetTables
-from headstart.passes import IntArray
+from headstart.drafting.heads.head_pass import DraftRows
+from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.methods.eagle.head import EagleHead
+from headstart.passes.batch import IntArray
 
 
 class NativeMaskedPass(NativeEaglePass):

@@ -52,10 +52,10 @@ from headstart.backends.native.packing import (
 )
 from headstart.backends.native.precision import Precision, library_number
 from headstart.backends.native.shapes import layers_of, shape_of
-from headstart.layers.positions import counted_sinusoids
-from headstart.memory import readable, require_room
+from headstart.common.memory import readable, require_room
 from headstart.models.config import ModelConfig
 from headstart.models.files import WeightsIdentity
+from headstart.models.layers.positions import counted_sinusoids
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix
 from headstart.models.weights import AttentionWeights, LayerWeights

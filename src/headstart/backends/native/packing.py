@@ -32,7 +32,7 @@ from headstart.models.weights import (
     MlpWeights,
     TwoMixersWeights,
 )
-from headstart.passes import IntArray
+from headstart.passes.batch import IntArray
 
 NORMS = (
     *("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm"),

@@ -15,8 +15,8 @@ from headstart.backends.native.growth import NativeHeadGrower
 from headstart.backends.native.packing import RopeTables, address, as_int32
 from headstart.backends.native.storage import NativeStorage
 from headstart.backends.native.suffix_text import NativeSuffixText
-from headstart.passes import IntArray, KVStorage
-from headstart.stretch import (
+from headstart.passes.batch import IntArray, KVStorage
+from headstart.passes.rounds import (
     CutRule,
     Guesser,
     GuesserFault,

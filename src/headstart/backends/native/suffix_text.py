@@ -11,7 +11,7 @@ import numpy as np
 from headstart.backends.native.library import Library, Suffix
 from headstart.backends.native.packing import address
 from headstart.errors import ConfigError
-from headstart.passes import IntArray
+from headstart.passes.batch import IntArray
 
 _NO_MEMORY = "a text to copy guesses from does not fit in memory"
 

@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from headstart.backends.native.isa import INSTRUCTION_SETS, InstructionSet
+from headstart.common.processor import architecture
 from headstart.errors import ConfigError
-from headstart.processor import architecture
 
 SOURCES = Path(__file__).parent / "src"
 """What is compiled."""

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.norms import Norm
-from headstart.layers.layer import run_side
-from headstart.layers.layer_input import inputs_of_layers, run_layer_input
-from headstart.layers.streams import corrected, merged, predicted, spread
 from headstart.models.config import ModelConfig
+from headstart.models.layers.layer import run_side
+from headstart.models.layers.layer_input import inputs_of_layers, run_layer_input
+from headstart.models.layers.streams import corrected, merged, predicted, spread
 from headstart.models.stored_rows import rows_in_file
 from headstart.models.weights import (
     LayerInputsWeights,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.models.config import Alibi, Sight
-from headstart.passes import IntArray, PassBatch
+from headstart.passes.batch import IntArray, PassBatch
 
 Indices = NDArray[np.int64]
 

@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backend import BackendKit
 from headstart.backends.torch.attention import AttentionLayout
 from headstart.backends.torch.decoder import Decoder, called_experts
 from headstart.backends.torch.device import avoid_attention_plans, finish
@@ -21,7 +20,17 @@ from headstart.backends.torch.recorder import Recorder
 from headstart.backends.torch.states import LayerStore, StateLayout
 from headstart.models.config import ModelConfig
 from headstart.models.weights import DecoderWeights
-from headstart.passes import FINAL_TAP, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates, safe_steps
+from headstart.passes.backend import BackendKit
+from headstart.passes.batch import (
+    FINAL_TAP,
+    IntArray,
+    KVStorage,
+    PassBatch,
+    PassOutput,
+    RowInputs,
+    TapStates,
+    safe_steps,
+)
 
 NAMES = {torch.float32: "torch-fp32", torch.bfloat16: "torch-bf16"}
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headstart.backends.torch.parallel_pass import Kit, LinearLayer
-from headstart.heads.block import BlockHead
+from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.models.linear_weights import LinearWeights
 
 

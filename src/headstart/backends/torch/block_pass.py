@@ -23,17 +23,17 @@ from headstart.backends.torch.draft_pool import (
 )
 from headstart.backends.torch.parallel_pass import Kit, LinearLayer
 from headstart.backends.torch.recorded_blocks import RecordedBlocks
-from headstart.heads.block import BlockHead, BlockLayer
-from headstart.heads.head_pass import DraftCache, DraftRows
-from headstart.heads.modules import side_by_side
-from headstart.heads.tables import TargetTables
-from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
-from headstart.layers.layer import Operation, run_head_layers
-from headstart.layers.rotary import Rotation
+from headstart.drafting.heads.head_pass import DraftCache, DraftRows
+from headstart.drafting.heads.modules import side_by_side
+from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.heads.text_vocabulary import TextTokens, TextVocabulary
+from headstart.drafting.methods.dflash.head import BlockHead, BlockLayer
 from headstart.models.config import EVERYTHING
+from headstart.models.layers.layer import Operation, run_head_layers
+from headstart.models.layers.rotary import Rotation
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
-from headstart.passes import IntArray
+from headstart.passes.batch import IntArray
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.norms import Norm
-from headstart.layers.experts import run_experts
-from headstart.layers.layer import run_mlp
 from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.layers.experts import run_experts
+from headstart.models.layers.layer import run_mlp
 from headstart.models.weights import ChannelWeights, ExpertsWeights, MlpAndExpertsWeights, MlpWeights
 
 

@@ -18,13 +18,13 @@ from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.mixers import MixerPass, mixer_of
 from headstart.backends.torch.norms import Norm
 from headstart.backends.torch.states import LayerStore, StateLayout
-from headstart.layers.layer import Operation, run_layer
-from headstart.layers.positions import counted_sinusoids
-from headstart.layers.rotary import Rotation
 from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.layers.layer import Operation, run_layer
+from headstart.models.layers.positions import counted_sinusoids
+from headstart.models.layers.rotary import Rotation
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.weights import DecoderWeights, LayerWeights
-from headstart.passes import FINAL_TAP
+from headstart.passes.batch import FINAL_TAP
 
 _ROWS = 512
 """Whose logits are held at once where no more than their best tokens are wanted."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backends.torch.attention import FOLDED_ROWS, KeyView, RowGroup, added_mask, adjacent
-from headstart.heads.head_pass import DraftCache, DraftRows
+from headstart.drafting.heads.head_pass import DraftCache, DraftRows
 from headstart.models.config import Sight
 
 BLOCK = 32

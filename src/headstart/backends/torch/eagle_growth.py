@@ -17,11 +17,11 @@ from headstart.backends.torch.eagle_rows import EagleRows
 from headstart.backends.torch.recorder import Recorder, Recordings, Run
 from headstart.backends.torch.static_layout import coarsely_padded, padded
 from headstart.backends.torch.text_rows import TextRows
-from headstart.draft_tree import ROOT
-from headstart.heads.head_pass import DraftRoot, GrownTree, PathBounds, RowScores
-from headstart.heads.path_trees import IMPOSSIBLE, cut_tree
-from headstart.heads.text_vocabulary import TextVocabulary
-from headstart.passes import IntArray
+from headstart.drafting.heads.head_pass import DraftRoot, GrownTree, PathBounds, RowScores
+from headstart.drafting.heads.path_trees import IMPOSSIBLE, cut_tree
+from headstart.drafting.heads.text_vocabulary import TextVocabulary
+from headstart.passes.batch import IntArray
+from headstart.passes.draft_tree import ROOT
 
 if TYPE_CHECKING:
     from headstart.backends.torch.eagle_pass import EaglePass

@@ -18,16 +18,16 @@ from headstart.backends.torch.eagle_growth import EagleGrowth
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.parallel_pass import best_tokens
 from headstart.backends.torch.recorder import Recorder
-from headstart.heads.eagle import EagleHead, EagleLayer
-from headstart.heads.head_pass import DraftRows
-from headstart.heads.tables import TargetTables
-from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
-from headstart.layers.layer import Operation, run_head_layers
-from headstart.layers.rotary import Rotation
+from headstart.drafting.heads.head_pass import DraftRows
+from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.heads.text_vocabulary import TextTokens, TextVocabulary
+from headstart.drafting.methods.eagle.head import EagleHead, EagleLayer
 from headstart.models.config import EVERYTHING
+from headstart.models.layers.layer import Operation, run_head_layers
+from headstart.models.layers.rotary import Rotation
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
-from headstart.passes import IntArray
+from headstart.passes.batch import IntArray
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from torch import Tensor
 from headstart.backends.torch.draft_pool import BLOCK, PooledDraftCache
 from headstart.backends.torch.staging import Staging
 from headstart.backends.torch.static_layout import LayoutTables, StaticLayout
-from headstart.heads.head_pass import DraftCache
+from headstart.drafting.heads.head_pass import DraftCache
 from headstart.models.config import EVERYTHING
-from headstart.passes import IntArray
+from headstart.passes.batch import IntArray
 
 if TYPE_CHECKING:
     from headstart.backends.torch.eagle_pass import EaglePass

@@ -12,13 +12,13 @@ from torch import Tensor
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.norms import Norm
 from headstart.backends.torch.parallel_pass import LinearLayer
-from headstart.layers.cross_attention import StackLayer
-from headstart.layers.positions import distance_buckets, sinusoids
 from headstart.models.config import ModelConfig
 from headstart.models.encoder_decoder import EncoderConfig
 from headstart.models.encoder_decoder_weights import StackLayerWeights, StackWeights
+from headstart.models.layers.cross_attention import StackLayer
+from headstart.models.layers.positions import distance_buckets, sinusoids
 from headstart.models.linear_weights import LinearWeights, NormWeights
-from headstart.passes import EncoderInput
+from headstart.passes.batch import EncoderInput
 
 MakeLinear = Callable[[LinearWeights], LinearLayer]
 """Packs a matrix for its products."""

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backend import BackendKit
 from headstart.backends.torch.attention import MEMORY, AttentionLayout, attend
 from headstart.backends.torch.backend import NAMES, TorchStorage
 from headstart.backends.torch.device import avoid_attention_plans, finish
@@ -23,12 +22,13 @@ from headstart.backends.torch.encoder import Embedder, Encoder, StackMatrices, o
 from headstart.backends.torch.kit import TorchKit
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.norms import Norm
-from headstart.layers.cross_attention import StackLayer
-from headstart.layers.positions import distance_buckets
 from headstart.models.config import EVERYTHING, ModelConfig
 from headstart.models.encoder_decoder_weights import EncoderDecoderWeights
+from headstart.models.layers.cross_attention import StackLayer
+from headstart.models.layers.positions import distance_buckets
 from headstart.models.weights import CrossWeights
-from headstart.passes import FINAL_TAP, EncoderInput, IntArray, KVStorage, PassBatch, PassOutput, TapStates
+from headstart.passes.backend import BackendKit
+from headstart.passes.batch import FINAL_TAP, EncoderInput, IntArray, KVStorage, PassBatch, PassOutput, TapStates
 
 Masks = Callable[[int], Sequence[Tensor] | None]
 """Layer -> [group] masks of its attention with biases in them; None: those of the layout."""
@@ -48,7 +48,7 @@ class CrossMatrices:
 
 
 class EncoderDecoderBackend:
-    """A ``Backend`` with an encoder (``headstart.backend.EncoderBackend``), of plain torch operations in float32 or
+    """A ``Backend`` with an encoder (``headstart.passes.backend.EncoderBackend``), of plain torch operations in float32 or
     bfloat16; as ``TorchBackend`` in everything else."""
 
     exact_rows = False

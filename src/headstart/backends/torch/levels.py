@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.layers.recurrence import PIECE, Pieces
-from headstart.passes import PassBatch, path_lengths
+from headstart.models.layers.recurrence import PIECE, Pieces
+from headstart.passes.batch import PassBatch, path_lengths
 
 SHORTEST_PIECE = 8
 """Rows; fewer are computed one by one, which takes less time on a processor."""

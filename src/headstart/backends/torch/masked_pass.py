@@ -16,10 +16,10 @@ from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.backends.torch.eagle_rows import EagleRows
 from headstart.backends.torch.recorder import Recorder, Recordings, Run
 from headstart.backends.torch.static_layout import coarsely_padded, padded
-from headstart.heads.eagle import EagleHead
-from headstart.heads.head_pass import DraftRows
-from headstart.heads.tables import TargetTables
-from headstart.passes import IntArray
+from headstart.drafting.heads.head_pass import DraftRows
+from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.methods.eagle.head import EagleHead
+from headstart.passes.batch import IntArray
 
 
 class MaskedPass(EaglePass):

@@ -15,14 +15,14 @@ from headstart.backends.torch.attention import Layout, attend
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.norms import HeadNorm, Norm
 from headstart.backends.torch.states import LayerStore, StateLayout
-from headstart.layers.convolution import run_convolution
-from headstart.layers.delta import run_delta
-from headstart.layers.latent import run_latent
-from headstart.layers.layer import run_attention
-from headstart.layers.mamba import run_mamba
-from headstart.layers.mamba2 import run_mamba2
-from headstart.layers.rotary import Rotation
 from headstart.models.config import LayerConfig, ModelConfig, Sight
+from headstart.models.layers.convolution import run_convolution
+from headstart.models.layers.delta import run_delta
+from headstart.models.layers.latent import run_latent
+from headstart.models.layers.layer import run_attention
+from headstart.models.layers.mamba import run_mamba
+from headstart.models.layers.mamba2 import run_mamba2
+from headstart.models.layers.rotary import Rotation
 from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
 from headstart.models.weights import AttentionWeights, LatentWeights, MixerWeights, TwoMixersWeights
 

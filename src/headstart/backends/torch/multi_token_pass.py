@@ -17,13 +17,13 @@ from headstart.backends.torch.mixers import cache_row, sights_of
 from headstart.backends.torch.norms import Norm
 from headstart.backends.torch.parallel_pass import best_tokens
 from headstart.backends.torch.states import LayerStore
-from headstart.heads.head_pass import DraftRows
-from headstart.heads.tables import TargetTables
-from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
+from headstart.drafting.heads.head_pass import DraftRows
+from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.heads.text_vocabulary import TextTokens, TextVocabulary
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.multi_token import MultiTokenModule, MultiTokenModules
 from headstart.models.weights import DecoderWeights
-from headstart.passes import IntArray
+from headstart.passes.batch import IntArray
 
 
 class _Module:

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.recorder import Recorder
-from headstart.heads.parallel import ParallelHeads, token_rows
-from headstart.heads.tables import TargetTables
+from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.methods.medusa.head import ParallelHeads, token_rows
 from headstart.models.linear_weights import LinearWeights
-from headstart.passes import IntArray
+from headstart.passes.batch import IntArray
 
 
 class LinearLayer(Protocol):

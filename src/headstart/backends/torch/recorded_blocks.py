@@ -15,7 +15,7 @@ from headstart.backends.torch.recorder import Recorder, Recordings, Run
 from headstart.backends.torch.staging import Staging
 from headstart.backends.torch.static_layout import LayoutTables, StaticLayout, padded
 from headstart.models.config import EVERYTHING
-from headstart.passes import IntArray
+from headstart.passes.batch import IntArray
 
 if TYPE_CHECKING:
     from headstart.backends.torch.block_pass import BlockPass

@@ -17,7 +17,7 @@ from headstart.backends.torch.staging import Staging
 from headstart.backends.torch.states import LayerStore
 from headstart.backends.torch.static_layout import LayoutTables, StaticLayout, coarsely_padded, padded
 from headstart.models.config import ModelConfig
-from headstart.passes import NO_STATES, IntArray, PassBatch, PassOutput, TapStates
+from headstart.passes.batch import NO_STATES, IntArray, PassBatch, PassOutput, TapStates
 
 MOST_ROWS = 256
 """Of a grid; where more are computed, the processor keeps up."""

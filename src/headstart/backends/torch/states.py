@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backends.torch.levels import Level, Order, Places, index_of, order_of
-from headstart.layers.recurrence import Scan, ScanStep, Step
-from headstart.passes import PassBatch, path_lengths
+from headstart.models.layers.recurrence import Scan, ScanStep, Step
+from headstart.passes.batch import PassBatch, path_lengths
 
 
 class StateLayout:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backends.torch.draft_pool import BLOCK, DraftPool
-from headstart.heads.text_vocabulary import TextTokens
+from headstart.drafting.heads.text_vocabulary import TextTokens
 
 _BLOCKS = 64
 """There are at first."""

@@ -10,17 +10,17 @@ from typing import Any
 
 import torch
 
-from headstart.backend import BackendKit
 from headstart.backends.torch.device import avoid_attention_plans, finish
 from headstart.backends.torch.kit import TorchKit
 from headstart.backends.transformers.calls import Caller
 from headstart.backends.transformers.description import model_class
 from headstart.backends.transformers.storage import TransformersStorage
 from headstart.backends.transformers.trial import find_way
+from headstart.common.memory import is_lack_of_memory
 from headstart.errors import CheckpointError
-from headstart.memory import is_lack_of_memory
 from headstart.models.config import ModelConfig
-from headstart.passes import KVStorage, PassBatch, PassOutput
+from headstart.passes.backend import BackendKit
+from headstart.passes.batch import KVStorage, PassBatch, PassOutput
 
 _NAMES = {torch.float32: "transformers-fp32", torch.bfloat16: "transformers-bf16"}
 

@@ -25,7 +25,7 @@ from transformers.masking_utils import sdpa_mask
 
 from headstart.backends.transformers.calls import Called, Caller
 from headstart.backends.transformers.storage import PageShape, TransformersStorage, physical_slots
-from headstart.passes import PassBatch
+from headstart.passes.batch import PassBatch
 
 NAME = "headstart"
 """Of the attention function, in transformers' registry."""

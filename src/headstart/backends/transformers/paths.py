@@ -20,7 +20,7 @@ from torch import Tensor
 from headstart.backends.transformers.calls import Called, Caller
 from headstart.backends.transformers.carried import CachePlan
 from headstart.backends.transformers.storage import State, TransformersStorage, physical_slots
-from headstart.passes import IntArray, PassBatch, TapStates
+from headstart.passes.batch import IntArray, PassBatch, TapStates
 
 _REREAD_ROWS = 16
 """So many tokens are read again with a pass before it is cut after its root, to have a state there."""

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.passes import IntArray, safe_steps
+from headstart.passes.batch import IntArray, safe_steps
 
 _STATE_BYTES = 1 << 29
 """Of states that are kept, at most, unless a few of them take more."""

@@ -21,9 +21,9 @@ from headstart.backends.transformers.carried import CachePlan
 from headstart.backends.transformers.packed import NAME, Packed, Recorder, attending, register
 from headstart.backends.transformers.paths import ByPath, Carrying
 from headstart.backends.transformers.storage import PageShape, TransformersStorage
+from headstart.common.memory import free_bytes, is_lack_of_memory
 from headstart.errors import CheckpointError
-from headstart.memory import free_bytes, is_lack_of_memory
-from headstart.passes import IntArray, PassBatch
+from headstart.passes.batch import IntArray, PassBatch
 
 _BLOCK = 4
 _BLOCKS = 4

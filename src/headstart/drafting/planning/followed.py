@@ -7,9 +7,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from headstart.drafting.inner_sequence import InnerSequence
-from headstart.drafting.planning.auto_members import OWN_MEMORY, OWN_WEIGHT, Member, Standing
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.learned_acceptance import Clues, LearnedAcceptance, chances_of, clues_of
+from headstart.drafting.planning.members import OWN_MEMORY, OWN_WEIGHT, Member, Standing
 from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, Overlay
 
 

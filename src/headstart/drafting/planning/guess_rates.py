@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from headstart.draft_tree import MAX_GRADES
 from headstart.drafting.abilities import Graded
 from headstart.drafting.base import Drafter
+from headstart.passes.draft_tree import MAX_GRADES
 
 ALONE, AGREED, CONTRADICTED = 0, MAX_GRADES, 2 * MAX_GRADES
 """Added to a guess's grade: no other drafter guesses a token after the same ones; one guesses the same; others only."""

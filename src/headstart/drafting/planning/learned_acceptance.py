@@ -13,9 +13,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.draft_tree import MAX_GRADES
 from headstart.drafting.planning.guess_rates import AGREED, CONTRADICTED
 from headstart.drafting.planning.merged import Guesses, Overlay
+from headstart.passes.draft_tree import MAX_GRADES
 
 Clues = NDArray[np.float64]
 """[guess, clue]: 1; log-odds of the graded rate; those of the drafter's own chance (0: it gives none); logarithms of

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.grades import grades_of
 from headstart.drafting.planning.guess_rates import AGREED, ALONE, CONTRADICTED, log_odds
+from headstart.passes.draft_tree import ROOT, DraftTree
 
 _MOST_CERTAIN = 0.995
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headstart.runner import ModelRunner, Span, Wanted
+from headstart.passes.runner import ModelRunner, Span, Wanted
 
 _ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48)
 """Rows of the passes; the last is about what 16 sequences and the guesses of a default engine take."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 from headstart.drafting.abilities import RunsInStretches, stretch_drafting
 from headstart.drafting.base import SequenceView
-from headstart.drafting.planning.auto_members import Member, Standing
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.learned_acceptance import LearnedAcceptance
+from headstart.drafting.planning.members import Member, Standing
 from headstart.drafting.planning.round_costs import PLAIN_EVERY, RoundCosts, TreeSize
-from headstart.stretch import MOST_GUESSERS, CutRule, Guesser, RoundRecord, StretchLimits
+from headstart.passes.rounds import MOST_GUESSERS, CutRule, Guesser, RoundRecord, StretchLimits
 
 
 @dataclass(frozen=True)

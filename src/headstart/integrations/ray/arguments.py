@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from headstart.common.options import Option, declares
 from headstart.errors import ConfigError
-from headstart.options import Option, declares
 from headstart.server.arguments import ServeArguments
 
 RAY = "Replicas on Ray"

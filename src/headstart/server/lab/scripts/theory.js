@@ -1,4 +1,4 @@
-// The paper's algebra (Leviathan et al. 2023), as `headstart.analysis.theory` has it: a page may have no server to ask.
+// The paper's algebra (Leviathan et al. 2023), as `headstart_lab.theory.formulas` has it: a page may have no server to ask.
 
 const LONGEST = 64;
 

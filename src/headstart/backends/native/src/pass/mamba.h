@@ -1,5 +1,5 @@
 // Mamba: every channel has a state of its own, whose numbers decay each at its own rate, by a step that the row chooses
-// (see headstart.layers.mamba).
+// (see headstart.models.layers.mamba).
 //
 // States stand in bands of sixteen channels: [band][number][16].
 #pragma once

@@ -1,5 +1,5 @@
 // Mamba-2: a head's state, a matrix of what is written to where to, decays by a step that the row chooses, takes up
-// what the row writes, and is read (see headstart.layers.mamba2).
+// what the row writes, and is read (see headstart.models.layers.mamba2).
 //
 // Elements of a head do not see each other, so that its state is computed, and stands, in bands of them:
 // [band][number][kMamba2Band], the last one filled up. A band stays in the nearest cache while it walks through the

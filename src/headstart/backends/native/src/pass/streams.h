@@ -1,4 +1,4 @@
-// Several residual streams, see headstart.layers.streams: x is the first one, which layers compute; the others are
+// Several residual streams, see headstart.models.layers.streams: x is the first one, which layers compute; the others are
 // here.
 #pragma once
 #include <cmath>

@@ -1,1 +1,0 @@
-"""Drafters that run a draft model: a smaller model, or some of the target's own layers."""

@@ -1,1 +1,0 @@
-"""Drafters that run a trained head (the heads themselves are in ``heads/``)."""

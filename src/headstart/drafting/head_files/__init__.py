@@ -1,0 +1,1 @@
+"""Trained heads on disk: formats read and written, those that come with Headstart."""

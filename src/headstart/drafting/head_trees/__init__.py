@@ -1,0 +1,1 @@
+"""What drafters that run a trained head share."""

@@ -1,0 +1,125 @@
+"""What the drafters with a trained head share: where it comes from, and in which precision it runs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from headstart.drafting.base import DraftBudget
+from headstart.drafting.context import DraftContext
+from headstart.drafting.head_files.loading import Head, check_format, kind_of, load_head, trained_for
+from headstart.drafting.head_trees.trees import ConfidenceTrees
+from headstart.drafting.options import require
+from headstart.errors import ConfigError
+from headstart.models.files import local_path
+from headstart.passes.backend import BackendKit
+
+HeadKind = TypeVar("HeadKind", bound=Head)
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """What every drafter with a trained head may be told."""
+
+    model: str | None = None
+    """Directory of the head: one that ``headstart train`` wrote, or an EAGLE, P-EAGLE, DFlash, speculators or Medusa
+    checkpoint;
+    None: the head that comes with Headstart for the target."""
+    draft_tokens: int = 5
+    """Depth of a draft at most."""
+    tree_nodes: int = 15
+    """Nodes of a draft at most (with the root one tile of 16 rows)."""
+    precision: Literal["auto", "fp32", "bf16", "int8", "int8-fast", "int4", "int4-fast"] = "auto"
+    """Of the head's matrices, whatever the target's; auto: what the native pass reads fastest (guesses need not be
+    exact: int4-fast), else bf16 where the processor multiplies it, else fp32."""
+
+    def __post_init__(self) -> None:
+        for name in ("draft_tokens", "tree_nodes"):
+            value = getattr(self, name)
+            require(value >= 1, f"{name} is {value}; it must be 1 or more.")
+
+    def check_files(self) -> None:
+        """As ``options.check_files`` has it."""
+        check_head(self.model)
+
+
+_MIN_PROBABILITY, _MIN_PROBABILITY_IN_TILES = 0.1, 0.03
+"""Probability of a path that is worth its row where rows cost a twentieth of a plain step; and where a matrix unit
+takes sixteen for one."""
+
+
+@dataclass(frozen=True)
+class ConfidenceOptions(HeadOptions):
+    """What drafters may be told whose trees grow where a head is sure."""
+
+    width: int = 6
+    """Nodes of a level that get children, and children of each of them."""
+    min_probability: float | None = None
+    """A guess is left out where the head holds its path for less likely than this, and gets no children where it holds
+    it for less likely than this to the power of 2/3: rows and steps cost more than such guesses bring. 0 keeps all;
+    None: what the planner finds worth a row; without a planner 0.1, on a matrix unit 0.03."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.width >= 1, f"width is {self.width}; it must be 1 or more.")
+        lowest = self.min_probability
+        require(lowest is None or 0 <= lowest < 1, f"min_probability is {lowest}; it must lie in [0, 1), 0 keeps all.")
+
+    def min_probability_of(self, budgets: Sequence[DraftBudget], kit: BackendKit) -> float:
+        """The least probability of a path in a round with these budgets; ``kit``: the target's."""
+        if self.min_probability is not None:
+            return self.min_probability
+        alone = _MIN_PROBABILITY_IN_TILES if kit.has_cheap_rows else _MIN_PROBABILITY
+        return min([each.min_probability for each in budgets if each.min_probability is not None], default=alone)
+
+    def new_trees(self, budgets: Sequence[DraftBudget], kit: BackendKit) -> ConfidenceTrees:
+        """Trees that have not grown yet, one for each budget."""
+        return ConfidenceTrees(len(budgets), self.width, self.min_probability_of(budgets, kit))
+
+
+def check_head(model: str | None) -> None:
+    """Find out early that the directory ``model`` holds no head.
+
+    Raises:
+        CheckpointError: it has no description, a damaged one, or that of something else.
+    """
+    if model:
+        check_format(local_path(model))
+
+
+def open_head(
+    context: DraftContext, model: str | None, name: str, kind: type[HeadKind], others: Sequence[str] = ()
+) -> HeadKind:
+    """The head in the directory ``model``, or the one that comes with Headstart.
+
+    Args:
+        name: what the head is called where it is trained: ``headstart train NAME``.
+        others: names of heads that can be run like it.
+
+    Raises:
+        ConfigError: none is named and none comes with Headstart, or one of another kind than the drafter's.
+        CheckpointError: its files are missing, damaged, or made for another target.
+    """
+    shipped = context.find_head(name) if model is None and context.find_head is not None else None
+    model = model if shipped is None else str(shipped)
+    if not model:
+        raise ConfigError(
+            f"no {name} head is installed for this target; name the directory of one as the draft model "
+            f"(headstart train {name} makes one); those of the default model are installed by `pip install ./heads` "
+            "in a checkout."
+        )
+    head = load_head(model, context.require_runner().backend.config)
+    found = kind_of(head)
+    require(
+        found in (name, *others), f"{model} holds another head ({found} head) than this drafter runs ({name} head)."
+    )
+    assert isinstance(head, kind)
+    target = None if shipped is not None else trained_for(local_path(model))
+    if target is not None and context.digest is not None and target[1] != context.digest():
+        warnings.warn(
+            f"{model} was trained for {target[0]}, whose weights are not this target's: it may guess badly.",
+            stacklevel=2,
+        )
+    return head

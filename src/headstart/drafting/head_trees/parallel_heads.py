@@ -1,0 +1,110 @@
+"""Drafts from heads that say several future tokens at once: the shared part of Medusa and blockwise decoding.
+
+The heads read the target's state at the last committed position but the root's, which the last pass has brought, and
+perhaps the root; no cache is needed. What they say of one depth does not depend on what was said of the depths above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
+from headstart.drafting.context import DraftContext
+from headstart.drafting.head_trees.head_source import HeadOptions, open_head
+from headstart.drafting.head_trees.noise_ranking import NoiseRanking
+from headstart.drafting.head_trees.trees import HeadTrees
+from headstart.drafting.methods.medusa.head import ParallelHeads, ParallelKind
+from headstart.passes.batch import FINAL_TAP
+from headstart.passes.draft_tree import DraftTree
+
+
+class ParallelHeadsDrafter:
+    """A tree over the best tokens of every slot.
+
+    Args:
+        kind: of heads that are run.
+        ranks: best tokens of a slot that a tree may hold.
+        new_trees: trees that have not grown yet, one for each budget.
+    """
+
+    needs = TargetSignals(taps=(FINAL_TAP,))
+
+    def __init__(
+        self,
+        context: DraftContext,
+        options: HeadOptions,
+        kind: ParallelKind,
+        ranks: int,
+        new_trees: Callable[[Sequence[DraftBudget]], HeadTrees],
+    ) -> None:
+        heads = open_head(context, options.model, kind, ParallelHeads)
+        self._options = options
+        self._vocab_size = context.vocab_size
+        self._slots = heads.config.slots
+        self._new_trees = new_trees
+        self._ranks = min(ranks, heads.config.draft_vocab_size)
+        kit = context.require_runner().backend.kit
+        self._pass = kit.parallel_pass(heads, context.require_tables()(), options.precision)
+        self._states: dict[int, tuple[int, Tensor]] = {}
+        """id -> position, and the target's state there [hidden]."""
+
+    @property
+    def nbytes(self) -> int:
+        return self._pass.nbytes
+
+    def begin(self, sequence: SequenceView) -> None:
+        pass
+
+    def end(self, sequence_id: int) -> None:
+        self._states.pop(sequence_id, None)
+
+    def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
+        for outcome in outcomes:
+            kept = outcome.kept_rows
+            if kept:
+                # A copy: a slice would hold on to the states of the whole pass.
+                state = torch.from_numpy(outcome.hidden[FINAL_TAP][kept[-1]].copy())
+                self._states[outcome.sequence.id] = (outcome.first_position + len(kept) - 1, state)
+
+    def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        trees = [DraftTree.empty()] * len(sequences)
+        active = [
+            i
+            for i, (sequence, budget) in enumerate(zip(sequences, budgets, strict=True))
+            if min(budget.nodes, budget.depth) > 0 and self._is_ready(sequence)
+        ]
+        if active:
+            states = torch.stack([self._states[sequences[i].id][1] for i in active])
+            grown = self._grow([sequences[i] for i in active], states, [budgets[i] for i in active])
+            for i, tree in zip(active, grown, strict=True):
+                trees[i] = tree
+        return trees
+
+    def _is_ready(self, sequence: SequenceView) -> bool:
+        position, _ = self._states.get(sequence.id, (-1, None))
+        return position == len(sequence.tokens) - 2 and position >= 0
+
+    def _grow(
+        self, sequences: Sequence[SequenceView], states: Tensor, budgets: Sequence[DraftBudget]
+    ) -> list[DraftTree]:
+        slots = min(self._slots, self._options.draft_tokens)
+        roots = torch.tensor([sequence.tokens[-1] for sequence in sequences])
+        logits = self._pass.logits(states, roots)[:, :slots]
+        ranking = NoiseRanking(sequences, self._pass.target_ids, self._vocab_size)
+        if ranking.sampled:
+            logits = torch.cat([ranking.scores(logits[:, slot, None], slot + 1) for slot in range(slots)], dim=1)
+        log_probs, tokens = self._pass.best(logits, self._ranks)
+        trees = self._new_trees(budgets)
+        beams = 1
+        for slot in range(slots):
+            # Whatever stands above, a slot says the same.
+            said = (log_probs[:, slot, None], tokens[:, slot, None])
+            grown = trees.grow(np.repeat(said[0], beams, axis=1), np.repeat(said[1], beams, axis=1))
+            if grown is None:
+                break
+            beams = grown.tokens.shape[1]
+        return trees.trees(self._options.tree_nodes, budgets)

@@ -1,0 +1,1 @@
+"""The methods of drafting, a folder each."""

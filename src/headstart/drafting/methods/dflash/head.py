@@ -1,0 +1,295 @@
+"""A head that drafts a whole block in one pass (DFlash, Chen et al. 2026, arXiv:2602.06036).
+
+A few decoder layers read a block: the last token, then masks, through the target's own embedding. The rows of a block
+see each other in both directions, and in every layer what the target saw before: the inputs of several of its layers,
+fused, stand there as keys and values. What the masks become says the tokens in their places, through the target's own
+output head or one that the head brings along.
+
+Parameters bear the names of the DFlash checkpoints of z-lab and of vLLM's speculators, whose layers are Qwen 3's.
+
+The state of position i stands at position i. A block after n states begins at position n with the token that no state
+is known of yet, the root of a draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headstart.drafting.heads.modules import Attention, HeadLayer, RmsNorm, SiluMlp, begin_randomly
+from headstart.errors import ConfigError
+from headstart.models.config import ModelConfig, RopeConfig
+from headstart.models.layer_selection import spread_layers
+from headstart.models.layers.layer import run_head_layers
+
+KIND = "dflash"
+MOST_SLOTS = 64
+_TAPS = 5
+"""Layers of the target that are read (section 4.1)."""
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""Layer, rotated queries [..., head, head_dim], keys and values [..., kv_head, head_dim] of a block's rows -> what each
+query's head sees, side by side [..., head * head_dim]."""
+
+
+@dataclass(frozen=True)
+class BlockConfig:
+    """A block head. Sizes are in elements."""
+
+    hidden_size: int
+    target_hidden_size: int
+    vocab_size: int
+    """Of the target."""
+    draft_vocab_size: int
+    """Tokens that the head can say."""
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    mlp_size: int
+    rope: RopeConfig
+    num_layers: int
+    taps: tuple[int, ...]
+    """Layers of the target whose inputs are read, side by side."""
+    block_size: int
+    """Rows of a block: the last token and the masks."""
+    mask_token_id: int
+    """The token whose embedding masks have."""
+    norm_eps: float = 1e-6
+    attention_bias: bool = False
+    own_output: bool = False
+    """It brings its output head along; else the target's rows serve."""
+    root_speaks: bool = False
+    """The row of the last token says the next one, and each mask the one after its own place; else the root says
+    nothing and each mask its own place."""
+    causal: bool = False
+    """Rows of a block see those before them only (as in JetSpec, arXiv:2606.18394)."""
+    markov_rank: int = 0
+    """Rank of what the token before a guess adds to its logits (the Markov factor of DSpark, arXiv:2607.05147); 0: a
+    guess does not depend on those before it."""
+    confidence: bool = False
+    """It says how likely a guess in each place is accepted if those before it were (DSpark's confidence)."""
+    confidence_reads_token: bool = False
+    """By the token before the guess, too, as the Markov factor knows it."""
+    max_positions: int = field(default=2048, compare=False)
+    """For the record: nothing is cut off there."""
+
+    def __post_init__(self) -> None:
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(f"{self.num_heads} heads do not share {self.num_kv_heads} kv heads evenly.")
+        if self.confidence_reads_token and not self.markov_rank:
+            raise ConfigError("the confidence reads what the Markov factor knows of a token, but there is none.")
+        if not 1 <= self.slots <= MOST_SLOTS:
+            raise ConfigError(f"a block guesses {self.slots} tokens; it must be 1 to {MOST_SLOTS}.")
+
+    @property
+    def reduced(self) -> bool:
+        """Whether it lacks some of the target's tokens."""
+        return self.draft_vocab_size != self.vocab_size
+
+    @property
+    def slots(self) -> int:
+        """Tokens that a block guesses."""
+        return self.block_size - (not self.root_speaks)
+
+    @property
+    def speaking(self) -> slice:
+        """The rows of a block that guess, in order."""
+        return slice(self.block_size - self.slots, None)
+
+
+def block_taps(num_layers: int) -> tuple[int, ...]:
+    """Layers whose inputs are read: evenly spread from the second to the last but two."""
+    last = max(num_layers - 2, 1)
+    first = min(2, last)
+    available = last - first + 1
+    return tuple(first + place for place in spread_layers(min(_TAPS, available), available))
+
+
+def block_config(
+    target: ModelConfig, slots: int, num_layers: int, mask_token_id: int, draft_vocab_size: int | None = None
+) -> BlockConfig:
+    """The head for a target: layers of its shape with norms of queries and keys, its own embedding and output."""
+    return BlockConfig(
+        hidden_size=target.hidden_size,
+        target_hidden_size=target.hidden_size,
+        vocab_size=target.vocab_size,
+        draft_vocab_size=draft_vocab_size or target.vocab_size,
+        num_heads=target.num_heads,
+        num_kv_heads=target.num_kv_heads,
+        head_dim=target.head_dim,
+        mlp_size=target.mlp_size,
+        rope=target.ropes[0] if target.ropes else RopeConfig(10000.0, target.head_dim),
+        num_layers=num_layers,
+        taps=block_taps(target.num_layers),
+        block_size=slots + 1,
+        mask_token_id=mask_token_id,
+        norm_eps=target.norm_eps,
+        max_positions=target.max_positions,
+    )
+
+
+class BlockAttention(Attention):
+    """Qwen 3's: queries and keys are normed."""
+
+    def __init__(self, config: BlockConfig) -> None:
+        shape = (config.num_heads, config.num_kv_heads, config.head_dim)
+        bias = config.attention_bias
+        super().__init__(config.hidden_size, config.hidden_size, *shape, bias, output_bias=bias)
+        self.q_norm = RmsNorm(config.head_dim, config.norm_eps)
+        self.k_norm = RmsNorm(config.head_dim, config.norm_eps)
+
+
+class BlockLayer(HeadLayer):
+    """The parts of one layer (``HeadLayerParts``)."""
+
+    self_attn: BlockAttention
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.self_attn = BlockAttention(config)
+        self.mlp = SiluMlp(config.hidden_size, config.mlp_size)
+        self.input_layernorm = RmsNorm(config.hidden_size, config.norm_eps)
+        self.post_attention_layernorm = RmsNorm(config.hidden_size, config.norm_eps)
+
+
+class MarkovHead(nn.Module):
+    """What a token adds to the logits of the next one. It begins with nothing."""
+
+    def __init__(self, vocab_size: int, rank: int) -> None:
+        super().__init__()
+        self.markov_w1 = nn.Embedding(vocab_size, rank)
+        self.markov_w2 = nn.Linear(rank, vocab_size, bias=False)
+
+    def begin(self) -> None:
+        """For training."""
+        nn.init.normal_(self.markov_w1.weight, std=0.02)
+        nn.init.zeros_(self.markov_w2.weight)
+
+
+class ConfidenceHead(nn.Module):
+    """How likely a guess is accepted, as a logit."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.proj = nn.Linear(size, 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[..., size] -> float32 [...]."""
+        logits: Tensor = F.linear(features.float(), self.proj.weight.float(), self.proj.bias.float())
+        return logits[..., 0]
+
+
+class BlockHead(nn.Module):
+    """The trained part of a block drafter.
+
+    ``d2t`` int64 [draft vocab]: target id of draft id j is ``j + d2t[j]``, where the vocabulary is reduced. Initialised
+    for training as ``begin_randomly`` does, draft id j target id j.
+    """
+
+    d2t: Tensor
+    layers: Sequence[BlockLayer]
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding: Tensor | None = None
+        """[vocab, hidden] where it has one of its own; None: the target's."""
+        self.fc = nn.Linear(config.target_hidden_size * len(config.taps), config.hidden_size, bias=False)
+        self.hidden_norm = RmsNorm(config.hidden_size, config.norm_eps)
+        layers = nn.ModuleList(BlockLayer(config) for _ in range(config.num_layers))
+        self.layers = layers  # type: ignore[assignment]
+        self.norm = RmsNorm(config.hidden_size, config.norm_eps)
+        if config.own_output:
+            self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
+        if config.reduced:
+            self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
+        if config.confidence:
+            rank = config.markov_rank if config.confidence_reads_token else 0
+            self.confidence_head = ConfidenceHead(config.hidden_size + rank)
+        begin_randomly(self)
+        if config.markov_rank:
+            self.markov_head = MarkovHead(config.draft_vocab_size, config.markov_rank)
+            self.markov_head.begin()
+
+    @property
+    def target_ids(self) -> Tensor:
+        """int64 [draft vocab] target id of each draft id."""
+        ids = torch.arange(self.config.draft_vocab_size, device=self.fc.weight.device)
+        return ids + self.d2t if self.config.reduced else ids
+
+    def context(self, features: Tensor) -> Tensor:
+        """The target's states [..., taps * target hidden], fused: what keys and values are made of [..., hidden]."""
+        fused_states: Tensor = self.hidden_norm(self.fc(features))
+        return fused_states
+
+    def context_heads(self, layer: int, context: Tensor, rotate: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Keys and values [..., kv_head, head_dim] that a layer makes of ``context`` [..., hidden].
+
+        Args:
+            rotate: rotary embedding of [..., head, head_dim] at the positions of the states.
+        """
+        attention = self.layers[layer].self_attn
+        shape = (*context.shape[:-1], self.config.num_kv_heads, self.config.head_dim)
+        keys, values = attention.k_proj(context).view(shape), attention.v_proj(context).view(shape)
+        return rotate(attention.k_norm(keys)), values
+
+    def forward(self, embeddings: Tensor, rotate: Callable[[Tensor], Tensor], attend: Attend) -> Tensor:
+        """Blocks: [..., hidden] of the tokens and masks -> states after the last norm [..., hidden].
+
+        Args:
+            rotate: as in ``context_heads``, at the positions of the rows.
+            attend: over the rows of the block, and the states before it.
+        """
+        config = self.config
+
+        def attend_heads(index: int, heads: Tensor) -> Tensor:
+            q, k, v = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=-2)
+            attention = self.layers[index].self_attn
+            return attend(index, rotate(attention.q_norm(q)), rotate(attention.k_norm(k)), v)
+
+        x = self.layers[0].input_norm(embeddings)
+        states: Tensor = self.norm(run_head_layers(self.layers, config.head_dim, x, embeddings, attend_heads))
+        return states
+
+    def said_before(self, tokens: Tensor) -> Tensor:
+        """What ``markov_head`` knows of tokens: [..., rank] for int64 [...] target ids; 0 where the head lacks them."""
+        places = self.draft_ids[tokens]
+        known: Tensor = self.markov_head.markov_w1(places.clamp(min=0)) * (places >= 0)[..., None]
+        return known
+
+    def confidence(self, states: Tensor, before: Tensor | None = None) -> Tensor:
+        """float32 [...] logits of how likely guesses are accepted if those before them were.
+
+        Args:
+            states: [..., hidden] that say them.
+            before: [..., rank] of the tokens before them (``said_before``), where the Markov factor is there.
+        """
+        if self.config.confidence_reads_token and before is not None:
+            states = torch.cat((states, before), dim=-1)
+        logits: Tensor = self.confidence_head(states)
+        return logits
+
+    @property
+    def draft_ids(self) -> Tensor:
+        """int64 [vocab] draft id of each target id, -1 of those that the head lacks."""
+        ids = self.target_ids
+        places = torch.full((self.config.vocab_size,), -1, device=ids.device)
+        places[ids] = torch.arange(len(ids), device=ids.device)
+        return places
+
+    def mapped_rows(self, table: Tensor) -> Tensor:
+        """See ``TextHead``; its output rows, those of the target where it has none."""
+        rows: Tensor = self.lm_head.weight if self.config.own_output else table[self.target_ids.to(table.device)]
+        return rows
+
+    def mapped_states(self, output: Tensor) -> Tensor:
+        """See ``TextHead``."""
+        return output
+
+    def logits(self, states: Tensor, table: Tensor) -> Tensor:
+        """[..., draft vocab] after states of ``forward``; ``table``: the target's output rows [vocab, hidden]."""
+        rows = self.mapped_rows(table)
+        return F.linear(states.to(rows.dtype), rows)

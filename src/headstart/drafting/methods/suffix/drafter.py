@@ -1,0 +1,215 @@
+"""Suffix decoding (Oliaro et al. 2024, arXiv:2411.04975; scoring as in ArcticInference ``suffix_decoding``).
+
+Every suffix of the text that occurred before proposes a tree of what followed it there: the likeliest nodes first,
+by the product of relative frequencies along the path. A suffix of m tokens may propose m * factor + offset nodes;
+the tree with the largest sum of probabilities wins, the longer suffix among equals. The frequencies come from a
+suffix automaton of the sequence and, where asked for, from one of earlier requests' outputs.
+
+ArcticInference divides by all occurrences of a string; here only those that something followed count, so a
+suffix that occurred once before makes a certain guess, not one of 1/2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from headstart.drafting.base import DraftBudget, SequenceView
+from headstart.drafting.context import DraftContext, ScopedMemory
+from headstart.drafting.continuations import (
+    GRADE_RATES,
+    GRADED_MATCHES,
+    GRADED_RATIOS,
+    NOTHING,
+    Proposal,
+    grow_best_first,
+)
+from headstart.drafting.history import HistoryDrafter
+from headstart.drafting.methods.suffix.suffix_automaton import ROOT_STATE, SuffixAutomaton
+from headstart.drafting.options import require
+from headstart.passes.backend import TextIndex
+from headstart.passes.draft_tree import DraftTree
+from headstart.passes.rounds import Guesser, StretchDrafting, StretchLimits
+
+
+@dataclass(frozen=True)
+class SuffixOptions:
+    tree_nodes: int = 15
+    """Nodes of a tree at most (with the root one tile of 16 rows)."""
+    max_depth: int = 64
+    """Tokens of a matched suffix and the path below it at most."""
+    factor: float = 4.0
+    """Nodes allowed for each matched token. ArcticInference allows 1 and no offset; where a pass of 16 rows costs
+    little more than one of 4, more pays: 1.75 instead of 1.57 tokens a round on mixed chat prompts."""
+    offset: float = 4.0
+    """Nodes allowed on top of that."""
+    min_probability: float = 0.1
+    """No node is proposed below this estimate."""
+    shared_tokens: int = 0
+    """How many output tokens of earlier requests are kept (some 0.7 KB each), the oldest forgotten first; 0: none.
+    Requests of one scope (``DraftContext.scope_of``) then see by their speed what others wrote."""
+
+    def __post_init__(self) -> None:
+        require(self.tree_nodes >= 1, f"tree_nodes is {self.tree_nodes}; it must be 1 or more.")
+        require(self.max_depth >= 2, f"max_depth is {self.max_depth}; it must be 2 or more.")
+        require(self.factor >= 0, f"factor is {self.factor}; it must be 0 or more.")
+        require(0 < self.min_probability <= 1, f"min_probability is {self.min_probability}; it must lie in (0, 1].")
+        require(self.shared_tokens >= 0, f"shared_tokens is {self.shared_tokens}; it must be 0 (off) or more.")
+
+
+def grow_tree(
+    automaton: SuffixAutomaton, state: int, matched: int, nodes: int, depth: int, min_probability: float
+) -> Proposal:
+    """The likeliest continuations of a state's suffix of ``matched`` tokens, best first; among equals the one seen
+    last."""
+    following, count, latest = automaton.following, automaton.count, automaton.latest
+
+    def children(state: int, probability: float) -> list[tuple[float, int, int]]:
+        found = following[state]
+        if len(found) < 2:
+            return [(1.0, token, child) for token, child in found.items()]
+        total = sum([count[child] for child in found.values()])
+        floor = min_probability * total / probability
+        ranked = sorted(
+            [(-count[child], -latest[child], token) for token, child in found.items() if count[child] >= floor]
+        )
+        return [(-negative_count / total, token, found[token]) for negative_count, _, token in ranked]
+
+    return grow_best_first(state, children, matched=matched, nodes=nodes, depth=depth)
+
+
+class SuffixState:
+    """One sequence's automaton, and how many tokens the sequence had when it was begun.
+
+    Args:
+        text: the automaton, the backend's own where it has one.
+        prediction: a text that the output is expected to resemble, learnt before the sequence's own.
+    """
+
+    def __init__(
+        self, text: SuffixAutomaton | TextIndex, scope: Hashable, length: int, prediction: Sequence[int] = ()
+    ) -> None:
+        self.text = text
+        self.scope = scope
+        self.first_length = length
+        self._prediction = prediction
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        if self._prediction:
+            self.text.extend(self._prediction)
+            self.text.start_text()
+            self._prediction = ()
+        self.text.extend(tokens)
+
+
+class RecentOutputs:
+    """Outputs of finished requests, in two automata: the older is dropped when the younger is full."""
+
+    def __init__(self, max_tokens: int, max_depth: int) -> None:
+        self._half = max(1, max_tokens // 2)
+        self._max_depth = max_depth
+        self.automata = [SuffixAutomaton(max_depth)]
+        """Youngest first."""
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """Learn an output; of a very long one the end."""
+        tokens = tokens[-self._half :]
+        if self.automata[0].size + len(tokens) > self._half:
+            self.automata = [SuffixAutomaton(self._max_depth), self.automata[0]]
+        self.automata[0].start_text()
+        self.automata[0].extend(tokens)
+
+
+class SuffixDrafter(HistoryDrafter[SuffixState]):
+    """A tree of what followed the longest repeated suffixes."""
+
+    Options = SuffixOptions
+    grade_rates = GRADE_RATES
+
+    def __init__(self, context: DraftContext, options: SuffixOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._scope_of = context.scope_of
+        self._shared = ScopedMemory(lambda: RecentOutputs(options.shared_tokens, options.max_depth))
+        # What others wrote is compared in Python, so that all of it is there.
+        self._kit = None if options.shared_tokens else context.kit
+
+    def new_state(self, sequence: SequenceView) -> SuffixState:
+        prediction = sequence.speculation.prediction
+        ids = () if isinstance(prediction, str) else prediction
+        return SuffixState(self._new_text(), self._scope_of(sequence), len(sequence.tokens), ids)
+
+    def read_source(self, state: SuffixState, tokens: Sequence[int]) -> None:
+        state.text.extend(tokens)
+        state.text.start_text()
+
+    def _new_text(self) -> SuffixAutomaton | TextIndex:
+        options = self._options
+        index = self._kit and self._kit.text_index(
+            options.max_depth,
+            matches=GRADED_MATCHES,
+            ratios=GRADED_RATIOS,
+            factor=options.factor,
+            offset=options.offset,
+            min_probability=options.min_probability,
+            nodes=options.tree_nodes,
+        )
+        return index or SuffixAutomaton(options.max_depth)
+
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
+        """See ``RunsInStretches``."""
+        guessers = []
+        for sequence in sequences:
+            text = self.caught_up(sequence.id).text
+            if isinstance(text, SuffixAutomaton):
+                return None
+            guessers.append((Guesser(text, partial(self._finish, sequence, text)),))
+        return StretchDrafting(guessers)
+
+    def _finish(self, sequence: SequenceView, text: TextIndex) -> None:
+        """A stretch is over. Where its last rounds do not count, the text may have gone further than the sequence."""
+        length = self._lengths[sequence.id] + text.learnt
+        if length > len(sequence.tokens):
+            self.begin(sequence)
+        else:
+            self._lengths[sequence.id] = length
+
+    def end(self, sequence_id: int) -> None:
+        state = self._states.get(sequence_id)
+        if state is not None and self._options.shared_tokens:
+            self._shared[state.scope].add(self._sequences[sequence_id].tokens[state.first_length :])
+        super().end(sequence_id)
+
+    def draft(self, state: SuffixState, sequence: SequenceView, budget: DraftBudget) -> DraftTree:
+        if not isinstance(state.text, SuffixAutomaton):
+            tokens, parents, grades = state.text.guess(budget.nodes, budget.depth)
+            return DraftTree(tokens, parents, grades=grades) if len(tokens) else DraftTree.empty()
+        depth = min(budget.depth, budget.nodes, self._options.tree_nodes, self._options.max_depth - 1)
+        longest = self._options.max_depth - depth
+        best = self._better(NOTHING, state.text, *state.text.tip, budget.nodes, depth)
+        if self._options.shared_tokens:
+            recent = sequence.tokens[-longest:]
+            for automaton in self._shared[state.scope].automata:
+                best = self._better(best, automaton, *automaton.longest_suffix(recent), budget.nodes, depth)
+        return best.tree()
+
+    def _better(
+        self, best: Proposal, automaton: SuffixAutomaton, state: int, matched: int, nodes: int, depth: int
+    ) -> Proposal:
+        """``best``, or a higher-scored tree below one of the suffixes of a matched string."""
+        options, link, length = self._options, automaton.link, automaton.length
+        matched = min(matched, options.max_depth - depth)
+        while state != ROOT_STATE:
+            if length[link[state]] < matched:
+                allowed = min(nodes, options.tree_nodes, int(matched * options.factor + options.offset))
+                # No tree scores more than its nodes, and shorter suffixes are allowed fewer of them.
+                if allowed <= best.score:
+                    break
+                if automaton.following[state]:
+                    proposal = grow_tree(automaton, state, matched, allowed, depth, options.min_probability)
+                    if proposal.score > best.score:
+                        best = proposal
+                matched = length[link[state]]
+            state = link[state]
+        return best

@@ -1,0 +1,1 @@
+"""The library's front doors: what users import and call."""

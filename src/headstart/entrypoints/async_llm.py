@@ -1,0 +1,226 @@
+"""The library's front door for asyncio: many requests at once, each with outputs that grow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from itertools import count
+from typing import Any, Self
+
+from headstart.common.options import takes, tells_options
+from headstart.drafting.base import SpeculationParams
+from headstart.engine.outputs import Completion, RequestOutput, SequenceStats, TokenLogprobs
+from headstart.entrypoints.async_engine import AsyncEngine
+from headstart.entrypoints.engine_options import AsyncEngineOptions, EngineOptions
+from headstart.entrypoints.llm import LLM
+from headstart.entrypoints.request import EncodedPrompt, Message, Prompt, Sample, StreamPiece
+from headstart.entrypoints.transcription.async_transcription import AsyncTranscription
+from headstart.entrypoints.transcription.params import TranscriptionParams
+from headstart.entrypoints.transcription.windows import Transcript
+from headstart.errors import RequestError
+from headstart.sampling.params import SamplingParams
+from headstart.text.chat_tokenizer import ChatTokenizer
+
+
+@tells_options(AsyncEngineOptions)
+class AsyncLLM:
+    """``LLM`` for asyncio. Requests of all tasks decode together, on a thread of their own. ``close``, or the end of
+    ``async with AsyncLLM(...) as llm:``, ends them and frees the memory.
+
+    Its arguments are those of ``LLM``, of the same meaning and defaults, and how long a queue may grow; ``model`` may
+    also be an ``LLM``, which nothing else may use from then on.
+
+    Raises:
+        ConfigError, CheckpointError: as ``LLM``.
+    """
+
+    @takes(AsyncEngineOptions)
+    def __init__(self, options: AsyncEngineOptions) -> None:
+        self.llm = options.model if isinstance(options.model, LLM) else LLM.from_options(options)
+        self._engine = AsyncEngine(self.llm, options.max_waiting, options.max_seconds)
+        self._requests: dict[str, Callable[[], None]] = {}
+        """What ends a request, by its name."""
+        self._names = count()
+        self._engine.start()
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineOptions, **elsewhere: Any) -> Self:
+        """Of options that were put together before, by the name that vLLM has for it (``AsyncEngineArgs``). Its further
+        arguments say how an engine works, and are not looked at."""
+        return cls(**engine_args.given())
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        speculation: SpeculationParams | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Decode one prompt. Each output holds everything so far; the last one is what ``LLM.generate`` returns.
+
+        Leaving the loop early ends the request. A sample that fails while it decodes gets finish reason "error".
+
+        Args:
+            prompt: as for ``LLM.generate``.
+            sampling_params: ``SamplingParams()`` if left out.
+            request_id: a name for ``abort``, which no other request has at the time.
+            speculation: overrides the engine's for this request.
+
+        Raises:
+            RequestError: the prompt cannot be served, or a parameter does not fit the model.
+            BusyError: too many samples are waiting already.
+            ClosedError: this ``AsyncLLM`` is closed.
+        """
+        async for output in self._outputs(lambda: self.llm.encode(prompt), sampling_params, request_id, speculation):
+            yield output
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        speculation: SpeculationParams | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Answer one conversation through the model's chat template; otherwise as ``generate``."""
+
+        def encode() -> EncodedPrompt:
+            return self.llm.encode_chat(messages, tools, chat_template_kwargs)
+
+        async for output in self._outputs(encode, sampling_params, request_id, speculation):
+            yield output
+
+    async def transcribe(
+        self,
+        recording: object,
+        params: TranscriptionParams | None = None,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        speculation: SpeculationParams | None = None,
+    ) -> AsyncGenerator[Transcript, None]:
+        """What a recording of any length says, as it becomes final: token by token in one that fits into a window and
+        of which no times are wanted, else segment by segment. Each transcript holds everything so far; the last one is
+        what ``LLM.transcribe`` returns. Leaving the loop early ends the request.
+
+        Args:
+            recording, params, sampling_params: as for ``LLM.transcribe``.
+            request_id: a name for ``abort``, which no other request has at the time.
+            speculation: overrides the engine's for this request.
+
+        Raises:
+            RequestError: the recording is none, the model cannot do what is asked for, a window failed, or the request
+                was aborted.
+            BusyError, ClosedError: as for ``generate``.
+            ConfigError: a package that this takes is not installed, or memory is short.
+        """
+        name = self._named(request_id)
+        work = await asyncio.to_thread(
+            self.llm.transcription, recording, params or TranscriptionParams(), sampling_params
+        )
+        decoded = AsyncTranscription(self._engine, work, speculation)
+        self._enlist(name, decoded.cancel)
+        shown = Transcript("", "", 0.0, [])
+        try:
+            async with aclosing(decoded.texts()) as texts:
+                async for text in texts:
+                    # What ended a window may be broken off, and is final all the same.
+                    grown = replace(work.transcript(), text=max(shown.text, text, key=len))
+                    if grown.text != shown.text or len(grown.stats) > len(shown.stats):
+                        yield grown
+                    shown = grown
+        finally:
+            decoded.cancel()
+            del self._requests[name]
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End requests, however far they are; their last output has finish reason "abort". Unknown names do nothing."""
+        for name in [request_id] if isinstance(request_id, str) else request_id:
+            if name in self._requests:
+                self._requests[name]()
+
+    def get_tokenizer(self) -> ChatTokenizer:
+        """The target's tokenizer with its chat template."""
+        return self.llm.get_tokenizer()
+
+    def close(self) -> None:
+        """End all requests after the pass that they are in, and free the memory."""
+        self._engine.stop()
+        self.llm.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    async def _outputs(
+        self,
+        encode: Callable[[], EncodedPrompt],
+        params: SamplingParams | None,
+        request_id: str | None,
+        speculation: SpeculationParams | None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        name = self._named(request_id)
+        samples = await asyncio.to_thread(
+            lambda: self.llm.samples(encode(), params or self.llm.get_default_sampling_params(), speculation)
+        )
+        answer = self._engine.prepared(samples)
+        self._enlist(name, lambda: self._engine.cancel(answer))
+        try:
+            await self._engine.enter(answer)
+            # Put together from pieces: the samples themselves belong to the engine's thread.
+            completions, prompt, read = [_nothing(sample) for sample in samples], samples[0].prompt, None
+            async for piece in answer:
+                completions[piece.sample] = piece.completion or _grown(completions[piece.sample], piece)
+                read = piece.prompt_logprobs if read is None else read
+                yield RequestOutput(
+                    prompt.text,
+                    prompt.token_ids,
+                    list(completions),
+                    read,
+                    name,
+                    prompt.source_text,
+                    prompt.source_token_ids,
+                    samples[0].metrics(samples) if all(each.finished() for each in completions) else None,
+                )
+        finally:
+            self._engine.cancel(answer)
+            del self._requests[name]
+
+    def _named(self, request_id: str | None) -> str:
+        return f"request-{next(self._names)}" if request_id is None else request_id
+
+    def _enlist(self, name: str, end: Callable[[], None]) -> None:
+        if name in self._requests:
+            raise RequestError(f"request_id is {name!r}, which another request has; choose another.", "request_id")
+        self._requests[name] = end
+
+
+AsyncLLMEngine = AsyncLLM
+"""vLLM's former name."""
+
+
+def _nothing(sample: Sample) -> Completion:
+    """A sample before its first piece."""
+    stats = SequenceStats(prompt_tokens=sample.sequence.stats.prompt_tokens)
+    logprobs: list[TokenLogprobs] | None = None if sample.sequence.params.logprobs is None else []
+    return Completion(sample.index, "", [], None, stats, [], logprobs)
+
+
+def _grown(before: Completion, piece: StreamPiece) -> Completion:
+    tokens = [*before.token_ids, *piece.token_ids]
+    return Completion(
+        index=before.index,
+        text=before.text + piece.text,
+        token_ids=tokens,
+        finish_reason=None,
+        stats=SequenceStats(prompt_tokens=before.stats.prompt_tokens, tokens=len(tokens)),
+        origins=[*before.origins, *piece.origins],
+        logprobs=None if before.logprobs is None else [*before.logprobs, *piece.logprobs],
+    )

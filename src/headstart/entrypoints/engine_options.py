@@ -1,0 +1,380 @@
+"""What an engine is told: the one declaration of its options. ``LLM``, ``AsyncLLM``, commands, servers and their files
+read names, types, defaults, bounds and help from here; a new option is a field of ``EngineOptions`` and the line that
+uses it.
+
+Importing this imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_checkable
+
+from headstart.common import other_names
+from headstart.common.enumerations import BackendChoice, Numerics, Precision, VerifyRule
+from headstart.common.options import Option, Options, declares
+from headstart.drafting import DEFAULT_DRAFTER
+from headstart.drafting.options import parse_drafter
+from headstart.drafting.speculation import (
+    GROUP,
+    VERIFY,
+    DraftTokens,
+    Lenience,
+    SpeculationParams,
+    TreeNodes,
+    Typical,
+)
+from headstart.errors import ConfigError
+from headstart.loading.reading import Reading
+from headstart.models.aliases import DEFAULT_MODEL
+from headstart.option_values import separated
+
+if TYPE_CHECKING:
+    from headstart.loading.model import Model
+    from headstart.sampling.params import SamplingParams
+else:
+    # ``other_names.model`` looks at what is given in Python.
+    Model = object
+
+MODEL, QUEUE = "Model", "Queue"
+_SPECULATION = ("draft_tokens", "tree_nodes", "verify", "lenience", "typical")
+
+
+@runtime_checkable
+class LoadedLLM(Protocol):
+    """An ``LLM``, which ``AsyncLLM`` takes in place of a model."""
+
+    def get_default_sampling_params(self) -> SamplingParams: ...
+
+
+@declares
+class EngineOptions(Options):
+    """A model, a drafter, and how the two are run.
+
+    Raises:
+        ConfigError: an option is unknown, given twice, out of bounds, or does not go with another.
+    """
+
+    _foreign: ClassVar = other_names.FOREIGN_OPTIONS
+
+    model: Annotated[
+        str | Path | Model | LoadedLLM,
+        Option(
+            "The target model: an alias (smollm2), a Hugging Face directory, a hub id (org/name) or a .gguf file. In "
+            "Python also a loaded model, to share it.",
+            MODEL,
+            flags=("-m",),
+            metavar="M",
+            read=other_names.model,
+        ),
+    ] = field(default=DEFAULT_MODEL, kw_only=False)
+    drafter: Annotated[
+        str | type[Any] | None,
+        Option(
+            "The drafter (`headstart drafters` lists them), with options after its name, like ngram:max_order=2; none: "
+            f"no speculation. Left out: {DEFAULT_DRAFTER}, or what runs the draft model if that is a whole model. In "
+            "Python also a drafter's class.",
+            GROUP,
+            flags=("-d",),
+            metavar="NAME",
+        ),
+    ] = field(default=None, kw_only=False)
+    revision: Annotated[str | None, Option("Branch, tag or commit of a model on the hub.", MODEL, metavar="REV")] = None
+    precision: Annotated[
+        Precision | str,
+        Option(
+            "Number format to compute in. auto: bf16 where the native pass runs (a GGUF's own blocks, unless there is "
+            "a matrix unit), else fp32.",
+            MODEL,
+            elsewhere=("dtype", "torch_dtype"),
+            read=other_names.precision,
+        ),
+    ] = Precision.AUTO
+    numerics: Annotated[
+        Numerics | str,
+        Option(
+            "exact: refuse to run unless a token's logits are the same bits in every pass (native pass only), and "
+            "refuse requests that are LOSSY. auto: exact where the native pass runs; elsewhere rounding may decide "
+            "between nearly equal logits.",
+            MODEL,
+        ),
+    ] = Numerics.AUTO
+    device: Annotated[
+        str,
+        Option(
+            "Where target, heads and draft models are computed: cpu, or by PyTorch an accelerator, as cuda, cuda:1 or "
+            "mps.",
+            MODEL,
+            metavar="DEVICE",
+        ),
+    ] = "cpu"
+    backend: Annotated[
+        BackendChoice | str,
+        Option(
+            "Whose code computes the model. transformers: that of the package, which runs any decoder that it knows, "
+            "slower. auto: Headstart's own where it has a description of the model, else transformers'.",
+            MODEL,
+            elsewhere=("model_impl",),
+            read=other_names.backend,
+        ),
+    ] = BackendChoice.AUTO
+    trust_remote_code: Annotated[
+        bool, Option("Run Python code that comes with a model, where transformers needs it. Read it first.", MODEL)
+    ] = False
+    lora: Annotated[
+        str | Path | None,
+        Option("Folder of a LoRA adapter, as peft saves it, to be merged into the model.", MODEL, metavar="DIR"),
+    ] = None
+    cuda_graphs: Annotated[
+        bool,
+        Option(
+            "On an NVIDIA card, record passes of shapes that come again as CUDA graphs and replay them: faster, for up "
+            "to 1 GiB of the card's memory. Other devices take no notice.",
+            MODEL,
+            opposites=("enforce_eager",),
+        ),
+    ] = True
+    chat_template: Annotated[
+        str | Path | None,
+        Option(
+            "How messages are written, in place of the model's own template: a file of Jinja, or the template itself.",
+            MODEL,
+            metavar="FILE",
+        ),
+    ] = None
+    max_context: Annotated[
+        int | None,
+        Option(
+            "Most tokens of a sequence, prompt and output together. Left out: what the model was made for, at most "
+            "8192.",
+            MODEL,
+            names=("max_model_len",),
+            metavar="N",
+            least=2,
+        ),
+    ] = None
+    max_batch_size: Annotated[
+        int,
+        Option(
+            "How many sequences decode together.",
+            MODEL,
+            names=("batch_size", "max_num_seqs"),
+            flags=("--batch-size",),
+            metavar="N",
+            least=1,
+        ),
+    ] = 16
+    cache_tokens: Annotated[
+        int | None,
+        Option(
+            "Tokens that the key-value cache holds. Left out: about 1 GiB, but at least one whole context.",
+            MODEL,
+            metavar="N",
+            least=2,
+        ),
+    ] = None
+    max_rows: Annotated[
+        int,
+        Option(
+            "Most rows of a pass: decoding comes first, chunks of prompts share the rest.",
+            MODEL,
+            names=("max_rows_per_pass", "max_num_batched_tokens"),
+            flags=("--max-rows-per-pass",),
+            metavar="N",
+            least=1,
+        ),
+    ] = 512
+    prefix_caching: Annotated[
+        bool,
+        Option(
+            "Keep what was computed, for later requests that begin with the same tokens.",
+            MODEL,
+            elsewhere=("enable_prefix_caching",),
+        ),
+    ] = False
+    generation_config: Annotated[
+        str | Path,
+        Option(
+            "Where sampling parameters that a request leaves out come from. auto: the model's own defaults, modest "
+            "ones if it has none; none: temperature 1 and no cuts; or a generation_config.json, or its folder.",
+            MODEL,
+            metavar="auto|none|PATH",
+        ),
+    ] = "auto"
+    seed: Annotated[
+        int | None,
+        Option(
+            "What requests without a seed of their own get theirs from. Left out: chance.",
+            MODEL,
+            least=0,
+            written=False,
+        ),
+    ] = None
+    quantization: Annotated[
+        str | None,
+        Option(
+            "What the model's files are quantised by (vLLM's names), to be sure of it: it is read off them.",
+            MODEL,
+            metavar="METHOD",
+        ),
+    ] = None
+    draft_model: Annotated[
+        str | Path | None,
+        Option("The draft model or trained head that the drafter runs; named like the model.", GROUP, metavar="M"),
+    ] = None
+    draft_precision: Annotated[
+        Precision | str | None,
+        Option("Number format of the draft model. Left out: the target's.", GROUP, read=other_names.precision),
+    ] = None
+    draft_tokens: DraftTokens = None
+    drafter_options: Annotated[
+        Mapping[str, object] | None,
+        Option(
+            "Options of the drafter, like max_order=3 (`headstart drafters NAME` lists them).",
+            GROUP,
+            names=("drafter_option",),
+            flags=("--drafter-option",),
+            metavar="KEY=VALUE",
+            read=other_names.assignments,
+            repeated=True,
+        ),
+    ] = None
+    more_drafters: Annotated[
+        Sequence[str] | None,
+        Option(
+            "Further drafters, with their default options, that requests may name. In `headstart serve`, left out: "
+            "those that need no model, and the trained heads that come with Headstart for the target.",
+            GROUP,
+            names=("also",),
+            flags=("--also",),
+            metavar="NAME",
+            read=separated,
+            repeated=True,
+        ),
+    ] = ()
+    tree_nodes: TreeNodes = None
+    verify: Annotated[VerifyRule | str, VERIFY] = VerifyRule.AUTO
+    lenience: Lenience = None
+    typical: Typical = None
+    speculation: Annotated[
+        SpeculationParams | None,
+        Option(
+            "How requests are drafted and verified that do not say so themselves; the options of these names are "
+            "shorter.",
+            GROUP,
+            written=False,
+        ),
+    ] = None
+    speculative_config: Annotated[
+        Mapping[str, Any] | None,
+        Option(
+            'vLLM\'s way to name a drafter: {"method": NAME, "model": M, "num_speculative_tokens": K}; other keys are '
+            "options of the drafter.",
+            GROUP,
+            metavar="JSON",
+            read=other_names.speculative_config,
+        ),
+    ] = None
+    tolerant: Annotated[
+        bool,
+        Option(
+            "If a drafter raises an exception, log it and decode its requests plainly instead of raising it.",
+            GROUP,
+            written=False,
+        ),
+    ] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.speculative_config is not None:
+            for name, value in other_names.speculation(self.speculative_config).items():
+                if getattr(self, name) is not None:
+                    raise ConfigError(f"speculative_config says the same as {name}; give one of the two.")
+                object.__setattr__(self, name, value)
+            object.__setattr__(self, "speculative_config", None)
+
+    @property
+    def reading(self) -> Reading:
+        """How the model is read, beside its name."""
+        return Reading(self.backend, self.trust_remote_code, self.lora, self.cuda_graphs, self.chat_template)
+
+    def load_target(self) -> Model:
+        """The target without drafters.
+
+        Raises:
+            ConfigError, CheckpointError: as ``loading.load_model``.
+        """
+        from headstart.loading.model import Model, load_model
+
+        if isinstance(self.model, Model):
+            return self.model
+        if not isinstance(self.model, str | Path):
+            raise ConfigError("model is an LLM already; use it, or give its model.")
+        model = load_model(self.model, self.precision, self.revision, self.device, self.reading)
+        method = model.checkpoint.quantization
+        if self.quantization is not None and not other_names.quantised(self.quantization, method):
+            comes = f"quantised by {method}" if method else "not quantised"
+            raise ConfigError(
+                f"quantization is {self.quantization!r}, but {self.model} is {comes}; leave it out, and choose what is "
+                "computed in with precision."
+            )
+        return model
+
+    def chosen_drafter(self) -> tuple[str | type[Any], dict[str, object]]:
+        """The drafter, and its options with the common ones among them; what shows without the target is refused.
+
+        Raises:
+            ConfigError, CheckpointError: as ``registry.checked_options``.
+        """
+        from headstart.drafting.registry import checked_options, chosen_drafter
+
+        name, options = parse_drafter(self.drafter) if isinstance(self.drafter, str) else (self.drafter, {})
+        options |= self.drafter_options or {}
+        drafter = chosen_drafter(name, self.draft_model)
+        return drafter, checked_options(drafter, self.draft_model, self.draft_tokens or None, options)
+
+    def requests_speculation(self) -> SpeculationParams:
+        """How requests are drafted and verified, unless they choose otherwise.
+
+        Raises:
+            RequestError: two of its options do not go together.
+        """
+        given = {name: getattr(self, name) for name in _SPECULATION}
+        asked = {name: value for name, value in given.items() if value not in (None, VerifyRule.AUTO)}
+        return replace(self.speculation or SpeculationParams(), **asked)
+
+    def check(self) -> tuple[str | type[Any], dict[str, object]]:
+        """Refuse what can be refused without the target; returns the ``chosen_drafter``.
+
+        Raises:
+            ConfigError, CheckpointError, RequestError: naming it.
+        """
+        from headstart.drafting.registry import checked_options
+        from headstart.models.generation_config import named_file
+
+        named_file(self.generation_config)
+        self.requests_speculation()
+        chosen = self.chosen_drafter()
+        for other in self.more_drafters or ():
+            checked_options(other)
+        return chosen
+
+
+@declares
+class AsyncEngineOptions(EngineOptions):
+    """The same for an engine on a thread of its own."""
+
+    max_waiting: Annotated[
+        int,
+        Option("Samples that may wait besides those that are being decoded; further ones are refused.", QUEUE, least=0),
+    ] = 1 << 16
+    max_seconds: Annotated[
+        float | None,
+        Option("Longest wall time of a request in seconds, waiting included. Left out: no limit.", QUEUE, above=0),
+    ] = None
+
+
+EngineArgs, AsyncEngineArgs = EngineOptions, AsyncEngineOptions
+"""vLLM's names."""

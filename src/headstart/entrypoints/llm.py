@@ -1,0 +1,555 @@
+"""The library's front door: load a model, decode text with it, plainly or with speculation."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import cached_property, partial
+from itertools import count
+from pathlib import Path
+from random import Random
+from threading import Lock
+from typing import Any, Self, TypeVar
+
+from headstart.common.memory import MemoryUse
+from headstart.common.options import takes, tells_options
+from headstart.common.other_names import FOREIGN_CALLS, pass_over
+from headstart.common.phases import phase
+from headstart.drafting import FREE_DRAFTERS
+from headstart.drafting.base import SpeculationParams
+from headstart.drafting.options import asked_rows
+from headstart.drafting.registry import create_drafter, drafter_name, guesses_for_each
+from headstart.engine.beams import BeamGroup
+from headstart.engine.constraint import TokenConstraint
+from headstart.engine.counts import Counter, Vector
+from headstart.engine.engine import Engine
+from headstart.engine.outputs import RequestOutput
+from headstart.engine.pool import DrafterPool
+from headstart.engine.sizing import cache_room, engine_limits, state_room
+from headstart.engine.stretch import SHOWN_SECONDS, UNSEEN_SECONDS
+from headstart.entrypoints.beam_search import BeamSearchOutput, BeamSearchParams
+from headstart.entrypoints.encoder_prompt import encoded_for
+from headstart.entrypoints.engine_options import EngineOptions
+from headstart.entrypoints.outline import context_length, source_length
+from headstart.entrypoints.request import (
+    EncodedPrompt,
+    Message,
+    Prompt,
+    Sample,
+    StreamPiece,
+    encoded_chat,
+    listed,
+    listed_chats,
+    naming,
+    require_lossless,
+)
+from headstart.entrypoints.transcription.alignment import Aligner
+from headstart.entrypoints.transcription.params import TranscriptionParams
+from headstart.entrypoints.transcription.segments import Segment
+from headstart.entrypoints.transcription.windows import Transcript, Transcription, Wanted
+from headstart.errors import ConfigError, RequestError
+from headstart.loading.lending import cache_salt_of, draft_context, heads_for
+from headstart.loading.model import Model, parse_numerics, parse_precision, require_numerics
+from headstart.models.generation_config import sampling_defaults
+from headstart.passes.cache.prefix import PrefixIndex
+from headstart.passes.runner import ModelRunner
+from headstart.sampling.noise import fresh_seed
+from headstart.sampling.params import SamplingParams
+from headstart.sampling.structured import StructuredOutputsParams
+from headstart.text.chat_tokenizer import ChatTokenizer
+from headstart.text.grammar import GrammarCompiler
+
+OnCommit = Callable[[StreamPiece], None]
+Part = TypeVar("Part", Model, Engine)
+
+
+@tells_options(EngineOptions)
+class LLM:
+    """A target with a drafter, ready to decode. Several threads may call it; their requests decode together.
+    ``close``, or the end of ``with LLM(...) as llm:``, frees its memory.
+
+    Its arguments are the fields of ``EngineOptions``, ``model`` and ``drafter`` also by position. vLLM's names for them
+    are understood: ``max_model_len``, ``max_num_seqs``, ``dtype``, ``speculative_config`` and so on.
+
+    Raises:
+        ConfigError, CheckpointError: see the message; nothing is half-loaded.
+    """
+
+    @takes(EngineOptions)
+    def __init__(self, options: EngineOptions) -> None:
+        drafter, drafter_options = options.check()
+        self._numerics = parse_numerics(options.numerics)
+        self.speculation = options.requests_speculation()
+        # Greedy requests lose nothing by some of the lossy rules; others are refused when they come.
+        require_lossless(self._numerics, self.speculation, SamplingParams(temperature=0))
+        with phase(f"Loading {options.model}") if isinstance(options.model, str | Path) else nullcontext():
+            target = options.load_target()
+        require_numerics(target, options.numerics)
+        self.sampling_defaults = sampling_defaults(target.checkpoint, options.generation_config)
+        """What a request gets that leaves sampling parameters out."""
+        context = context_length(target.config, options.max_context)
+        size, depth = options.max_batch_size, self.speculation.draft_tokens
+        shared = max(depth or 0, self.speculation.tree_nodes or 0, asked_rows(drafter_options))
+        guesses = max(shared, size * guesses_for_each(drafter, drafter_options))
+        limits = engine_limits(context, size, options.max_rows, guesses, source_length(target.config, context))
+        prefixes = PrefixIndex(f"{target.name}/{target.backend.name}") if options.prefix_caching else None
+        runner = ModelRunner(
+            target.backend,
+            cache_room(target.backend, limits, options.cache_tokens),
+            prefixes=prefixes,
+            num_states=state_room(target.backend, limits),
+        )
+        self.drafter_name = drafter_name(drafter)
+        draft = None if options.draft_precision is None else parse_precision(options.draft_precision)
+        notices = [sentence for sentence in (target.notice, target.kept, target.recorded) if sentence]
+        surroundings = draft_context(target, runner, draft, cache_salt_of, notices.append)
+        more = options.more_drafters
+        with phase(f"Preparing the drafter {self.drafter_name}"):
+            drafters = {self.drafter_name: create_drafter(drafter, surroundings, **drafter_options)}
+            for name in map(drafter_name, (*FREE_DRAFTERS, *heads_for(target).by_kind) if more is None else more):
+                if name not in drafters:
+                    drafters[name] = create_drafter(name, surroundings)
+        self.notices = tuple(notices)
+        """What a user may want to know of how it was set up, a sentence each: which trained head drafts, and why."""
+        self._model: Model | None = target
+        self._engine: Engine | None = Engine(runner, DrafterPool(drafters, self.drafter_name, options.tolerant), limits)
+        self._fresh_seed = fresh_seed if options.seed is None else partial(Random(options.seed).getrandbits, 64)
+        self._ids = count()
+        self._lock = Lock()
+        """Calls of several threads, and streams that are not read to their end yet, take turns at the engine, pass by
+        pass."""
+
+    @classmethod
+    def from_options(cls, options: EngineOptions) -> Self:
+        """Of options that were put together before."""
+        return cls(**options.given(EngineOptions))
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineOptions) -> Self:
+        """The same, by the name that vLLM has for it (``EngineArgs``)."""
+        return cls.from_options(engine_args)
+
+    @property
+    def model(self) -> Model:
+        """The target."""
+        return _unless_closed(self._model)
+
+    @property
+    def engine(self) -> Engine:
+        """The queue of its requests."""
+        return _unless_closed(self._engine)
+
+    @property
+    def memory(self) -> MemoryUse:
+        """Memory of the weights and caches of target and drafters."""
+        runner, pool = self.engine.runner, self.engine.drafters
+        return MemoryUse(self.model.backend.nbytes, runner.cache.storage.nbytes, pool.nbytes)
+
+    def get_tokenizer(self) -> ChatTokenizer:
+        """The target's tokenizer with its chat template, by the name that vLLM has for it."""
+        return self._tokenizer
+
+    def get_metrics(self) -> list[Counter | Vector]:
+        """What has been decoded since the start, in the form and by the names that vLLM has for it: prompt and output
+        tokens, drafts, guesses and those accepted, also by position."""
+        return self.engine.counts.metrics()
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What a call without sampling parameters gets, by the name that vLLM has for it."""
+        return self.sampling_defaults.params({})
+
+    def close(self) -> None:
+        """End all requests (finish reason "abort") and free weights, caches and drafters. Whatever else is called from
+        then on raises ConfigError. A model that was given loaded stays with its owner."""
+        with self._lock:
+            if self._engine is not None:
+                self._engine.abort_all()
+            self._model = self._engine = None
+            for name in ("_grammars", "_tokenizer", "_aligner"):
+                vars(self).pop(name, None)
+        # Caches and drafters hold on to each other in circles.
+        gc.collect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        speculation: SpeculationParams | None = None,
+        on_commit: OnCommit | None = None,
+        strict: bool = True,
+        cache_salt: str = "",
+        **elsewhere: Any,
+    ) -> list[RequestOutput]:
+        """Decode prompts together.
+
+        Args:
+            prompts: texts, lists of token ids, vLLM's dictionaries, or what ``encode`` returns; one or several.
+            sampling_params: for all prompts, or one for each; None: ``get_default_sampling_params``.
+            speculation: overrides the engine's for this call.
+            on_commit: called with each piece as it is committed.
+            strict: False: a prompt that cannot be served gets finish reason "error", and the others are decoded.
+            cache_salt: only requests of the same salt share cached prefixes, and what drafters remember of them.
+            elsewhere: vLLM's further arguments (``use_tqdm``, ``lora_request`` ...), where they ask for nothing.
+
+        Returns:
+            One output for each prompt, in order. A prompt that fails while it decodes gets finish reason "error".
+
+        Raises:
+            RequestError: a prompt cannot be served (if strict), or a parameter does not fit the model; raised before
+                anything is decoded.
+        """
+        pass_over(elsewhere, FOREIGN_CALLS, "generate")
+        encoded = [self.encode(prompt) for prompt in listed(prompts)]
+        return self._run(encoded, sampling_params, speculation, on_commit, strict, cache_salt)
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        speculation: SpeculationParams | None = None,
+        **elsewhere: Any,
+    ) -> list[BeamSearchOutput]:
+        """The likeliest outputs of each prompt, by the name and in the form that vLLM has for it.
+
+        ``generate`` with ``SamplingParams(beam_width=...)`` finds the same, and takes further parameters.
+
+        Raises:
+            RequestError: a prompt cannot be served, or a parameter is out of range.
+        """
+        pass_over(elsewhere, FOREIGN_CALLS, "beam_search")
+        if not isinstance(params, BeamSearchParams):
+            raise RequestError(f"params is {params!s:.40}; give BeamSearchParams.", "params")
+        outputs = self.generate(prompts, params.sampling(), speculation=speculation)
+        return [BeamSearchOutput.of(output) for output in outputs]
+
+    def transcribe(
+        self,
+        recordings: object,
+        params: TranscriptionParams | None = None,
+        sampling_params: SamplingParams | None = None,
+        *,
+        speculation: SpeculationParams | None = None,
+        on_segment: Callable[[int, Segment], None] | None = None,
+    ) -> list[Transcript]:
+        """What recordings of any length say, by a model whose encoder reads audio. Several are written down together.
+
+        Args:
+            recordings: a file's path, samples in [-1, 1] at 16 kHz [sample], or a pair of samples and their rate; or a
+                list of such.
+            params: language, task, times; None: ``TranscriptionParams()``.
+            sampling_params: of each window; None: the model's own, and as many tokens as there is room for.
+            speculation: overrides the engine's for this call.
+            on_segment: called with the place of a recording and each of its segments, as they come.
+
+        Raises:
+            RequestError: a recording is none, the model cannot do what is asked for, or a window failed.
+            ConfigError: a package that this takes is not installed.
+        """
+        several = recordings if isinstance(recordings, list) else [recordings]
+        works = list[Transcription]()
+        for index, each in enumerate(several):
+            with naming(index, len(several), "recording"):
+                works.append(self.transcription(each, params or TranscriptionParams(), sampling_params))
+        while open_works := [(place, work) for place, work in enumerate(works) if not work.done]:
+            asked = [
+                (place, work, [self._wanted(wanted, speculation) for wanted in work.wanted()])
+                for place, work in open_works
+            ]
+            self._finish([sample for _, _, samples in asked for sample in samples])
+            for place, work, samples in asked:
+                for segment in work.take(samples):
+                    if on_segment is not None:
+                        on_segment(place, segment)
+        return [work.transcript() for work in works]
+
+    def transcription(
+        self, recording: object, params: TranscriptionParams, sampling_params: SamplingParams | None = None
+    ) -> Transcription:
+        """A recording that has not been heard yet: for callers that run the engine themselves.
+
+        Raises:
+            RequestError, ConfigError: as ``transcribe``.
+        """
+        self.engine.home.require()
+        sampling = sampling_params or self.sampling_defaults.params({}, {"max_tokens": None})
+        return Transcription(self.model, self._aligner, recording, params, sampling)
+
+    def _wanted(self, wanted: Wanted, speculation: SpeculationParams | None) -> Sample:
+        (sample,) = self.samples(wanted.prompt, wanted.params, speculation, constraint=wanted.constraint)
+        return sample
+
+    def _finish(self, samples: Sequence[Sample]) -> None:
+        """Decode samples to their ends."""
+        try:
+            with self._lock:
+                for sample in samples:
+                    self.engine.add(sample.sequence)
+            for _ in self._rounds(samples, False):
+                pass
+        finally:
+            self._abort(samples)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        speculation: SpeculationParams | None = None,
+        on_commit: OnCommit | None = None,
+        strict: bool = True,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool | None = None,
+        **elsewhere: Any,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or several together, through the model's chat template; otherwise as ``generate``.
+
+        ``tools``: JSON schemas of functions; ``chat_template_kwargs``: what else the template knows;
+        ``add_generation_prompt``, ``continue_final_message``: as ``ChatTemplate.render``.
+        """
+        pass_over(elsewhere, FOREIGN_CALLS, "chat")
+        ends = {"add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message}
+        chosen = {name: value for name, value in ends.items() if value is not None}
+        # vLLM's code says both: what is continued is no new message.
+        if continue_final_message and add_generation_prompt is False:
+            del chosen["add_generation_prompt"]
+        chat_template_kwargs = {**(chat_template_kwargs or {}), **chosen}
+        encoded = [self.encode_chat(chat, tools, chat_template_kwargs) for chat in listed_chats(messages)]
+        return self._run(encoded, sampling_params, speculation, on_commit, strict)
+
+    def stream(
+        self,
+        prompt: Prompt | None = None,
+        sampling_params: SamplingParams | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        speculation: SpeculationParams | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Iterator[StreamPiece]:
+        """Decode one prompt, or answer one conversation, piece by piece as rounds commit.
+
+        Closing the iterator early ends the request and frees what it held; so does ``stopped``, which is asked after
+        each pass, those that read the prompt included.
+
+        Raises:
+            RequestError: the prompt cannot be served, or its sequence failed.
+        """
+        if prompt is None and messages is not None:
+            request = self.encode_chat(messages)
+        elif prompt is not None and messages is None:
+            request = self.encode(prompt)
+        else:
+            raise RequestError("give either a prompt or messages.", "prompt")
+        samples = self._samples([request], sampling_params, speculation)
+        try:
+            with self._lock:
+                for sample in samples:
+                    self.engine.add(sample.sequence)
+            for pieces in self._rounds(samples, True):
+                yield from pieces
+                if stopped():
+                    break
+            for sample in samples:
+                if sample.sequence.error is not None:
+                    raise RequestError(sample.sequence.error)
+        finally:
+            self._abort(samples)
+
+    def encode(self, prompt: Prompt, add_special_tokens: bool = True) -> EncodedPrompt:
+        """A prompt's token ids, with or without the special tokens that the tokenizer adds to a text.
+
+        Raises:
+            RequestError: the text has no UTF-8 form, or the prompt is neither a text nor token ids.
+        """
+        return encoded_for(self.model.config, prompt, self.model.tokenizer, add_special_tokens)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> EncodedPrompt:
+        """A conversation's token ids, through the target's chat template.
+
+        Raises:
+            RequestError: the model has no chat template, or the template cannot render these messages.
+        """
+        model = self.model
+        chat = encoded_chat(messages, model.tokenizer, model.chat_template, tools, chat_template_kwargs)
+        return encoded_for(model.config, chat, model.tokenizer)
+
+    def samples(
+        self,
+        prompt: EncodedPrompt,
+        params: SamplingParams,
+        speculation: SpeculationParams | None = None,
+        *,
+        prompt_index: int = 0,
+        cache_salt: str = "",
+        trace: bool = False,
+        constraint: Callable[[], TokenConstraint] | None = None,
+    ) -> list[Sample]:
+        """The samples of one prompt, ready for ``engine.add``: for callers that run the engine themselves.
+
+        ``constraint`` makes what limits the output of a sample, where ``params`` ask for no structure.
+
+        Raises:
+            RequestError: a parameter does not fit the model.
+        """
+        if not isinstance(params, SamplingParams):
+            raise RequestError(
+                f"sampling_params is {type(params).__name__} {params!s:.40}; give SamplingParams.", "sampling_params"
+            )
+        speculation = speculation or self.speculation
+        require_lossless(self._numerics, speculation, params)
+        limits = self.engine.limits
+        prompt = prompt.cut(params, limits.max_context, limits.max_source)
+        seed = self._fresh_seed() if params.seed is None else params.seed
+        wanted = params.structured_outputs
+        if wanted is not None:
+            constraint = partial(self._grammars.constraint, wanted)
+        samples = [
+            Sample(
+                self.model,
+                prompt,
+                prompt_index,
+                index,
+                next(self._ids),
+                params,
+                seed,
+                speculation,
+                cache_salt,
+                trace,
+                None if constraint is None else constraint(),
+            )
+            for index in range(params.n)
+        ]
+        if params.beam_width is not None:
+            if speculation.lossy is not None:
+                raise RequestError(
+                    f"{speculation.lossy} is a rule for sampling, and beam search draws nothing; leave it out.",
+                    speculation.lossy,
+                )
+            BeamGroup([sample.sequence for sample in samples])
+            return samples
+        for sample in samples[1:]:
+            sample.sequence.leader = samples[0].sequence
+        return samples
+
+    def prepare_structures(self) -> None:
+        """Make ready what structured outputs need of the vocabulary, which keeps all threads waiting meanwhile.
+
+        Raises:
+            RequestError: the package for it is not installed, or the model has no end-of-sequence token.
+        """
+        _ = self._grammars
+
+    def compile(self, wanted: StructuredOutputsParams) -> None:
+        """Compile a structure before a request asks for it, which then finds it.
+
+        Raises:
+            RequestError: it is wrong, cannot be enforced, or takes too long to compile.
+        """
+        self._grammars.constraint(wanted)
+
+    @cached_property
+    def _grammars(self) -> GrammarCompiler:
+        model = self.model
+        return GrammarCompiler(model.tokenizer, model.config.vocab_size, model.eos_token_ids)
+
+    @cached_property
+    def _tokenizer(self) -> ChatTokenizer:
+        return ChatTokenizer(self.model.tokenizer, self.model.chat_template)
+
+    @cached_property
+    def _aligner(self) -> Aligner:
+        return Aligner(self.model)
+
+    def _run(
+        self,
+        prompts: Sequence[EncodedPrompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        speculation: SpeculationParams | None,
+        on_commit: OnCommit | None,
+        strict: bool,
+        cache_salt: str = "",
+    ) -> list[RequestOutput]:
+        samples = self._samples(prompts, params, speculation, cache_salt)
+        admitted = []
+        try:
+            for sample in samples:
+                try:
+                    with naming(sample.prompt_index, len(prompts) if strict else 1), self._lock:
+                        self.engine.add(sample.sequence)
+                    admitted.append(sample)
+                except RequestError as error:
+                    if strict:
+                        raise
+                    sample.sequence.fail(str(error), refused=True, field=error.field)
+            for pieces in self._rounds(admitted, on_commit is not None):
+                for piece in pieces:
+                    on_commit(piece)  # type: ignore[misc]
+        finally:
+            self._abort(samples)
+        together: dict[int, list[Sample]] = {}
+        for sample in samples:
+            together.setdefault(sample.prompt_index, []).append(sample)
+        return [each[0].output(each) for each in together.values()]
+
+    def _samples(
+        self,
+        prompts: Sequence[EncodedPrompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        speculation: SpeculationParams | None,
+        cache_salt: str = "",
+    ) -> list[Sample]:
+        params = self.get_default_sampling_params() if params is None else params
+        each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
+        if len(each) != len(prompts):
+            raise RequestError(
+                f"{len(each)} sampling parameters were given for {len(prompts)} prompts; give one for each."
+            )
+        samples = []
+        for index, (prompt, wanted) in enumerate(zip(prompts, each, strict=True)):
+            with naming(index, len(prompts)):
+                samples += self.samples(prompt, wanted, speculation, prompt_index=index, cache_salt=cache_salt)
+        return samples
+
+    def _rounds(self, samples: Sequence[Sample], wanted: bool) -> Iterator[list[StreamPiece]]:
+        """Run the engine until these samples have finished, and yield their new pieces after each pass.
+
+        Passes that other calls run count, too. If ``wanted`` is False, no pieces are made, and rounds are run at
+        once for longer while no other call's samples take part.
+        """
+        finished, own = False, {id(sample.sequence) for sample in samples}
+        while not finished:
+            with self._lock:
+                finished = all(sample.sequence.finished for sample in samples)
+                if not finished:
+                    engine = self.engine
+                    alone = all(id(sequence) in own for sequence in (*engine.running, *engine.waiting))
+                    engine.step(UNSEEN_SECONDS if alone and not wanted else SHOWN_SECONDS)
+                pieces = [piece for sample in samples if wanted and (piece := sample.next_piece()) is not None]
+            yield pieces
+
+    def _abort(self, samples: Sequence[Sample]) -> None:
+        with self._lock:
+            if self._engine is not None:
+                for sample in samples:
+                    self._engine.abort(sample.sequence)
+
+
+def _unless_closed(part: Part | None) -> Part:
+    if part is None:
+        raise ConfigError("this LLM is closed; make a new one.")
+    return part

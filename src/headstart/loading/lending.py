@@ -1,0 +1,157 @@
+"""What a loaded target lends its drafters: other models, some of its own layers, its tables, heads made for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from headstart.backends.native.packing import read_matrix
+from headstart.common.enumerations import Precision
+from headstart.drafting.base import SequenceView
+from headstart.drafting.context import DraftContext, LoadedModel, one_scope
+from headstart.drafting.head_files.shipped import (
+    ShippedHeads,
+    TargetIdentity,
+    head_folders,
+    shipped_heads,
+    target_shape,
+)
+from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.inner_sequence import request_of
+from headstart.errors import ConfigError
+from headstart.loading.model import Model, create_backend, create_encoder_decoder, load_model, weights_dtype
+from headstart.loading.reading import Reading
+from headstart.models.aliases import ALIASES
+from headstart.models.checkpoint import open_checkpoint
+from headstart.models.encoder_decoder_loading import load_encoder_decoder
+from headstart.models.encoder_decoder_weights import select_decoder_layers
+from headstart.models.layer_selection import select_layers
+from headstart.models.multi_token import MultiTokenModules, load_multi_token
+from headstart.models.weight_loading import config_of, load_decoder, load_tables
+from headstart.passes.backend import Backend
+from headstart.passes.runner import ModelRunner
+
+
+def draft_context(
+    model: Model,
+    runner: ModelRunner,
+    draft_precision: Precision | None = None,
+    scope_of: Callable[[SequenceView], Hashable] = one_scope,
+    tell: Callable[[str], None] = lambda sentence: None,
+) -> DraftContext:
+    """The surroundings of drafters for ``model``; what they do not ask for is not loaded.
+
+    Args:
+        runner: of the model's backend.
+        draft_precision: of models and layers that drafters run; None: the target's.
+        scope_of: which requests learn from each other.
+        tell: hears which of the heads that come with Headstart is used and why, and why none where one nearly fits; and
+            what else users should know of a drafter.
+    """
+    precision = model.precision if draft_precision is None else draft_precision
+
+    def load(name: str) -> LoadedModel:
+        draft = load_model(name, precision, device=model.device, reading=Reading(cuda_graphs=model.cuda_graphs))
+        return LoadedModel(draft.backend, draft.tokenizer)
+
+    def layers(chosen: Sequence[int]) -> Backend:
+        _require_open(model)
+        dtype = weights_dtype(precision)
+        if model.config.encoder is not None:
+            selected = select_decoder_layers(*load_encoder_decoder(model.checkpoint, dtype), chosen)
+            return create_encoder_decoder(*selected, precision, model.device)
+        selected_layers = select_layers(*load_decoder(model.checkpoint, dtype), chosen)
+        return create_backend(*selected_layers, precision, model.device, model.cuda_graphs)
+
+    # Several heads may ask.
+    @cache
+    def tables() -> TargetTables:
+        _require_open(model)
+        dtype = weights_dtype(model.precision)
+        embedding, head = load_tables(model.checkpoint, dtype)
+        read = read_matrix(embedding, dtype)
+        return TargetTables(read, read if head is embedding else read_matrix(head, dtype))
+
+    # As may a drafter of drafters first.
+    @cache
+    def modules(name: str | None) -> MultiTokenModules | None:
+        if not model.backend.opens_layers or model.config.encoder is not None:
+            return None
+        checkpoint = model.checkpoint if name is None else open_checkpoint(name)
+        config = model.config if name is None else config_of(checkpoint)
+        if target_shape(config) != target_shape(model.config):
+            raise ConfigError(f"{name} is of another shape than the target; name a checkpoint of the same model.")
+        return load_multi_token(checkpoint, config, weights_dtype(model.precision))
+
+    tell_once = cache(tell)
+
+    # A drafter of drafters asks first, then the drafter that runs the head.
+    @cache
+    def head(kind: str) -> Path | None:
+        heads = heads_for(model)
+        found = heads.by_kind.get(kind)
+        if found is not None:
+            tell(f"Drafting with the {kind} head that comes with Headstart, {found.why}; name another as draft model.")
+            return found.directory
+        if kind in heads.near:
+            tell(heads.near[kind])
+        elif missing := missing_heads(model.name):
+            tell_once(missing)
+        return None
+
+    return DraftContext(
+        vocab_size=model.config.vocab_size,
+        runner=runner,
+        tokenizer=model.tokenizer,
+        load_model=load,
+        lend_layers=layers,
+        lend_tables=tables,
+        lend_modules=modules,
+        find_head=head,
+        digest=model.checkpoint.digest,
+        tell=tell,
+        scope_of=scope_of,
+    )
+
+
+def _require_open(model: Model) -> None:
+    if not model.backend.opens_layers:
+        raise ConfigError(
+            f"{model.name} is run by transformers' own code, which lends no layers or tables; use a drafter that needs "
+            "none, as suffix, ngram, or draft-model with another model."
+        )
+
+
+def identity_of(model: Model) -> TargetIdentity:
+    """What heads are found by, and record of their target."""
+    return TargetIdentity(target_shape(model.config), model.checkpoint.digest, model.tokenizer.fingerprint)
+
+
+def heads_for(model: Model) -> ShippedHeads:
+    """The heads that come with Headstart for a model; none where its tables cannot be lent."""
+    if not model.backend.opens_layers:
+        return ShippedHeads({}, {})
+    return shipped_heads(identity_of(model))
+
+
+def missing_heads(name: str) -> str | None:
+    """What to install so that the model of this name is drafted for by a trained head; None if there is nothing."""
+    package = ALIASES[name].heads if name in ALIASES else None
+    if package is None or head_folders():
+        return None
+    return f"The trained heads for {name} are not installed; `pip install ./heads` in a checkout adds them ({package})."
+
+
+@runtime_checkable
+class Salted(Protocol):
+    """A sequence of a request that shares prefixes with others of its salt only."""
+
+    cache_salt: str
+
+
+def cache_salt_of(sequence: SequenceView) -> str:
+    """Keeps tenants apart: what a drafter learnt from one would show in the timing of another."""
+    request = request_of(sequence)
+    return request.cache_salt if isinstance(request, Salted) else ""

@@ -1,0 +1,63 @@
+"""Latent attention in PyTorch (DeepSeek-V2, section 2.1): keys and values of all heads from one small state of a row.
+
+Passes keep that state alone. A head's queries are taken into its space, so that all heads read the same "key", the
+state and the key that they share; what they see of it is taken back into their own values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from headstart.models.config import LatentConfig
+from headstart.models.layers.layer import Operation
+
+AttendState = Callable[[Tensor, Tensor], Tensor]
+"""Queries [row, head, kv_rank + rope_dim] and the rows' states [row, kv_rank + rope_dim], neither of them rotated in
+their last rope_dim -> what each head sees of the states' first kv_rank, [row, head, kv_rank]."""
+
+
+class LatentParts(Protocol):
+    """By the names of ``LatentWeights``."""
+
+    @property
+    def down(self) -> Operation: ...
+    @property
+    def q_norm(self) -> Operation | None: ...
+    @property
+    def q_up(self) -> Operation | None: ...
+    @property
+    def kv_norm(self) -> Operation: ...
+    @property
+    def key_up(self) -> Tensor:
+        """[head, kv_rank, plain_dim]"""
+        ...
+
+    @property
+    def value_up(self) -> Tensor:
+        """[head, value_dim, kv_rank]"""
+        ...
+
+    @property
+    def output(self) -> Operation: ...
+
+
+def run_latent(config: LatentConfig, parts: LatentParts, x: Tensor, attend: AttendState) -> Tensor:
+    """[row, hidden] -> [row, hidden]."""
+    heads = len(parts.key_up)
+    size = config.kv_rank + config.rope_dim
+    lowered = parts.down(x)
+    queries, state, shared_key = torch.split(
+        lowered, [lowered.shape[-1] - size, config.kv_rank, config.rope_dim], dim=-1
+    )
+    if parts.q_norm is not None and parts.q_up is not None:
+        queries = parts.q_up(parts.q_norm(queries))
+    queries = queries.reshape(len(x), heads, config.plain_dim + config.rope_dim)
+    plain, turning = torch.split(queries, [config.plain_dim, config.rope_dim], dim=-1)
+    taken = torch.einsum("rhd,hkd->rhk", plain, parts.key_up)
+    seen = attend(torch.cat((taken, turning), dim=-1), torch.cat((parts.kv_norm(state), shared_key), dim=-1))
+    values = torch.einsum("rhk,hvk->rhv", seen, parts.value_up)
+    return parts.output(values.reshape(len(x), -1))

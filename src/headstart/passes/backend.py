@@ -1,0 +1,206 @@
+"""The contracts of a backend: what computes passes, and what it hands out to run beside them.
+
+Drafters ask ``DraftContext.kit`` for the latter, so that none of them knows a backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from headstart.drafting.heads.head_pass import BlockHeadPass, HeadPass, MaskedHeadPass, ParallelHeadsPass
+from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.methods.dflash.head import BlockHead
+from headstart.drafting.methods.eagle.head import EagleHead
+from headstart.drafting.methods.medusa.head import ParallelHeads
+from headstart.models.config import ModelConfig
+from headstart.models.multi_token import MultiTokenModules
+from headstart.passes.batch import EncoderInput, IntArray, KVStorage, PassBatch, PassOutput
+from headstart.passes.rounds import Stretches
+from headstart.sampling.kernels import RowKernels
+
+
+class TextIndex(Protocol):
+    """A growing text, and guesses of what follows it by what followed its last tokens before."""
+
+    @property
+    def compiled(self) -> object:
+        """What guesses in a stretch (``headstart.passes.rounds.Guesser``)."""
+        ...
+
+    @property
+    def learnt(self) -> int:
+        """Tokens of the last stretch that it has appended."""
+        ...
+
+    def start_text(self) -> None:
+        """What follows is a text of its own: no substring spans the border."""
+        ...
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens.
+
+        Raises:
+            ConfigError: memory is short; the text is of no use then.
+        """
+        ...
+
+    def guess(self, nodes: int, depth: int) -> tuple[IntArray, IntArray, IntArray]:
+        """Tokens, parents and grades of the best tree, [node] each, as ``DraftTree`` has them.
+
+        Raises:
+            ConfigError: memory is short.
+        """
+        ...
+
+
+class BackendKit(Protocol):
+    """What runs beside the passes of one backend, on its device. One call at a time, from one thread."""
+
+    @property
+    def rows(self) -> RowKernels | None:
+        """Compiled code for rows of logits; None: NumPy alone."""
+        ...
+
+    @property
+    def has_cheap_rows(self) -> bool:
+        """A pass of sixteen rows takes hardly longer than one of a single row, as with a matrix unit."""
+        ...
+
+    def head_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> HeadPass:
+        """What runs an EAGLE head.
+
+        Args:
+            head: weights, copied.
+            tables: the target's; used where the head has none of its own.
+            precision: of matrices and cache, "auto" for the fastest.
+
+        Raises:
+            ConfigError: the precision cannot be had for this head here.
+        """
+        ...
+
+    def masked_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> MaskedHeadPass:
+        """What runs an EAGLE head that guesses several tokens in one pass, likewise.
+
+        Raises:
+            ConfigError: the precision cannot be had here.
+        """
+        ...
+
+    def block_pass(self, head: BlockHead, tables: TargetTables, precision: str) -> BlockHeadPass:
+        """What runs a block head, likewise.
+
+        Raises:
+            ConfigError: the precision cannot be had here.
+        """
+        ...
+
+    def parallel_pass(self, heads: ParallelHeads, tables: TargetTables, precision: str) -> ParallelHeadsPass:
+        """What runs heads that say several tokens at once, likewise.
+
+        Raises:
+            ConfigError: the precision cannot be had here.
+        """
+        ...
+
+    def multi_token_pass(self, modules: MultiTokenModules, tables: TargetTables, precision: str) -> HeadPass:
+        """What runs the multi-token modules of a checkpoint, likewise; all tables are the target's.
+
+        Raises:
+            ConfigError: the precision cannot be had here.
+        """
+        ...
+
+    def text_index(
+        self,
+        max_depth: int,
+        *,
+        matches: Sequence[float],
+        ratios: Sequence[float],
+        factor: float,
+        offset: float,
+        min_probability: float,
+        nodes: int,
+    ) -> TextIndex | None:
+        """An index of a text that may take part in a stretch, empty; None: there is none here.
+
+        Args:
+            max_depth: tokens of a substring whose places are counted, and of a matched suffix and the path below it.
+            matches: ascending bounds of the grades of guesses, by the tokens that matched before a guess.
+            ratios: likewise, by how often it followed them.
+            factor: nodes allowed for each matched token.
+            offset: nodes allowed on top of that.
+            min_probability: no node is proposed below this estimate.
+            nodes: of a tree at most.
+
+        Raises:
+            ConfigError: memory is short.
+        """
+        ...
+
+
+class Backend(Protocol):
+    """A model that can run passes; see ``RunsStretches``, too; one whose ``config`` has an encoder is an
+    ``EncoderBackend``."""
+
+    config: ModelConfig
+    name: str
+    """Which path computes ("torch-fp32", "native-amx-bf16", ...), for records."""
+    exact_rows: bool
+    """A row has the same bits in every pass: alone or with others, chunked or not, as a chain or in a tree."""
+
+    finds_best: bool
+    """A row's best token can be had without its logits: the same as theirs."""
+
+    opens_layers: bool
+    """Its layers can be run in part, looked into below the last one, and given something else than tokens to read; so
+    that drafters can be made of them, or trained on them."""
+
+    kit: BackendKit
+    """What runs beside its passes."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the weights in bytes."""
+        ...
+
+    def allocate_cache(self, num_blocks: int, block_size: int, num_states: int = 0) -> KVStorage:
+        """Zero-filled storage (every slot finite).
+
+        ``num_states``: slots of states, of a model that keeps any (``ModelConfig.keeps_states``).
+        """
+        ...
+
+    def forward(self, batch: PassBatch, storage: KVStorage) -> PassOutput:
+        """Run one pass: write the rows' keys and values, return the logits and taps asked for.
+
+        It is over when it returns, on an accelerator too: passes are timed, and drafts planned by their times.
+        """
+        ...
+
+
+class EncoderBackend(Backend, Protocol):
+    """One with an encoder. Rows of its passes read the encoder memory of their sequence, too."""
+
+    def encode(self, source: EncoderInput, storage: KVStorage, blocks: Sequence[int]) -> None:
+        """Read an input and fill these physical blocks with its memory, in order: the same bits whatever else is read.
+
+        What is behind the input's last position stays as it is.
+        """
+        ...
+
+
+@runtime_checkable
+class RunsStretches(Protocol):
+    """A backend that can run several rounds at once."""
+
+    stretches: Stretches
+
+
+@runtime_checkable
+class RecordsPasses(Protocol):
+    """A backend that records a pass when one of its shape comes again."""
+
+    unrecorded: int
+    """Passes of a shape that take longer than all others: those before it is recorded, and that which records it."""

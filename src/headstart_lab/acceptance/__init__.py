@@ -1,0 +1,1 @@
+"""How often guesses are accepted, and why."""

@@ -1,0 +1,1 @@
+"""Times of native passes."""

@@ -1,0 +1,1 @@
+"""Recordings that are told apart."""

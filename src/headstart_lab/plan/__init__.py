@@ -1,0 +1,1 @@
+"""What speculation would bring on this machine."""

@@ -1,0 +1,1 @@
+"""The training wing's commands, one a file."""

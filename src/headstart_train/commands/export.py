@@ -1,0 +1,79 @@
+"""``headstart export``: a head in the format that another server reads."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headstart.cli import options
+from headstart.cli.asking import Named
+from headstart.cli.option_groups import with_groups
+from headstart.errors import ConfigError
+
+
+class FormatChoice(StrEnum):
+    """Formats of draft heads that can be written."""
+
+    SPECULATORS = "speculators"
+    DEEPSPEC = "deepspec"
+    EAGLE = "eagle"
+    EAGLE3 = "eagle3"
+    SGLANG = "sglang"
+    SPECFORGE = "specforge"
+    MEDUSA = "medusa"
+
+
+@with_groups
+def export(
+    *,
+    head: Annotated[Path, typer.Argument(help="Directory of the head, in any format.", metavar="HEAD")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Directory to write.", metavar="DIR", callback=options.new_folder)
+    ],
+    to: Annotated[
+        FormatChoice,
+        typer.Option(
+            help="speculators: EAGLE-3, P-EAGLE, DFlash and DSpark for vLLM (EAGLE-1 as the library's version 0.4 has "
+            "it). deepspec: DSpark for DeepSpec and vLLM. eagle: EAGLE-1 for SafeAILab, vLLM and SGLang. eagle3: for "
+            "SafeAILab and vLLM. sglang, specforge: EAGLE-3 for these, which number the target's layers otherwise; "
+            "specforge: DFlash, too. medusa: for Medusa's own code and vLLM up to 0.32. vLLM 0.33 has dropped Medusa: "
+            "train an EAGLE-3 head for it.",
+        ),
+    ],
+    engine: Named,
+    as_json: options.Json = False,
+) -> None:
+    """Write a draft head in the format of another project.
+
+    Examples:
+
+        headstart export heads/eagle3 --to speculators --out export/eagle3
+
+        headstart export heads/eagle3 --to sglang --out export/eagle3-sglang
+
+        headstart export heads/medusa --to medusa --out export/medusa
+    """
+    import torch
+
+    from headstart.drafting.head_files.loading import load_head
+    from headstart.drafting.heads.tables import TargetTables
+    from headstart.drafting.methods.medusa.head import ParallelHeads
+    from headstart.models.checkpoint import open_checkpoint
+    from headstart.models.weight_loading import load_decoder
+    from headstart_lab.commands.exhibits import print_json
+    from headstart_train.files.heads import export_head
+
+    config, weights = load_decoder(open_checkpoint(str(engine.model), engine.revision), torch.float32)
+    loaded = load_head(head, config)
+    try:
+        export_head(loaded, to.value, out, TargetTables(weights.embedding, weights.head.weight), str(engine.model))
+    except OSError as error:
+        raise ConfigError(f"--out is {out}, which cannot be written: {error.strerror}.") from error
+    unread = isinstance(loaded, ParallelHeads) and loaded.config.reads_token
+    if as_json:
+        print_json({"directory": str(out), "format": to.value, "without_token_reader": unread})
+        return
+    typer.echo(f"{out}: written as {to.value}{', without what reads the last token' if unread else ''}.")

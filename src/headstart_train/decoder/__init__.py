@@ -1,0 +1,1 @@
+"""A decoder that gradients flow through."""

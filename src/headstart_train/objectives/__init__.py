@@ -1,0 +1,1 @@
+"""What a head is taught by, an objective for each kind."""

@@ -1,0 +1,1 @@
+"""Text that targets write, in shards."""

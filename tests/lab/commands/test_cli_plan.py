@@ -1,0 +1,88 @@
+"""``headstart plan`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+from cli_runs import headstart
+from typer.testing import CliRunner
+
+from headstart.cli.progress import Activity
+from headstart.drafting.head_files.shipped import ShippedHead, ShippedHeads
+from headstart.errors import ConfigError
+from headstart_lab.commands.plan import plan
+
+app = typer.Typer()
+app.command()(plan)
+
+
+@pytest.fixture
+def invoke(tiny_model_dir, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"id": 1, "category": "qa", "turns": ["One two one two?"]}')
+
+    def run(*arguments):
+        fixed = ["--model", str(tiny_model_dir), "--precision", "fp32", "--max-tokens", "6", "--prompts", str(file)]
+        fixed += ["--batch-sizes", "2", "--repeats", "1", "--quiet"]
+        return CliRunner().invoke(app, [*fixed, *arguments], env={"COLUMNS": "160"})
+
+    return run
+
+
+def test_tables_json_and_page(invoke, tmp_path, tiny_model_dir, monkeypatch):
+    totals, units = [], []
+    monkeypatch.setattr(Activity, "show", lambda self, text, total=None: totals.append(total))
+    monkeypatch.setattr(Activity, "advance", lambda self, steps, tokens: units.append(steps))
+    result = invoke("--drafters", "bigram,ngram", "--check", "--out", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.output
+    for text in ("Recommended", "Prediction and measurement", "Drafters, one sequence at a time"):
+        assert text in result.output
+    written = json.loads((tmp_path / "out" / "plan.json").read_text())
+    assert [each["batch"] for each in written["recommended"]] == [1, 2]
+    assert [each["drafter"] for each in written["drafters"]] == ["none", "bigram", "ngram"]
+    assert all(each["options"].startswith("--drafter ") for each in written["recommended"])
+    lengths = {each["length"] for each in written["forecasts"] if each["drafter"] == "bigram"}
+    assert lengths == set(range(1, 6))
+    for pasted in {each["options"] for each in written["recommended"] + written["checked"]}:
+        said = headstart("generate", "One two", "--max-tokens", 4, "--model", tiny_model_dir, *shlex.split(pasted))
+        assert said.exit_code == 0, said.output
+    # What is left can be foreseen from the first passes on.
+    (total,) = filter(None, totals)
+    assert sum(units) == total
+    assert len(units) > 20
+    assert all(each["seconds"] > 0 for each in written["passes"])
+    assert "<!doctype html>" in (tmp_path / "out" / "plan.html").read_text()
+
+
+def test_left_to_itself_it_looks_at_the_heads_that_come_along(invoke, monkeypatch):
+    heads = ShippedHeads({"bigram": ShippedHead(Path(), "for this test")}, {})
+    monkeypatch.setattr("headstart_lab.workbench.heads_for", lambda model: heads)
+    drafters = [each["drafter"] for each in json.loads(invoke("--json").stdout)["drafters"]]
+    assert drafters == ["none", "ngram", "suffix", "recycling", "bigram"]
+
+
+def test_of_all_drafters_those_that_lack_something_are_left_out_with_the_reason(invoke):
+    written = json.loads(invoke("--drafters", "all", "--json").stdout)
+    planned = {each["drafter"] for each in written["drafters"]}
+    assert {"none", "ngram", "suffix", "early-exit"} <= planned
+    assert not planned & set(written["skipped"])
+    assert "model" in written["skipped"]["medusa"]
+    assert "Left out" in invoke("--drafters", "all").output
+    assert isinstance(invoke("--drafters", "medusa").exception, ConfigError)
+
+
+@pytest.mark.parametrize("sizes", ["", "0", "two", "1,,2", "65"])
+def test_wrong_batch_sizes_are_refused_before_anything_is_read(sizes):
+    result = CliRunner().invoke(app, ["--model", "nowhere", "--batch-sizes", sizes])
+    assert isinstance(result.exception, ConfigError)
+    assert "--batch-sizes" in str(result.exception)
+
+
+def test_it_measures_whoever_computes_the_model(invoke):
+    result = invoke("--drafters", "ngram", "--backend", "transformers", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["model"]["backend"] == "transformers-fp32"

@@ -1,0 +1,55 @@
+"""Thinned parametrisations still show every value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from thinning import FEW, thinned, values_of
+
+
+def cases(test: str, marks: dict[str, Sequence[object]], skipped: Sequence[object] = ()) -> list[Any]:
+    """Every case of a test that a ``parametrize`` has for each of the names; those with a value in ``skipped`` are."""
+    found = []
+    for values in product(*marks.values()):
+        params: dict[str, object] = {}
+        for names, value in zip(marks, values, strict=True):
+            split = names.split(",")
+            params |= zip(split, value if len(split) > 1 else [value], strict=True)  # type: ignore[call-overload]
+        of = [pytest.mark.parametrize(names, given).mark for names, given in marks.items()]
+        if set(values) & set(skipped):
+            of.append(pytest.mark.skipif(True, reason="not here").mark)
+
+        def markers(name: str | None = None, of: list[pytest.Mark] = of) -> list[pytest.Mark]:
+            return [mark for mark in of if name in (None, mark.name)]
+
+        case = SimpleNamespace(
+            nodeid=f"{test}[{values}]", callspec=SimpleNamespace(params=params), iter_markers=markers
+        )
+        found.append(case)
+    return found
+
+
+@pytest.mark.parametrize("sizes", [(7, 8), (2, 3, 4), (9, 1), (3, 3)], ids=str)
+def test_every_value_of_every_parameter_is_shown(sizes: tuple[int, ...]) -> None:
+    every = cases("test_a", {f"p{i}": range(size) for i, size in enumerate(sizes)})
+    kept = thinned(every)
+    assert set().union(*map(values_of, kept)) == set().union(*map(values_of, every))
+    assert max(sizes) <= len(kept) < max(sum(sizes), max(sizes) + 1)
+    assert kept == [case for case in every if case in kept]
+
+
+def test_listed_pairs_and_few_cases_are_left_alone() -> None:
+    pairs = cases("test_pairs", {"a,b": list(product(range(4), range(3)))})
+    few = cases("test_few", {"a": range(2), "b": range(FEW // 2)})
+    every = [*pairs, *few, SimpleNamespace(nodeid="test_plain")]
+    assert thinned(every) == every
+
+
+def test_a_skipped_case_shows_nothing() -> None:
+    kept = thinned(cases("test_a", {"a": ["runs", "skipped"], "b": range(9)}, skipped=["skipped"]))
+    assert [case.callspec.params["b"] for case in kept if case.callspec.params["a"] == "runs"] == list(range(9))
+    assert len(kept) == 10

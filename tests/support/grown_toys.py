@@ -1,0 +1,172 @@
+"""Heads whose drafts are grown in one call, beside the same heads that are stepped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from drafting_toys import ToySequence
+from head_toys import head_target, shake
+from mapped_heads import map_rows, output_rows
+from toys import ToyBackend, hashed_logits
+
+from headstart.drafting.base import DraftBudget, RoundOutcome
+from headstart.drafting.context import DraftContext
+from headstart.drafting.head_trees.growing import GrowingDrafter
+from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.methods.dflash.head import BlockHead, block_config
+from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.registry import create_drafter
+from headstart.models.config import RopeConfig
+from headstart.passes.backend import BackendKit
+from headstart.passes.batch import TapStates
+from headstart.passes.draft_tree import DraftTree
+from headstart.passes.runner import ModelRunner
+from headstart.sampling.params import SamplingParams
+from headstart_train.files.heads import save_head
+
+VOCAB, DRAFT_VOCAB, HIDDEN, ROUNDS, SLOTS = 77, 45, 96, 4, 6
+BLOCKS: Mapping[str, Mapping[str, object]] = {
+    "dflash": {},
+    "jetspec": {"causal": True, "confidence": True, "own_output": True},
+    "dspark": {"root_speaks": True, "markov_rank": 5, "confidence": True, "confidence_reads_token": True},
+    "a factor without a confidence": {"markov_rank": 70, "attention_bias": True},
+}
+VARIANTS = ("eagle3", "eagle2", "p-eagle", *BLOCKS)
+SPEAKING = [variant for variant in VARIANTS if variant != "eagle2"]
+TARGET = replace(head_target(VOCAB), hidden_size=HIDDEN, head_dim=32, ropes=(RopeConfig(1000.0, 32),))
+GREEDY = SamplingParams(temperature=0)
+CASES: Mapping[str, Mapping[str, object]] = {
+    "defaults": {},
+    "all nodes": {"min_probability": 0.0},
+    "narrow and deep": {"min_probability": 0.001, "width": 1, "draft_tokens": 8},
+    "odd": {"min_probability": 0.002, "width": 3, "draft_tokens": 7, "tree_nodes": 11},
+    "one level": {"min_probability": 0.0, "draft_tokens": 1, "tree_nodes": 2},
+    "fewer nodes than a level": {"min_probability": 0.0, "width": 5, "tree_nodes": 3},
+    "wider than the vocabulary": {"min_probability": 0.0, "width": 50, "draft_tokens": 2, "tree_nodes": 64},
+}
+
+
+def random_head(variant: str, num_layers: int = 1) -> EagleHead | BlockHead:
+    """EAGLE-3's cannot say every token, and says some in another order; P-EAGLE's is such a head, as are blocks'."""
+    if variant in BLOCKS:
+        block = BlockHead(replace(block_config(TARGET, SLOTS, num_layers, 6, DRAFT_VOCAB), **BLOCKS[variant]))  # type: ignore[arg-type]
+        shake(block, 3, 0.15)
+        with torch.no_grad():
+            if block.config.markov_rank:
+                block.markov_head.markov_w2.weight.mul_(40 / block.config.markov_rank)
+            if block.config.confidence:
+                block.confidence_head.proj.weight.mul_(0.6)
+                block.confidence_head.proj.bias.fill_(-3 if block.config.markov_rank else -1.5)
+        block.d2t.copy_(draft_ids() - torch.arange(DRAFT_VOCAB))
+        if block.config.own_output:
+            block.lm_head.weight.data.copy_(tables().head[draft_ids()])
+        return block
+    reduced = None if variant == "eagle" else DRAFT_VOCAB
+    fused = "eagle" if variant == "eagle" else "eagle3"
+    masks = {"slots": SLOTS, "mask_token_id": 6} if variant == "p-eagle" else {}
+    head = EagleHead(eagle_config(TARGET, fused, reduced, num_layers, **masks))  # type: ignore[arg-type]
+    shake(head, 3, 0.15)
+    if head.config.reduced:
+        head.d2t.copy_(draft_ids() - torch.arange(DRAFT_VOCAB))
+        map_rows(head, tables().head, 0.15)
+    return head
+
+
+def draft_ids() -> torch.Tensor:
+    return torch.randperm(VOCAB, generator=torch.Generator().manual_seed(4))[:DRAFT_VOCAB]
+
+
+def tables() -> TargetTables:
+    generator = torch.Generator().manual_seed(2)
+    embedding = torch.randn(VOCAB, HIDDEN, generator=generator)
+    return TargetTables(embedding, output_rows(VOCAB, HIDDEN, generator) * 0.3)
+
+
+def drafter_of(
+    directory: Path,
+    variant: str,
+    options: Mapping[str, object],
+    vocab: int = VOCAB,
+    num_layers: int = 1,
+    kit: BackendKit | None = None,
+) -> GrowingDrafter:
+    """``kit``: what runs its head, None: the native one."""
+    save_head(random_head("eagle" if variant == "eagle2" else variant, num_layers), directory)
+    backend = ToyBackend(VOCAB, hashed_logits(VOCAB))
+    backend.config = TARGET
+    backend.kit = kit or backend.kit
+    context = DraftContext(
+        vocab_size=vocab,
+        runner=ModelRunner(backend, cache_tokens=64, block_size=8),
+        lend_tables=tables,
+    )
+    name = "dflash" if variant in BLOCKS else variant
+    drafter = create_drafter(name, context, model=str(directory), **options)
+    assert isinstance(drafter, GrowingDrafter)
+    return drafter
+
+
+def drafters(
+    directory: Path,
+    variant: str,
+    options: Mapping[str, object],
+    vocab: int = VOCAB,
+    num_layers: int = 1,
+    kit: BackendKit | None = None,
+) -> list[GrowingDrafter]:
+    """One that grows trees in one call, and the same that grows them step by step."""
+    both = [drafter_of(directory, variant, options, vocab, num_layers, kit) for _ in range(2)]
+    assert both[0]._growth is not None
+    both[1]._growth = None
+    return both
+
+
+def states(rows: int, drafter: GrowingDrafter, seed: Sequence[int]) -> TapStates:
+    rng = np.random.default_rng([*seed])
+    return TapStates.of({tap: torch.from_numpy(rng.normal(size=(rows, HIDDEN))).float() for tap in drafter.needs.taps})
+
+
+def rounds(
+    drafter: GrowingDrafter, params: Sequence[SamplingParams], budgets: Sequence[DraftBudget]
+) -> list[DraftTree]:
+    """Every tree of a few rounds of several sequences, in which a path made up beforehand is accepted."""
+    sequences = []
+    for place, own in enumerate(params):
+        length = (70, 3, 33)[place % 3]
+        tokens = np.random.default_rng(place).integers(0, VOCAB, length).tolist()
+        sequences.append(sequence := ToySequence(place, tokens, params=own))
+        drafter.begin(sequence)
+        chunk = np.array(tokens[:-1], np.int32)
+        hidden = states(length - 1, drafter, [place])
+        drafter.observe([RoundOutcome(sequence, 0, chunk, DraftTree.empty(), hidden=hidden)])
+    found = []
+    for turn in range(ROUNDS):
+        trees = drafter.propose(sequences, budgets)
+        outcomes = []
+        for sequence, tree in zip(sequences, trees, strict=True):
+            path = tree.path_to(len(tree) // (turn + 1) - 1) if len(tree) >= turn + 1 else []
+            root = len(sequence.tokens) - 1
+            rows = np.array([sequence.tokens[-1], *tree.tokens], np.int32)
+            committed = (*tree.tokens[path].tolist(), turn)
+            sequence.tokens.extend(committed)
+            hidden = states(len(rows), drafter, [sequence.id, turn])
+            outcomes.append(RoundOutcome(sequence, root, rows, tree, tuple(path), committed, hidden=hidden))
+        drafter.observe(outcomes)
+        found += trees
+    return found
+
+
+def assert_alike(
+    both: Sequence[GrowingDrafter], params: Sequence[SamplingParams], budgets: Sequence[DraftBudget]
+) -> int:
+    """The nodes that were compared."""
+    grown, stepped = (rounds(drafter, params, budgets) for drafter in both)
+    for tree, wanted in zip(grown, stepped, strict=True):
+        for part in ("tokens", "parents", "grades"):
+            np.testing.assert_array_equal(getattr(tree, part), getattr(wanted, part))
+    assert [r.cache.rows for r in both[0]._readings.values()] == [r.cache.rows for r in both[1]._readings.values()]
+    return sum(map(len, grown))
