@@ -51,9 +51,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 def option_rows() -> Iterator[str]:
     """A table of the engine's options, from their declaration."""
+    from headstart.common.option_values import describe
     from headstart.common.options import declared
     from headstart.entrypoints.engine_options import AsyncEngineOptions
-    from headstart.option_values import describe
 
     yield "| option | may be | default | meaning | also called |"
     yield "|---|---|---|---|---|"

@@ -77,14 +77,14 @@ def test_options_are_frozen_and_have_defaults(name: str) -> None:
 def test_listing_imports_no_drafter() -> None:
     code = (
         "import sys; from headstart.drafting.registry import available_drafters as names; names();"
-        "print([info.target for info in names().values() if info.target.split(':')[0] in sys.modules])"
+        "print([info.drafter for info in names().values() if info.drafter.split(':')[0] in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"no drafter 'ngrams'.*none, ngram"):
+    with pytest.raises(ConfigError, match=r"no drafter 'ngrams'.*none, copy, ngram"):
         create_drafter("ngrams", CONTEXT)
 
 

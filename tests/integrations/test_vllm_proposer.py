@@ -18,7 +18,8 @@ from engine_batches import EngineBatch, Row, looping, vllm_config
 from headstart.drafting import registry
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
 from headstart.drafting.context import DraftContext
-from headstart.drafting.registry import DrafterInfo, create_drafter, hosted_drafters
+from headstart.drafting.method import Method
+from headstart.drafting.registry import create_drafter, hosted_drafters
 from headstart.errors import CheckpointError, ConfigError
 from headstart.integrations.hosted import best_path
 from headstart.integrations.vllm import Proposer
@@ -302,8 +303,8 @@ class Seen:
 @pytest.fixture(autouse=True)
 def _with_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADSTART_DRAFTER", raising=False)
-    info = DrafterInfo("seen", "", "", f"{__name__}:Seen", from_tokens=True)
-    monkeypatch.setitem(registry._BUILT_IN, "seen", info)
+    info = Method("seen", "", "", f"{__name__}:Seen", from_tokens=True)
+    monkeypatch.setitem(registry._own(), "seen", info)
 
 
 OTHERS = ("gguf", "huggingface_hub", "jinja2", "rich", "safetensors", "tokenizers", "transformers", "typer")

@@ -12,7 +12,7 @@ from toys import ToyBackend, repeating_logits
 from headstart.drafting import registry
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
-from headstart.drafting.registry import DrafterInfo
+from headstart.drafting.method import Method
 from headstart.errors import ConfigError
 from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.params import SamplingParams
@@ -325,7 +325,7 @@ class Seer:
 
 @pytest.fixture
 def seer(monkeypatch: pytest.MonkeyPatch) -> Workbench:
-    monkeypatch.setitem(registry._BUILT_IN, "seer", DrafterInfo("seer", "", "", f"{__name__}:Seer"))
+    monkeypatch.setitem(registry._own(), "seer", Method("seer", "", "", f"{__name__}:Seer"))
     return Workbench(ToyBackend(VOCAB, repeating_logits(VOCAB, range(VOCAB))), max_context=900)
 
 

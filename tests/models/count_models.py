@@ -25,8 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[1] / "backends" / "transformers"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import torch
 from foreign_models import tiny_model

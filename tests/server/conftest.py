@@ -13,7 +13,7 @@ from tiny_checkpoint import write_tiny_model
 
 from headstart import LLM
 from headstart.loading.model import Model, load_model
-from headstart.server.lab_files import static_page
+from headstart_lab.page.static_page import static_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

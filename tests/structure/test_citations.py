@@ -50,9 +50,9 @@ def _is_there(name: str) -> bool:
     return name in ELSEWHERE or (ROOT / name).exists()
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_citations_lead_somewhere(path: Path) -> None:
-    assert lost_citations(path.read_text(encoding="utf-8")) == []
+def test_citations_lead_somewhere() -> None:
+    lost = {path: found for path in SOURCES if (found := lost_citations(path.read_text(encoding="utf-8")))}
+    assert lost == {}
 
 
 @pytest.mark.parametrize(

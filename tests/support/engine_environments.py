@@ -9,7 +9,6 @@ import json
 import os
 import site
 import subprocess
-import sys
 import venv
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +16,9 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks" / "peers"))
+from headstart_lab.benchmarks.peers.environments import PEERS, Environment
 
-from environments import PEERS, Environment  # noqa: E402
+ROOT = Path(__file__).parents[2]
 
 VLLM = PEERS["vllm"]
 # SGLang's own requirements are CUDA's. These let its code, and SpecForge's, be imported; its kernels are missing.
@@ -82,7 +80,8 @@ def needs(engine: Environment) -> pytest.MarkDecorator:
 def run_in(engine: Environment, program: Path, arguments: Sequence[object], work: Path, **variables: str) -> Any:
     """What a program prints last, as JSON, run by the engine's Python with Headstart's source beside it."""
     log = work / f"{program.stem}.log"
-    environment = os.environ | {"PYTHONPATH": f"{work}:{ROOT / 'src'}", "VLLM_CPU_KVCACHE_SPACE": "1"} | variables
+    sources = f"{work}:{ROOT / 'src'}:{Path(__file__).parent}"
+    environment = os.environ | {"PYTHONPATH": sources, "VLLM_CPU_KVCACHE_SPACE": "1"} | variables
     with log.open("w", encoding="utf-8") as errors:
         done = subprocess.run(
             [str(engine.python), str(program), *map(str, arguments)],

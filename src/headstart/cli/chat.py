@@ -18,7 +18,7 @@ from headstart.cli.option_groups import with_groups
 from headstart.cli.options import OUTPUT
 from headstart.cli.wording import tell_aside, tell_error
 from headstart.common.options import declares
-from headstart.drafting import FREE_DRAFTERS
+from headstart.drafting.registry import free_drafters
 from headstart.entrypoints.engine_options import EngineOptions
 from headstart.errors import HeadstartError, RequestError, closest
 
@@ -35,7 +35,7 @@ REPETITION_PENALTY = 1.1
 class ChatOptions(EngineOptions):
     """Of an engine that one conversation has for itself."""
 
-    _defaults: ClassVar = {"max_batch_size": 1, "prefix_caching": True, "more_drafters": FREE_DRAFTERS}
+    _defaults: ClassVar = {"max_batch_size": 1, "prefix_caching": True, "more_drafters": free_drafters()}
 
 
 @with_groups

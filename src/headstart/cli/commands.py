@@ -19,8 +19,7 @@ USE, MEASURE, TRAIN, MORE = "Use a model", "Measure", "Make drafters", "More"
 PANELS = (USE, MEASURE, TRAIN, MORE)
 """In the order in which they are shown; those that others add come last."""
 
-_ENGINE = ("--model", "--drafter", "--draft-model")
-_REPORT = ("--out", "--json", "--quiet")
+ENGINE = ("--model", "--drafter", "--draft-model")
 
 
 @dataclass(frozen=True)
@@ -64,13 +63,13 @@ CHAT = Listed(
     "headstart.cli.chat:chat",
     "Talk with a model in the terminal.",
     USE,
-    (*_ENGINE[:2], "--system", "--temperature", "--max-tokens", "--max-context", "--threads"),
+    (*ENGINE[:2], "--system", "--temperature", "--max-tokens", "--max-context", "--threads"),
 )
 GENERATE = Listed(
     "headstart.cli.generate:generate",
     "Continue a prompt, or work through a file of them.",
     USE,
-    (*_ENGINE[:2], "--chat", "--prompts", "--temperature", "--max-tokens", "--compare", "--json"),
+    (*ENGINE[:2], "--chat", "--prompts", "--temperature", "--max-tokens", "--compare", "--json"),
 )
 TRANSCRIBE = Listed(
     "headstart.cli.transcribe:transcribe",
@@ -82,68 +81,9 @@ SERVE = Listed(
     "headstart.cli.serve:serve",
     "Serve a model over the OpenAI API, with a page to watch it.",
     USE,
-    (*_ENGINE, "--host", "--port", "--api-key-file", "--batch-size", "--max-context", "--served-name"),
+    (*ENGINE, "--host", "--port", "--api-key-file", "--batch-size", "--max-context", "--served-name"),
 )
-LAB = Listed("headstart_lab.commands.lab:lab", "Write the page that shows speculation at work as files.", USE)
 DRAFTERS = Listed("headstart.cli.drafters:drafters", "List the drafters, or show the options of one.", USE)
-BENCH_SERVE = Listed(
-    "headstart_lab.commands.bench_serve:bench_serve",
-    "Measure a server under load, with speculation and without.",
-    MEASURE,
-    (*_ENGINE, "--url", "--concurrency", "--rates", "--requests", *_REPORT),
-)
-BENCH = Listed(
-    "headstart_lab.commands.bench:bench",
-    "Measure drafters against plain decoding.",
-    MEASURE,
-    ("--model", "--drafters", "--minutes", "--full", "--prompts", "--max-tokens", *_REPORT),
-    {"serve": BENCH_SERVE},
-)
-PLAN = Listed(
-    "headstart_lab.commands.plan:plan",
-    "Predict which drafter, draft length and tree size pay here.",
-    MEASURE,
-    ("--model", "--drafters", "--prompts", "--batch-sizes", "--check", *_REPORT),
-)
-ACCEPTANCE = Listed(
-    "headstart_lab.commands.acceptance:acceptance",
-    "Measure how often guesses are accepted, and where they are not.",
-    MEASURE,
-    ("--model", "--drafter", "--minutes", "--prompts", "--max-tokens", "--temperatures", *_REPORT),
-)
-PAPER = Listed(
-    "headstart_lab.commands.paper:paper",
-    "Repeat the founding paper's experiments with models of yours.",
-    MEASURE,
-    ("--model", "--drafts", "--gammas", "--prompts", "--max-tokens", *_REPORT),
-)
-AUDIT = Listed(
-    "headstart_lab.commands.audit:audit",
-    "Check that speculation changes nothing, here or on any server.",
-    MEASURE,
-    ("--model", "--drafters", "--samples", "--url", "--against", "--api-key-file", "--budget", *_REPORT),
-)
-QUALITY = Listed(
-    "headstart_lab.commands.quality:quality",
-    "Measure what a number format costs in quality.",
-    MEASURE,
-    ("--model", "--precisions", "--reference", "--text", *_REPORT),
-)
-TRAIN_HEAD = Listed(
-    "headstart_train.commands.train:train",
-    "Train a draft head or a draft model.",
-    TRAIN,
-    ("--out", "--model", "--minutes", "--tokens", "--prompts", "--corpus", "--init", "--ray", "--json", "--quiet"),
-)
-DERIVE = Listed("headstart_train.commands.derive:derive", "Make a draft model of some of a model's layers.", TRAIN)
-EXPORT = Listed("headstart_train.commands.export:export", "Write a draft head in the format of another project.", TRAIN)
-IMPORT = Listed("headstart_train.commands.import_head:import_", "Read a draft head of another project.", TRAIN)
-THEORY = Listed(
-    "headstart_lab.commands.theory:theory",
-    "Show the papers' figures and tables, or a point of your own.",
-    MORE,
-    ("--alpha", "--gamma", "--c", "--target-probs", "--draft-probs", "--out", "--json"),
-)
 NATIVE = Listed("headstart.cli.native:native", "Compile the native pass ahead of its first use.")
 
 OWN: Mapping[str, Listed] = {
@@ -151,19 +91,7 @@ OWN: Mapping[str, Listed] = {
     "generate": GENERATE,
     "transcribe": TRANSCRIBE,
     "serve": SERVE,
-    "lab": LAB,
     "drafters": DRAFTERS,
-    "bench": BENCH,
-    "plan": PLAN,
-    "acceptance": ACCEPTANCE,
-    "paper": PAPER,
-    "audit": AUDIT,
-    "quality": QUALITY,
-    "train": TRAIN_HEAD,
-    "derive": DERIVE,
-    "export": EXPORT,
-    "import": IMPORT,
-    "theory": THEORY,
     "native": NATIVE,
 }
 """Those that are there whatever is installed beside: no package's metadata are read for them."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import typer
 
+from headstart.common.option_values import dashed
 from headstart.errors import ConfigError, closest
-from headstart.option_values import dashed
 
 
 def configured(context: typer.Context, path: Path | None) -> Path | None:

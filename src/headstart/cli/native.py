@@ -77,7 +77,7 @@ def _make(isa: InstructionSet, as_json: bool) -> None:
         seconds = time.perf_counter() - began
         how = f"compiled in {seconds:.0f} s"
     if as_json:
-        from headstart_lab.commands.exhibits import print_json
+        from headstart.cli.json_output import print_json
 
         print_json({"isa": isa.name, "path": str(path), "compiled_in_seconds": seconds})
         return

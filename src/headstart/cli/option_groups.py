@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from headstart.common.option_values import dashed
 from headstart.common.options import Declared, OptionError, declared, option_of
-from headstart.option_values import dashed
 
 _PLAIN = ("", "be 0 or more", "be 1 or more", "be above 0")
 """Bounds that go without saying."""

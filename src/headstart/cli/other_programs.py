@@ -117,9 +117,9 @@ def own_names(names: Sequence[str]) -> list[str]:
 def _elsewhere() -> set[str]:
     """What declared options are called in other programs, and switches that turn off what is off."""
     # Imported here: the page of all commands has no such options, and is quick without.
+    from headstart.common.option_values import dashed
     from headstart.common.options import declared
     from headstart.integrations.ray.arguments import RayArguments
-    from headstart.option_values import dashed
 
     options = declared(RayArguments)
     names = {name for each in options for name in (*each.option.elsewhere, *each.option.opposites)}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,6 @@ from headstart.common import phases
 
 if TYPE_CHECKING:
     from headstart.common.phases import Phase
-    from headstart.drafting.base import Drafter
-    from headstart.drafting.context import DraftContext
-    from headstart_lab.workbench import Contender
 
 LINE_SECONDS = 10.0
 """From one line in a file to the next."""
@@ -188,27 +184,3 @@ def spoken(seconds: float) -> str:
         return f"{5 * round(seconds / 5) if seconds >= 10 else round(seconds)} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def saying_memory(contenders: Sequence[Contender], activity: Activity) -> list[Contender]:
-    """The same contenders. When they are built, lines that stay say what the target takes, and what it takes with each
-    drafter that has weights or a cache.
-    """
-    from headstart.common.memory import MemoryUse
-    from headstart.drafting.abilities import bytes_of
-
-    said: set[str | None] = set()
-
-    def told(contender: Contender) -> Contender:
-        def create(context: DraftContext) -> Drafter:
-            drafter = contender.create(context)
-            runner, own = context.require_runner(), bytes_of(drafter)
-            name = contender.name if own else None
-            if name not in said:
-                said.add(name)
-                activity.say(MemoryUse(runner.backend.nbytes, runner.cache.storage.nbytes, own).sentence(name))
-            return drafter
-
-        return replace(contender, create=create)
-
-    return [told(contender) for contender in contenders]

@@ -30,8 +30,8 @@ from typing import (
     get_type_hints,
 )
 
+from headstart.common.option_values import choices_of, describe, fits, members, said, switch
 from headstart.errors import ConfigError, closest, meant
-from headstart.option_values import choices_of, describe, fits, members, said, switch
 
 C = TypeVar("C", bound=type)
 P = ParamSpec("P")

@@ -10,9 +10,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from headstart.common.option_values import said
 from headstart.common.options import Foreign, OptionError
 from headstart.errors import ConfigError, RequestError
-from headstart.option_values import said
 
 SPECULATION = {"method": "drafter", "model": "draft_model", "num_speculative_tokens": "draft_tokens"}
 """Keys of vLLM's ``speculative_config`` -> options; its other keys are options of the drafter."""

@@ -4,5 +4,3 @@ DEFAULT_DRAFTER = "auto"
 """Asks the drafters that need nothing but the text, and the head that comes with Headstart for the default model, where
 each pays: among the fastest on the default model on every machine measured (docs/results.md). It turns itself off where
 guesses lose."""
-FREE_DRAFTERS = ("ngram", "suffix", "prompt-lookup", "recycling", "lookahead")
-"""Drafters that need no second model and cost nothing until they are named."""

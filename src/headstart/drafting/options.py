@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, get_args, get_type_hints, runtime_checkable
 
+from headstart.common.option_values import describe, fits, said
 from headstart.errors import ConfigError, closest
-from headstart.option_values import describe, fits, said
 
 MOST = 1_000_000_000
 """No number among options is larger: nothing that is counted by one would fit into memory."""

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
+from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from headstart.common.memory import is_lack_of_memory
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.context import DraftContext
+from headstart.drafting.method import KINDS, Method
 from headstart.drafting.options import GuessesForEach, HasOptions, NoOptions, check_files, parse_options
 from headstart.errors import ConfigError, DrafterError, HeadstartError, meant
 
@@ -26,230 +29,43 @@ if TYPE_CHECKING:
     from headstart.drafting.base import Drafter
 
 ENTRY_POINT_GROUP = "headstart.drafters"
-
-
-@dataclass(frozen=True)
-class DrafterInfo:
-    """One drafter, as listed."""
-
-    name: str
-    summary: str
-    """One line: how it guesses."""
-    source: str
-    """The paper, or the project it follows."""
-    target: str
-    """Where the class is: ``module:Class``."""
-    usual: bool = False
-    """Pays often enough, as it comes, to be measured where nobody names drafters."""
-    runs_others: bool = False
-    """Its guesses are those of other drafters."""
-    untaught: str = ""
-    """What it guesses with where no model is named, if nobody has taught that to guess."""
-    from_tokens: bool = False
-    """It needs nothing but a sequence's tokens, so that another engine can run it (``headstart.integrations``)."""
-
-
-_HERE = "headstart.drafting"
-_OWN_LAYERS = "some of the target's own layers"
-
 _PARTS = ("needs", "begin", "propose", "observe", "end")
 """Of a drafter."""
-_OF_A_MODEL = "draft-model"
-"""The simplest drafter that runs a whole model."""
-_OF_A_MODULE = "mtp"
-"""Runs a multi-token module that was trained by itself."""
-
-HOSTED_DRAFTER = "suffix"
-"""Guesses in other engines where nobody is named: the best of those that need nothing but tokens."""
-
-_BUILT_IN = {
-    info.name: info
-    for info in (
-        DrafterInfo("none", "guesses nothing: plain decoding", "Headstart", f"{_HERE}.model_free.none:NoDrafter"),
-        DrafterInfo(
-            "ngram",
-            "the most frequent continuation of the last 3, 2 or 1 tokens, chained",
-            "akunu book, speculative decoding with n-grams",
-            f"{_HERE}.model_free.ngram:NgramDrafter",
-            usual=True,
-            from_tokens=True,
-        ),
-        DrafterInfo(
-            "prompt-lookup",
-            "what followed the last tokens when they stood in the context before",
-            "Saxena 2023, prompt lookup decoding",
-            f"{_HERE}.model_free.prompt_lookup:PromptLookupDrafter",
-            from_tokens=True,
-        ),
-        DrafterInfo(
-            "suffix",
-            "a tree of likely continuations of the longest repeated suffixes, sized by how long they match",
-            "Oliaro et al. 2024, SuffixDecoding (arXiv:2411.04975)",
-            f"{_HERE}.model_free.suffix:SuffixDrafter",
-            usual=True,
-            from_tokens=True,
-        ),
-        DrafterInfo(
-            "recycling",
-            "a tree over the target's own runner-up tokens, kept from earlier passes and requests",
-            "Luo et al. 2024, Token Recycling (arXiv:2408.08696)",
-            f"{_HERE}.model_free.recycling:RecyclingDrafter",
-            usual=True,
-            from_tokens=True,
-        ),
-        DrafterInfo(
-            "rest",
-            "a tree of what followed the longest known suffix in a store of texts",
-            "He et al. 2023, REST (arXiv:2311.08252)",
-            f"{_HERE}.model_free.rest:RestDrafter",
-            from_tokens=True,
-        ),
-        DrafterInfo(
-            "copy",
-            "the rest of the input from the place the output has reached in it",
-            "Sun et al. 2021, Shallow Aggressive Decoding (arXiv:2106.04970)",
-            f"{_HERE}.model_free.copying:CopyDrafter",
-            from_tokens=True,
-        ),
-        DrafterInfo(
-            "unigram",
-            "the most frequent token so far, or draws from the counts",
-            "Leviathan et al. 2023, section 4.2 (arXiv:2211.17192)",
-            f"{_HERE}.model_free.trivial:UnigramDrafter",
-            from_tokens=True,
-        ),
-        DrafterInfo(
-            "bigram",
-            "the most frequent successor of the last token, chained, or draws from the counts",
-            "Leviathan et al. 2023, section 4.2 (arXiv:2211.17192)",
-            f"{_HERE}.model_free.trivial:BigramDrafter",
-            from_tokens=True,
-        ),
-        DrafterInfo(
-            "random",
-            "uniformly random tokens: the floor that any drafter must beat",
-            "Leviathan et al. 2023, section 4.2 (arXiv:2211.17192)",
-            f"{_HERE}.model_free.trivial:RandomDrafter",
-        ),
-        DrafterInfo(
-            "synthetic",
-            "answers of before, right at chosen rates: for load tests",
-            "Headstart; vLLM's synthetic acceptance, but exact",
-            f"{_HERE}.model_free.synthetic:SyntheticDrafter",
-        ),
-        DrafterInfo(
-            "draft-model",
-            "a chain from a smaller model, or from some of the target's own layers",
-            "Leviathan et al. 2023 (arXiv:2211.17192), Chen et al. 2023 (arXiv:2302.01318)",
-            f"{_HERE}.draft_models.draft_model:DraftModelDrafter",
-            untaught=_OWN_LAYERS,
-        ),
-        DrafterInfo(
-            "multi-draft",
-            "a tree of draws from a draft model, or a chain from each of several",
-            "Miao et al. 2024, SpecInfer (arXiv:2305.09781); Chen et al. 2024, Sequoia (arXiv:2402.12374)",
-            f"{_HERE}.draft_models.multi_draft:MultiDraftDrafter",
-            untaught=_OWN_LAYERS,
-        ),
-        DrafterInfo(
-            "hierarchical",
-            "a chain from a draft model that has a drafter of its own",
-            "Spector & Re 2023, staged speculative decoding (arXiv:2308.04623)",
-            f"{_HERE}.draft_models.hierarchical:HierarchicalDrafter",
-            runs_others=True,
-            untaught=_OWN_LAYERS,
-        ),
-        DrafterInfo(
-            "early-exit",
-            "a chain from the target's first layers; pays where the target was trained for that (LayerSkip)",
-            "Elhoushi et al. 2024, LayerSkip (arXiv:2404.16710)",
-            f"{_HERE}.draft_models.early_exit:EarlyExitDrafter",
-            untaught=_OWN_LAYERS,
-        ),
-        DrafterInfo(
-            "eagle3",
-            "a confident tree from a trained layer that reads several of the target's layers",
-            "Li et al. 2025, EAGLE-3 (arXiv:2503.01840)",
-            f"{_HERE}.head_drafters.eagle:Eagle3Drafter",
-        ),
-        DrafterInfo(
-            "dflash",
-            "the likeliest paths of a block that a trained head guesses in one pass (also called dspark, jetspec)",
-            "Chen et al. 2026, DFlash (arXiv:2602.06036); DDTree (arXiv:2604.12989), DSpark (arXiv:2607.05147)",
-            f"{_HERE}.head_drafters.dflash:DFlashDrafter",
-        ),
-        DrafterInfo(
-            "p-eagle",
-            "the likeliest paths of what EAGLE-3's layer guesses in one pass, behind masks",
-            "P-EAGLE 2026 (arXiv:2602.01469); DDTree (arXiv:2604.12989)",
-            f"{_HERE}.head_drafters.p_eagle:PEagleDrafter",
-        ),
-        DrafterInfo(
-            "mtp",
-            "a confident tree from the multi-token modules that came with the target's checkpoint",
-            "DeepSeek-AI 2024, DeepSeek-V3, section 2.2 (arXiv:2412.19437)",
-            f"{_HERE}.head_drafters.mtp:MtpDrafter",
-        ),
-        DrafterInfo(
-            "eagle2",
-            "a confident tree from a trained layer that reads the target's last state",
-            "Li et al. 2024, EAGLE-2 (arXiv:2406.16858)",
-            f"{_HERE}.head_drafters.eagle:Eagle2Drafter",
-        ),
-        DrafterInfo(
-            "eagle",
-            "a static tree from a trained layer that reads the target's last state",
-            "Li et al. 2024, EAGLE (arXiv:2401.15077)",
-            f"{_HERE}.head_drafters.eagle:EagleDrafter",
-        ),
-        DrafterInfo(
-            "medusa",
-            "a sparse tree over several trained heads, each of which says one future token",
-            "Cai et al. 2024, Medusa (arXiv:2401.10774)",
-            f"{_HERE}.head_drafters.medusa:MedusaDrafter",
-        ),
-        DrafterInfo(
-            "blockwise",
-            "a chain from one trained layer that says several future tokens",
-            "Stern et al. 2018 (arXiv:1811.03115)",
-            f"{_HERE}.head_drafters.blockwise:BlockwiseDrafter",
-        ),
-        DrafterInfo(
-            "pass",
-            "what the target itself expects after trained look-ahead embeddings, in the pass that verifies",
-            "Monea et al. 2023, PaSS (arXiv:2311.13581)",
-            f"{_HERE}.head_drafters.lookahead_embeddings:PassDrafter",
-        ),
-        DrafterInfo(
-            "lookahead",
-            "n-grams that the target's own passes find on the side, without any training",
-            "Fu et al. 2024, lookahead decoding (arXiv:2402.02057)",
-            f"{_HERE}.model_free.lookahead:LookaheadDrafter",
-        ),
-        DrafterInfo(
-            "auto",
-            "the guesses of several drafters in one tree, as many as pay, none where speculation would lose",
-            "Headstart; Leviathan et al. 2023, Theorem 3.8, on trees with measured costs",
-            f"{_HERE}.planning.auto:AutoDrafter",
-            usual=True,
-            runs_others=True,
-        ),
-    )
-}
 
 
-_OTHER_NAMES = {"dspark": "dflash", "jetspec": "dflash"}
-"""Names of a method's kin -> what runs their heads, too."""
+@cache
+def _own() -> dict[str, Method]:
+    """The methods that come with Headstart, by kind, then by their folder. Imports none of their drafters."""
+    rows = [
+        method
+        for folder in sorted(each.name for each in iter_modules([str(Path(__file__).with_name("methods"))]))
+        for method in import_module(f"{__package__}.methods.{folder}").METHODS
+    ]
+    return {method.name: method for method in sorted(rows, key=lambda method: KINDS.index(method.kind))}
 
 
-def available_drafters() -> dict[str, DrafterInfo]:
+def default_for(place: str) -> str:
+    """The drafter that guesses in ``place`` where nobody is named (``Method.default_for``)."""
+    return next(name for name, method in _own().items() if method.default_for == place)
+
+
+def free_drafters() -> tuple[str, ...]:
+    """Names of the drafters that need no second model and cost nothing until they are named."""
+    return tuple(name for name, method in _own().items() if method.free)
+
+
+def _other_names() -> dict[str, str]:
+    return {other: name for name, method in _own().items() for other in method.other_names}
+
+
+def available_drafters() -> dict[str, Method]:
     """Every drafter by name, those of other packages after the built-in ones. Imports none of them."""
-    return {**_BUILT_IN, **{name: _info(point) for name, point in _entry_points().items()}}
+    return {**_own(), **{name: _info(point) for name, point in _entry_points().items()}}
 
 
 def hosted_drafters() -> list[str]:
     """Names of the drafters that another engine can run; one of another package is taken to be able to."""
-    own = [name for name, info in _BUILT_IN.items() if info.from_tokens]
+    own = [name for name, method in _own().items() if method.from_tokens]
     return own + list(_entry_points())
 
 
@@ -263,16 +79,16 @@ def chosen_drafter(drafter: str | type[Any] | None, draft_model: str | Path | No
     # Imported here: listing drafters takes no PyTorch.
     from headstart.drafting.head_files.loading import is_whole_model, trained_as
 
-    if drafter is None and draft_model is not None and trained_as(str(draft_model)) == _OF_A_MODULE:
-        return _OF_A_MODULE
+    if drafter is None and draft_model is not None and trained_as(str(draft_model)) == default_for("module"):
+        return default_for("module")
     if drafter is None and draft_model is not None and is_whole_model(str(draft_model)):
-        return _OF_A_MODEL
+        return default_for("model")
     return DEFAULT_DRAFTER if drafter is None else drafter
 
 
 def drafter_name(drafter: str | type[Any]) -> str:
     """What a drafter is called here, given by one of its names or its class."""
-    return _OTHER_NAMES.get(drafter, drafter) if isinstance(drafter, str) else drafter.__name__
+    return _other_names().get(drafter, drafter) if isinstance(drafter, str) else drafter.__name__
 
 
 def is_drafter(name: str) -> bool:
@@ -280,7 +96,7 @@ def is_drafter(name: str) -> bool:
     return drafter_name(name) in available_drafters()
 
 
-def drafter_info(name: str) -> DrafterInfo:
+def drafter_info(name: str) -> Method:
     """A drafter as listed, by any of its names.
 
     Raises:
@@ -288,7 +104,7 @@ def drafter_info(name: str) -> DrafterInfo:
     """
     known = available_drafters()
     if (info := known.get(drafter_name(name))) is None:
-        raise ConfigError(f"there is no drafter {name!r:.60}; {meant(name, [*known, *_OTHER_NAMES])}")
+        raise ConfigError(f"there is no drafter {name!r:.60}; {meant(name, [*known, *_other_names()])}")
     return info
 
 
@@ -366,7 +182,7 @@ def create_drafter(drafter: str | type[Any], context: DraftContext, **options: o
 
 def blamed(name: str, error: Exception) -> Exception:
     """The error of a drafter as it is raised: of one of another package as a ``DrafterError``, which says so."""
-    point = None if name in _BUILT_IN else _entry_points().get(name)
+    point = None if name in _own() else _entry_points().get(name)
     if point is None or isinstance(error, HeadstartError | OSError) or is_lack_of_memory(error):
         return error
     whose = _info(point).source or point.value
@@ -381,13 +197,13 @@ def blamed(name: str, error: Exception) -> Exception:
 def _drafter_class(name: str | type[Any]) -> Any:
     if not isinstance(name, str):
         return name
-    built_in = _BUILT_IN.get(drafter_name(name))
+    built_in = _own().get(drafter_name(name))
     if built_in is not None:
-        module, _, attribute = built_in.target.partition(":")
+        module, _, attribute = built_in.drafter.partition(":")
         return getattr(import_module(module), attribute)
     point = _entry_points().get(name)
     if point is None:
-        raise ConfigError(f"there is no drafter {name!r:.60}; {meant(name, [*available_drafters(), *_OTHER_NAMES])}")
+        raise ConfigError(f"there is no drafter {name!r:.60}; {meant(name, [*available_drafters(), *_other_names()])}")
     try:
         return point.load()
     except Exception as error:  # whatever a package can raise while it is imported
@@ -399,15 +215,15 @@ def _drafter_class(name: str | type[Any]) -> Any:
 def _entry_points() -> dict[str, EntryPoint]:
     points: dict[str, EntryPoint] = {}
     for point in entry_points(group=ENTRY_POINT_GROUP):
-        if drafter_name(point.name) in _BUILT_IN or point.name in points:
+        if drafter_name(point.name) in _own() or point.name in points:
             warnings.warn(f"drafter {point.name!r} of {point.value} is ignored: the name is taken.", stacklevel=3)
         else:
             points[point.name] = point
     return points
 
 
-def _info(point: EntryPoint) -> DrafterInfo:
+def _info(point: EntryPoint) -> Method:
     if point.dist is None:
-        return DrafterInfo(point.name, "", "", point.value)
+        return Method(point.name, "", "", point.value)
     summary = point.dist.metadata["Summary"] or ""
-    return DrafterInfo(point.name, summary, f"package {point.dist.name} {point.dist.version}", point.value)
+    return Method(point.name, summary, f"package {point.dist.name} {point.dist.version}", point.value)

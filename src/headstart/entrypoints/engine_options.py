@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_ch
 
 from headstart.common import other_names
 from headstart.common.enumerations import BackendChoice, Numerics, Precision, VerifyRule
+from headstart.common.option_values import separated
 from headstart.common.options import Option, Options, declares
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.options import parse_drafter
@@ -29,7 +30,6 @@ from headstart.drafting.speculation import (
 from headstart.errors import ConfigError
 from headstart.loading.reading import Reading
 from headstart.models.aliases import DEFAULT_MODEL
-from headstart.option_values import separated
 
 if TYPE_CHECKING:
     from headstart.loading.model import Model

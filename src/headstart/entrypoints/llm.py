@@ -16,10 +16,9 @@ from headstart.common.memory import MemoryUse
 from headstart.common.options import takes, tells_options
 from headstart.common.other_names import FOREIGN_CALLS, pass_over
 from headstart.common.phases import phase
-from headstart.drafting import FREE_DRAFTERS
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.options import asked_rows
-from headstart.drafting.registry import create_drafter, drafter_name, guesses_for_each
+from headstart.drafting.registry import create_drafter, drafter_name, free_drafters, guesses_for_each
 from headstart.engine.beams import BeamGroup
 from headstart.engine.constraint import TokenConstraint
 from headstart.engine.counts import Counter, Vector
@@ -107,7 +106,7 @@ class LLM:
         more = options.more_drafters
         with phase(f"Preparing the drafter {self.drafter_name}"):
             drafters = {self.drafter_name: create_drafter(drafter, surroundings, **drafter_options)}
-            for name in map(drafter_name, (*FREE_DRAFTERS, *heads_for(target).by_kind) if more is None else more):
+            for name in map(drafter_name, (*free_drafters(), *heads_for(target).by_kind) if more is None else more):
                 if name not in drafters:
                     drafters[name] = create_drafter(name, surroundings)
         self.notices = tuple(notices)

@@ -300,7 +300,7 @@ def require_lossless(numerics: Numerics, speculation: SpeculationParams, params:
 
 Prompt = str | abc.Sequence[int] | EncodedPrompt | abc.Mapping[str, object]
 """A text, token ids, what ``LLM.encode`` returns, or vLLM's ``{"prompt": text}`` and ``{"prompt_token_ids": ids}``; for
-models with an encoder also ``{"encoder_prompt": ..., "decoder_prompt": ...}`` (``headstart.entrypoints.encoder_prompt``)."""
+models with an encoder also ``{"encoder_prompt": ..., "decoder_prompt": ...}`` (``entrypoints.encoder_prompt``)."""
 
 
 class TextPrompt(TypedDict):

@@ -18,9 +18,9 @@ from headstart.drafting.base import DraftBudget, RoundOutcome, SpeculationParams
 from headstart.drafting.context import DraftContext, TextEncoder
 from headstart.drafting.options import parse_drafter
 from headstart.drafting.registry import (
-    HOSTED_DRAFTER,
     checked_options,
     create_drafter,
+    default_for,
     drafter_options,
     hosted_drafters,
     is_drafter,
@@ -73,10 +73,10 @@ def drafter_of(given: object) -> tuple[str, dict[str, object]]:
         ConfigError: it is neither.
     """
     if given is None:
-        given = os.environ.get(VARIABLE) or HOSTED_DRAFTER
+        given = os.environ.get(VARIABLE) or default_for("engine")
     if isinstance(given, Mapping):
         options = {str(key): value for key, value in given.items()}
-        name = options.pop("drafter", HOSTED_DRAFTER)
+        name = options.pop("drafter", default_for("engine"))
         if isinstance(name, str):
             return name, options
     elif isinstance(given, str):

@@ -16,7 +16,6 @@ from typing import Any
 
 from headstart.common.machine_load import LoadWatch
 from headstart.loading.model import Model
-from headstart_lab.report.page import Table
 
 _PACKAGES = ("headstart", "torch", "numpy", "tokenizers", "transformers")
 _USER = re.compile(r"(?<=://)[^/?#\s]*@")
@@ -90,11 +89,6 @@ def origin_line(record: Mapping[str, Any]) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def origin_table(record: Mapping[str, Any]) -> Table:
-    """All of a record, for a page."""
-    return Table("Where these figures come from", ("", ""), tuple(flat(record)))
-
-
 def model_record(model: Model) -> dict[str, Any]:
     """Which model was measured, and how it was computed. ``digest`` is that of its weights (``Checkpoint.digest``)."""
     return {
@@ -107,17 +101,6 @@ def model_record(model: Model) -> dict[str, Any]:
         "hidden_size": model.config.hidden_size,
         "vocab_size": model.config.vocab_size,
     }
-
-
-def flat(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """(name, value) rows of a nested record, for a table."""
-    rows: list[tuple[str, str]] = []
-    for name, value in record.items():
-        if isinstance(value, Mapping):
-            rows += flat(value, f"{prefix}{name} ")
-        else:
-            rows.append((f"{prefix}{name}".replace("_", " "), "–" if value is None else str(value)))
-    return rows
 
 
 def _versions() -> dict[str, str]:

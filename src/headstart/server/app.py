@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cache, partial
+from importlib.metadata import entry_points
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -37,6 +38,9 @@ from headstart.server.settings import ServerSettings
 from headstart.server.transcriptions import Transcriber
 
 _log = logging.getLogger(__name__)
+
+ROUTES = "headstart.routes"
+"""Entry points of this group are called with the application and add routes to it."""
 
 
 def create_app(
@@ -78,6 +82,8 @@ def create_app(
     add_page(app)
     add_docs(app)
     add_lab(app, engine, app.state.served.generator, settings)
+    for point in entry_points(group=ROUTES):
+        point.load()(app)
     checked: ASGIApp = AccessControl(
         app, settings, {"/health", *DOCS, *page_files()}, partial(_body_limit, app, settings)
     )

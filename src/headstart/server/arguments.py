@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headstart.common.enumerations import SpecDecodeMetrics
+from headstart.common.option_values import separated
 from headstart.common.options import Option, declares
 from headstart.entrypoints.engine_options import AsyncEngineOptions
 from headstart.errors import ConfigError
-from headstart.option_values import separated
 from headstart.server.settings import ServerSettings
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The lab page's data: a conversation with each round as it was verified, and biased rules."""
+"""The lab page's data: a conversation with each round as it was verified."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import secrets
 from collections.abc import AsyncIterator
 from functools import cache
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import FastAPI, Request, Response
 from starlette.responses import StreamingResponse
 
 from headstart.common.enumerations import VerifyRule
@@ -25,11 +25,6 @@ from headstart.server.lab_events import LabEvents, lab_prompt
 from headstart.server.protocol import GenerationBody, ListOf, Speculation
 from headstart.server.replies import Reply, event
 from headstart.server.settings import ServerSettings
-from headstart_lab.page.rules_at_work import rules_at_work
-
-Share = Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)]
-Trials = Annotated[int, Query(ge=100, le=1_000_000)]
-Seed = Annotated[int, Query(ge=0, lt=2**32)]
 
 
 class RunBody(GenerationBody):
@@ -60,10 +55,6 @@ def add_lab(app: FastAPI, engine: EngineThread, generator: Generator, settings: 
         samples = await asyncio.to_thread(llm.samples, prompt, params, wishes, cache_salt=salt, trace=True)
         answer = await engine.submit(samples)
         return StreamingResponse(_events(engine, answer, request), media_type="text/event-stream")
-
-    @app.get("/lab/biased-rules", include_in_schema=False)
-    async def rules(likeness: Share = 0.3, trials: Trials = 200_000, seed: Seed = 0) -> Response:
-        return Reply(await asyncio.to_thread(rules_at_work, likeness, trials, seed))
 
 
 def _state(llm: LLM, settings: ServerSettings) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from contextlib import closing
 from itertools import cycle, islice, product
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from headstart.engine.engine import Engine
 from headstart.loading.model import load_model
@@ -61,7 +62,7 @@ def main() -> None:
         if len(tokens) <= wanted.longest_prompt:
             groups[prompt.group if wanted.by_group else "all"].append(tokens)
     listed = contenders(wanted.drafters)
-    results = []
+    results: list[dict[str, Any]] = []
     print(f"| prompts | temperature | batch | {' | '.join(each.name for each in listed[1:])} | plain tokens/s |")
     print("|" + "---|" * (len(listed) + 3))
     temperatures = map(float, wanted.temperatures.split(","))

@@ -119,7 +119,7 @@ def main() -> None:
     config = block_config(model.config, given.slots, given.layers, 0, len(ids))
     further = {"root_speaks": True, "block_size": given.slots, "markov_rank": given.rank, "confidence": True}
     for name, changes in {"DFlash": {}, "DSpark": further}.items():
-        head = BlockHead(replace(config, **changes))  # type: ignore[arg-type]
+        head = BlockHead(replace(config, **changes))
         head.d2t.copy_(ids - torch.arange(len(ids)))
         if head.config.markov_rank:
             # A row shifts logits by about one.
@@ -189,7 +189,7 @@ def torch_draft(running: BlockPass, cache: DraftCache, features: NDArray[np.floa
                 chain = running.target_ids[(logits[:, slot] + running.following(chain)).argmax(-1)]
                 rows = logits[:, slot] + running.following(before)
                 log_probs, places = running.best(rows, 8)
-                tokens = running.target_ids.numpy()[places]
+                tokens = running.target_ids.numpy()[places].astype(np.int64)
                 beams = trees.grow(log_probs[None], tokens[None])
                 assert beams is not None
                 before = torch.from_numpy(beams.tokens[0])

@@ -82,7 +82,8 @@ def random_model(shape: str, layers: int) -> tuple[ModelConfig, DecoderWeights]:
         first = int(places.integers(len(drawn) - rows * inputs))
 
         def read() -> Tensor:
-            return drawn[first : first + rows * inputs].view(rows, inputs) * inputs**-0.5
+            part: Tensor = drawn[first : first + rows * inputs].view(rows, inputs) * inputs**-0.5
+            return part
 
         return LinearWeights(FileMatrix((MatrixPart("random", rows, read),), inputs, torch.bfloat16))
 

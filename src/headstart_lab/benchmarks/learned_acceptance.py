@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from merged_acceptance import Untimed
 
 from headstart.drafting.base import RoundOutcome, SpeculationParams
 from headstart.drafting.methods.auto import drafter as auto
@@ -33,6 +32,7 @@ from headstart.loading.model import load_model
 from headstart.passes.draft_tree import MAX_GRADES, ROOT
 from headstart.sampling.params import SamplingParams
 from headstart_lab.bench.prompts import choose, encode_turns, read_prompts
+from headstart_lab.benchmarks.merged_acceptance import Untimed
 from headstart_lab.workbench import Workbench, contenders
 
 _DRAFTERS = 'auto:drafter_options={"eagle3":{"min_probability":0.01,"tree_nodes":31}}'

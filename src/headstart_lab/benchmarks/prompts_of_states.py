@@ -85,15 +85,15 @@ def read(runner: ModelRunner, tokens: np.ndarray) -> float:
     return taken
 
 
-class CountOperations(TorchDispatchMode):
+class CountOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts what computes: an operation whose results are no views of what it was given."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += not func.is_view
+        self.count += int(not func.is_view)
         return func(*args, **kwargs or {})
 
 
@@ -101,7 +101,7 @@ def operations(runner: ModelRunner, tokens: np.ndarray) -> int:
     """Of reading a prompt."""
     with CountOperations() as counted:
         read(runner, tokens)
-    return counted.count
+    return int(counted.count)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from headstart import LLM
 from headstart_lab.page.recording import record
 
-RUNS = Path(__file__).parent.parent / "src" / "headstart" / "server" / "lab" / "recorded" / "runs.json"
+RUNS = Path(__file__).parents[2] / "headstart" / "server" / "lab" / "recorded" / "runs.json"
 MAX_TOKENS = 128
 RENAME = """Rewrite this function and rename counts to totals:
 

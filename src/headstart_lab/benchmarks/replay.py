@@ -31,7 +31,7 @@ from headstart.engine.sequence import Sequence as Decoded
 from headstart.engine.sequence import StopRules
 from headstart.loading.model import load_model
 from headstart.passes.backend import Backend
-from headstart.passes.batch import NO_STATES, IntArray
+from headstart.passes.batch import NO_STATES, IntArray, path_lengths
 from headstart.passes.runner import ModelRunner, Span, SpanOutput
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
@@ -87,9 +87,9 @@ class _Replay(ModelRunner):
         text, first = self.texts.get(span.sequence_id, []), self.cache.length(span.sequence_id)
         right: list[bool] = []
         best = np.zeros(len(span), dtype=np.int32)
-        rows = zip(span.tokens.tolist(), span.parents.tolist(), span.depths.tolist(), strict=True)
+        rows = zip(span.tokens.tolist(), span.parents.tolist(), path_lengths(span.parents.tolist()), strict=True)
         for row, (token, parent, depth) in enumerate(rows):
-            place = first + depth
+            place = first + depth - 1
             right.append(place + 1 < len(text) and token == text[place] and (parent < 0 or right[parent]))
             best[row] = text[place + 1] if right[row] else 0
         return best

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from headstart import LLM, SamplingParams
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, SpeculationParams
-from headstart.drafting.options import option_value
-from headstart.passes.batch import TapStates
+from headstart.drafting.options import parse_drafter
+from headstart.passes.batch import EncoderInput, TapStates
 from headstart.passes.draft_tree import ROOT, DraftTree
 from headstart.sampling.noise import SequenceNoise
 from headstart_lab.bench.prompts import read_prompts
@@ -58,6 +58,7 @@ class Replayed:
     tokens: list[int]
     prompt_length: int
     id: int = 0
+    source: EncoderInput | None = None
     params: SamplingParams = GREEDY
     speculation: SpeculationParams = field(default_factory=SpeculationParams)
     noise: SequenceNoise = field(default_factory=lambda: SequenceNoise(0))
@@ -125,8 +126,7 @@ class Replay:
 
 def parse(setting: str) -> dict[str, object]:
     """``name=value`` pairs with commas between them; values are JSON or texts."""
-    pairs = (pair.split("=") for pair in setting.split(","))
-    return {name: option_value(value) for name, value in pairs}
+    return parse_drafter(f"head:{setting.replace(',', ':')}")[1]
 
 
 def main() -> None:

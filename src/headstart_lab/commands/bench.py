@@ -137,7 +137,7 @@ def bench(
         raise typer.BadParameter("--full has no limit; leave out one of the two.", param_hint="--minutes")
     began = time.perf_counter()
     from headstart.cli.interruption import Interruption
-    from headstart.cli.progress import Activity, saying_memory, spoken
+    from headstart.cli.progress import Activity, spoken
     from headstart.loading.provenance import Origin
     from headstart.sampling.params import SamplingParams
     from headstart_lab.bench.extent import MOST_REPEATS, MOST_TOKENS, Extent, fit
@@ -146,6 +146,7 @@ def bench(
     from headstart_lab.bench.report import exhibits, to_json
     from headstart_lab.bench.run import Sitting
     from headstart_lab.bench.summary import summarise
+    from headstart_lab.commands.contenders import saying_memory
     from headstart_lab.commands.exhibits import hand_out, measurement_record
     from headstart_lab.workbench import Workbench, contenders, most_rows, usual_contenders
 

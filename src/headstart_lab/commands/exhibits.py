@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
+from headstart.cli.json_output import print_json
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -93,11 +94,6 @@ def _column_widths(table: Table, room: int) -> list[int]:
     return widths
 
 
-def print_json(result: Mapping[str, Any]) -> None:
-    """One JSON object on stdout."""
-    print(json.dumps(result, ensure_ascii=False, allow_nan=False))
-
-
 def write_report(
     directory: Path,
     name: str,
@@ -112,7 +108,7 @@ def write_report(
     Raises:
         ConfigError: they cannot be written.
     """
-    from headstart.loading.provenance import origin_table
+    from headstart_lab.report.origin import origin_table
     from headstart_lab.report.page import to_html
 
     texts = {

@@ -65,7 +65,7 @@ def lab(
     """
     if any(not prompt.strip() for prompt in record or ()):
         raise typer.BadParameter("it is empty; give a message.", param_hint="--record")
-    from headstart.server.lab_files import recorded_runs, static_page
+    from headstart_lab.page.static_page import recorded_runs, static_page
 
     runs: list[dict[str, Any]] = []
     if record:
@@ -89,7 +89,7 @@ def lab(
     except OSError as error:
         raise ConfigError(f"--export is {export}, which cannot be written: {error.strerror}.") from error
     if as_json:
-        from headstart_lab.commands.exhibits import print_json
+        from headstart.cli.json_output import print_json
 
         print_json({"directory": str(export), "page": str(export / "index.html"), "recorded": runs})
     elif not quiet:

@@ -53,11 +53,11 @@ def derive(
 
     import torch
 
+    from headstart.cli.json_output import print_json
     from headstart.models.checkpoint import open_checkpoint
     from headstart.models.layer_selection import choose_layers, select_layers
     from headstart.models.weight_loading import load_decoder
     from headstart.text.tokenizer import Tokenizer
-    from headstart_lab.commands.exhibits import print_json
     from headstart_train.files.models import save_model
     from headstart_train.files.tokenizers import save_tokenizer
 

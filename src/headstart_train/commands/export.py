@@ -58,12 +58,12 @@ def export(
     """
     import torch
 
+    from headstart.cli.json_output import print_json
     from headstart.drafting.head_files.loading import load_head
     from headstart.drafting.heads.tables import TargetTables
     from headstart.drafting.methods.medusa.head import ParallelHeads
     from headstart.models.checkpoint import open_checkpoint
     from headstart.models.weight_loading import load_decoder
-    from headstart_lab.commands.exhibits import print_json
     from headstart_train.files.heads import export_head
 
     config, weights = load_decoder(open_checkpoint(str(engine.model), engine.revision), torch.float32)

@@ -99,7 +99,7 @@ def train(
     if not result.leads:
         return
     if as_json:
-        from headstart_lab.commands.exhibits import print_json
+        from headstart.cli.json_output import print_json
 
         print_json(_told(result, head))
     else:

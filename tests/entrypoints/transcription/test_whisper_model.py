@@ -6,7 +6,6 @@ import importlib.util
 import io
 import shutil
 import subprocess
-import sys
 import wave
 from pathlib import Path
 from typing import Any
@@ -44,11 +43,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks" / "whisper"))
-    try:
-        from from_ctranslate2 import convert
-    finally:
-        sys.path.pop(0)
+    from headstart_lab.benchmarks.whisper.from_ctranslate2 import convert
+
     assert FOUND is not None
     assert FOUND.origin is not None
     return convert(Path(FOUND.origin).parent / "model", tmp_path_factory.mktemp("whisper"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,8 +11,7 @@ from typing import Any
 
 import pytest
 
-
-import compare_servers
+from headstart_lab.benchmarks.peers import compare_servers
 
 
 class Little(BaseHTTPRequestHandler):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "on_device.py"
+SCRIPT = "headstart_lab.benchmarks.on_device"
 
 
 def test_a_shape_and_a_model_on_the_processor(tiny_model_dir: Path, tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_a_shape_and_a_model_on_the_processor(tiny_model_dir: Path, tmp_path: Pa
     given = ["--device", "cpu", "--minutes", "2", "--shapes", "tiny", "--context", "40", "--max-tokens", "8"]
     given += ["--model", str(tiny_model_dir), "--drafters", "ngram,eagle3,auto", "--out", str(out)]
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), *given],
+        [sys.executable, "-m", SCRIPT, *given],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},

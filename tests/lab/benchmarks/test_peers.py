@@ -17,20 +17,16 @@ from headstart.loading.model import Model, load_model
 from headstart_lab.bench.prompts import BenchPrompt
 from headstart_lab.bench.run import Run
 from headstart_lab.bench.summary import Speed, Spread
+from headstart_lab.benchmarks.peers import environments, report, sitting
+from headstart_lab.benchmarks.peers import run as command
 
-PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
-sys.path.insert(0, str(PEERS))
-
-import environments  # noqa: E402
-import report  # noqa: E402
-import run as command  # noqa: E402
-import sitting  # noqa: E402
+WORKERS = Path(environments.__file__).parent / "workers"
 
 PROMPTS = [BenchPrompt("1", "qa", ("Who?",)), BenchPrompt("2", "rag", ("Where was it?",))]
 REFERENCE = "headstart fp32 none"
 WORKER = f"""
 import sys
-sys.path.insert(0, {str(PEERS / "workers")!r})
+sys.path.insert(0, {str(WORKERS)!r})
 from protocol import serve
 
 def load(options):

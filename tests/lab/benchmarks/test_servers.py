@@ -11,12 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-
-
-import compare_servers
-import servers
-from servers import SERVERS, Command, Room, Startable, StartError, free_port, process
 from tiny_checkpoint import write_tiny_model
+
+from headstart_lab.benchmarks.peers import compare_servers, servers
+from headstart_lab.benchmarks.peers.servers import SERVERS, Command, Room, Startable, StartError, free_port, process
 
 LITTLE = textwrap.dedent("""
     import json, subprocess, sys, time

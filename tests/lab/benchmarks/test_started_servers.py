@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -15,10 +14,9 @@ from typing import Any
 import pytest
 from engine_environments import LLAMA_SERVER, OPENVINO, VLLM, Environment, needs
 
-
-import compare_servers
-from compare_servers import Server
-from servers import Room, started
+from headstart_lab.benchmarks.peers import compare_servers
+from headstart_lab.benchmarks.peers.compare_servers import Server
+from headstart_lab.benchmarks.peers.servers import Room, started
 
 pytestmark = [
     pytest.mark.engines,

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from headstart.cli.progress import Activity
 from headstart.drafting import registry
-from headstart.drafting.registry import DrafterInfo
+from headstart.drafting.method import Method
 from headstart_lab.audit import run
 from headstart_lab.audit.cases import cases
 from headstart_lab.audit.rules import check_rules
@@ -30,7 +30,7 @@ def invoke(tiny_model_dir, tmp_path, monkeypatch):
         ("Meddler", "broken_parts"),
         ("NoDrafter", "headstart.drafting.methods.none.drafter"),
     ):
-        monkeypatch.setitem(registry._BUILT_IN, name, DrafterInfo(name, "", "", f"{place}:{name}"))
+        monkeypatch.setitem(registry._own(), name, Method(name, "", "", f"{place}:{name}"))
     file = tmp_path / "prompts.jsonl"
     rows = [{"id": i, "category": "qa", "turns": [f"{'one two ' * i}?"]} for i in range(1, 4)]
     file.write_text("\n".join(map(json.dumps, rows)))

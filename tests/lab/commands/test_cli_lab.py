@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cli_runs import headstart, refusal, rows
 
-from headstart.server.lab_files import recorded_runs
+from headstart_lab.page.static_page import recorded_runs
 
 PROMPT = "Name ten rivers = or lakes, please"
 

@@ -53,7 +53,7 @@ class _DecoderHalf:
 
 
 class NativeEncoderDecoder(NativeBackend):
-    """A model with an encoder (``headstart.passes.backend.EncoderBackend``), its decoder packed for this machine's processor.
+    """A model with an encoder (``passes.backend.EncoderBackend``), its decoder packed for this machine's processor.
 
     Rows are computed to the same bits in every pass, as ``NativeBackend``'s are. They read encoder memories, whose bits
     are PyTorch's: the same for an equal input as long as PyTorch runs with as many threads.

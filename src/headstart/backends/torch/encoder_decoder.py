@@ -48,7 +48,7 @@ class CrossMatrices:
 
 
 class EncoderDecoderBackend:
-    """A ``Backend`` with an encoder (``headstart.passes.backend.EncoderBackend``), of plain torch operations in float32 or
+    """A ``Backend`` with an encoder (``passes.backend.EncoderBackend``), of plain torch operations in float32 or
     bfloat16; as ``TorchBackend`` in everything else."""
 
     exact_rows = False

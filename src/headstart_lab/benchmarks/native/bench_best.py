@@ -43,7 +43,7 @@ def run(backend: Backend, storage: KVStorage, text: NDArray[np.int32], first: in
         storage,
     )
     if kind == "best" and output.best is not None:
-        return output.best.tolist()
+        return [int(token) for token in output.best]
     return [int(row.argmax()) for row in output.logits.numpy()]
 
 
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--repeats", type=int, default=40)
-    parser.add_argument("--text", type=Path, default=Path(__file__).parents[2] / "docs" / "planner.md")
+    parser.add_argument("--text", type=Path, default=Path(__file__).parents[4] / "docs" / "planner.md")
     parser.add_argument("--cpu-time", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

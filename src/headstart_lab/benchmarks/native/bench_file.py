@@ -5,8 +5,8 @@
     python -m headstart_lab.benchmarks.native.bench_file --mix Q4_K_M --peer none --precision blocks int4 bf16
 
 Measured are a plain token after a context, a pass of eight rows beside one of one row, and a prompt; of llama.cpp, the
-one compiled for this processor (``src/headstart_lab/benchmarks/peers/environments.py llama-cpp``), a plain token and the prompt. Ratios
-are medians over repeats in which each has its turn.
+one compiled for this processor (``headstart_lab.benchmarks.peers.environments llama-cpp``), a plain token and the
+prompt. Ratios are medians over repeats in which each has its turn.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench_pass import chain
-from random_gguf import HYBRIDS, MIXES, SHAPES, write
 
 from headstart.backends.native.backend import NativeBackend
 from headstart.common.enumerations import Precision
@@ -33,9 +31,10 @@ from headstart.loading.provenance import finished, provenance
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
 from headstart.passes.batch import PassBatch
-
-from environments import PEERS, Peer
-from sitting import Worker
+from headstart_lab.benchmarks.native.bench_pass import chain
+from headstart_lab.benchmarks.native.random_gguf import HYBRIDS, MIXES, SHAPES, write
+from headstart_lab.benchmarks.peers.environments import PEERS, Peer
+from headstart_lab.benchmarks.peers.sitting import Worker
 
 FORMAT = "headstart-file/1"
 GOALS = {"plain / llama.cpp": 1.4, "prompt / llama.cpp": 1.5, "8 rows / 1 row": 1.6, "kept / file": 1.02}
@@ -109,7 +108,8 @@ def measure(options: argparse.Namespace, path: Path) -> dict[str, Any]:
         if options.peer == "llama-cpp":
             if not peer.installed:
                 sys.exit(
-                    "Error: llama.cpp is not there; run python -m headstart_lab.benchmarks.peers.environments llama-cpp."
+                    "Error: llama.cpp is not there; run "
+                    "python -m headstart_lab.benchmarks.peers.environments llama-cpp."
                 )
             worker = Worker(
                 Peer(peer.name, peer.requirements, peer.build, worker="llama_cpp_plain_worker.py"),

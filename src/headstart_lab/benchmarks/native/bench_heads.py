@@ -17,7 +17,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from bench_pass import SHAPES, chain, random_model
 
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.heads import NativeEaglePass
@@ -29,6 +28,7 @@ from headstart.drafting.heads.head_pass import DraftRows, HeadPass
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
 from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads
+from headstart_lab.benchmarks.native.bench_pass import SHAPES, chain, random_model
 
 
 def drafted(head: HeadPass, rows: int, context: int, width: int) -> Callable[[], object]:
@@ -65,7 +65,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     clock = time.process_time if options.cpu_time else time.perf_counter
-    config, weights = random_model(**SHAPES[options.shape])
+    config, weights = random_model(**SHAPES[options.shape])  # type: ignore[arg-type]
     target = NativeBackend(config, weights, options.target_precision, options.threads)
     blocks = (options.context + 32) // 32
     storage = target.allocate_cache(blocks)
@@ -83,6 +83,7 @@ def main() -> None:
         if options.torch
         else NativeEaglePass(eagle, tables, options.precision, options.threads)
     )
+    assert kit is not None
     heads = ParallelPass(medusa, tables, kit)
     state = torch.randn(1, config.hidden_size)
     width = len(eagle.config.taps) * config.hidden_size

@@ -17,6 +17,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -147,7 +148,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     where = provenance()
-    config, weights = random_model(**SHAPES[options.shape])
+    config, weights = random_model(**SHAPES[options.shape])  # type: ignore[arg-type]
     results = []
     for precision in options.precision:
         for result in measure(NativeBackend(config, weights, precision, options.threads, options.isa), options):
@@ -172,7 +173,7 @@ def measure(backend: NativeBackend, options: argparse.Namespace) -> Iterator[dic
     for name, batch in cases:
         repeats = options.repeats if batch.num_rows <= 64 else 3
         backend.forward(batch, storage)
-        passes, reads = interleaved(lambda b=batch: backend.forward(b, storage), backend.read_seconds, clock, repeats)
+        passes, reads = interleaved(partial(backend.forward, batch, storage), backend.read_seconds, clock, repeats)
         times = measured(passes, reads)
         yield {
             "case": name,

@@ -8,10 +8,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sitting import Sitting
-
 from headstart_lab.bench.run import Run
 from headstart_lab.bench.summary import Speed, speeds
+from headstart_lab.benchmarks.peers.sitting import Sitting
 from headstart_lab.commands.exhibits import show, write_report
 from headstart_lab.report.bars import Bar, BarChart
 from headstart_lab.report.page import Cell, Table

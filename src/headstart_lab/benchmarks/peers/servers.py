@@ -1,6 +1,6 @@
 """Servers that ``compare_servers.py --start`` starts: the same model file, as many threads, room for as many requests.
 
-    python -m headstart_lab.benchmarks.peers.servers vllm-eagle3          # starts one by itself, and says where it listens
+    python -m headstart_lab.benchmarks.peers.servers vllm-eagle3  # starts one by itself, and says where it listens
 
 Peers run in environments of their own (``environments.py``), each with the settings that it has by itself.
 """
@@ -23,7 +23,6 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from environments import CACHE, PEERS, WORKERS
 
 from headstart.drafting.head_files.loading import load_head
 from headstart.drafting.head_files.shipped import TargetIdentity, shipped_heads, target_shape
@@ -34,11 +33,12 @@ from headstart.models.aliases import DEFAULT_MODEL
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
 from headstart.text.tokenizer import Tokenizer
+from headstart_lab.benchmarks.peers.environments import CACHE, PEERS, WORKERS
 from headstart_train.files.heads import export_head
 from headstart_train.files.models import save_model
 from headstart_train.files.tokenizers import save_tokenizer
 
-ROOT = Path(__file__).parents[2]
+SOURCES = Path(__file__).parents[3]
 PATIENCE = 900
 """Seconds until a server answers: vLLM compiles its pass first."""
 PARTING = 30
@@ -129,7 +129,7 @@ def headstart(*more: str) -> Callable[[Room, int], Command]:
             "--batch-size", str(room.users), "--max-waiting", str(room.users),
             "--max-context", str(room.max_context), "--cache-tokens", str(room.cache_tokens), *more,
         ]  # fmt: skip
-        path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (str(SOURCES), os.environ.get("PYTHONPATH"))))
         return Command(words, {"PYTHONPATH": path, "OMP_NUM_THREADS": str(room.threads)})
 
     return command

@@ -14,8 +14,6 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from environments import CACHE, WORKERS, Peer
-
 from headstart.common.enumerations import Precision
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import SequenceStats
@@ -23,6 +21,7 @@ from headstart.loading.model import Model
 from headstart.sampling.params import SamplingParams
 from headstart_lab.bench.prompts import BenchPrompt, encode_turns
 from headstart_lab.bench.run import Run
+from headstart_lab.benchmarks.peers.environments import CACHE, WORKERS, Peer
 from headstart_lab.workbench import PLAIN, Workbench, contenders
 
 _QUIET = {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}

@@ -1,1 +1,13 @@
-"""The method blockwise."""
+"""A chain from one trained layer that says several future tokens."""
+
+from headstart.drafting.method import Method
+
+METHODS = (
+    Method(
+        "blockwise",
+        "a chain from one trained layer that says several future tokens",
+        "Stern et al. 2018 (arXiv:1811.03115)",
+        f"{__name__}.drafter:BlockwiseDrafter",
+        "head",
+    ),
+)

@@ -1,1 +1,27 @@
-"""The method eagle."""
+"""EAGLE 1 to 3."""
+
+from headstart.drafting.method import Method
+
+METHODS = (
+    Method(
+        "eagle3",
+        "a confident tree from a trained layer that reads several of the target's layers",
+        "Li et al. 2025, EAGLE-3 (arXiv:2503.01840)",
+        f"{__name__}.drafter:Eagle3Drafter",
+        "head",
+    ),
+    Method(
+        "eagle2",
+        "a confident tree from a trained layer that reads the target's last state",
+        "Li et al. 2024, EAGLE-2 (arXiv:2406.16858)",
+        f"{__name__}.drafter:Eagle2Drafter",
+        "head",
+    ),
+    Method(
+        "eagle",
+        "a static tree from a trained layer that reads the target's last state",
+        "Li et al. 2024, EAGLE (arXiv:2401.15077)",
+        f"{__name__}.drafter:EagleDrafter",
+        "head",
+    ),
+)

@@ -1,1 +1,13 @@
-"""The method p_eagle."""
+"""The likeliest paths of what EAGLE-3's layer guesses in one pass, behind masks."""
+
+from headstart.drafting.method import Method
+
+METHODS = (
+    Method(
+        "p-eagle",
+        "the likeliest paths of what EAGLE-3's layer guesses in one pass, behind masks",
+        "P-EAGLE 2026 (arXiv:2602.01469); DDTree (arXiv:2604.12989)",
+        f"{__name__}.drafter:PEagleDrafter",
+        "head",
+    ),
+)

@@ -1,1 +1,29 @@
-"""The method trivial."""
+"""Unigrams, bigrams and random tokens: the floors."""
+
+from headstart.drafting.method import Method
+
+METHODS = (
+    Method(
+        "unigram",
+        "the most frequent token so far, or draws from the counts",
+        "Leviathan et al. 2023, section 4.2 (arXiv:2211.17192)",
+        f"{__name__}.drafter:UnigramDrafter",
+        "text",
+        from_tokens=True,
+    ),
+    Method(
+        "bigram",
+        "the most frequent successor of the last token, chained, or draws from the counts",
+        "Leviathan et al. 2023, section 4.2 (arXiv:2211.17192)",
+        f"{__name__}.drafter:BigramDrafter",
+        "text",
+        from_tokens=True,
+    ),
+    Method(
+        "random",
+        "uniformly random tokens: the floor that any drafter must beat",
+        "Leviathan et al. 2023, section 4.2 (arXiv:2211.17192)",
+        f"{__name__}.drafter:RandomDrafter",
+        "text",
+    ),
+)
