@@ -6,12 +6,16 @@ import ctypes
 import gc
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from other_products import VARIABLE, change_products
-from thinning import runs_all, thinned
+from thinning import isa_of, runs_all, thinned
 from tiny_checkpoint import write_tiny_model
+
+from headstart.backends.native.loader import compile_library, find_library, usable_sets
+from headstart.backends.native.toolchain import find_compiler
 
 # Models of tests are packed anew: what one test has left behind is none of another's business, nor of the user's.
 os.environ["HEADSTART_PACKED_CACHE"] = "0"
@@ -24,11 +28,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="every combination of large parametrisations (make test-all)")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """What all tests need is compiled before they are dealt to workers, side by side."""
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None) or find_compiler() is None:
+        return
+    needed = [isa for isa in (*usable_sets()[:1], *usable_sets("generic")) if find_library(isa) is None]
+    if needed:
+        print(f"Compiling the native pass ({', '.join(isa.name for isa in needed)}); about a minute ...", flush=True)
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(compile_library, needed))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if runs_all(config):
         return
-    kept = set(thinned(items))
+    isas = {*(isa.name for isa in usable_sets()[:1]), "generic"}
+    kept = set(thinned([item for item in items if isa_of(item) in {None, *isas}]))
     if left := [item for item in items if item not in kept]:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item in kept]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from thinning import FEW, thinned, values_of
+from thinning import FEW, isa_of, thinned, values_of
 
 
 def cases(test: str, marks: dict[str, Sequence[object]], skipped: Sequence[object] = ()) -> list[Any]:
@@ -53,3 +53,9 @@ def test_a_skipped_case_shows_nothing() -> None:
     kept = thinned(cases("test_a", {"a": ["runs", "skipped"], "b": range(9)}, skipped=["skipped"]))
     assert [case.callspec.params["b"] for case in kept if case.callspec.params["a"] == "runs"] == list(range(9))
     assert len(kept) == 10
+
+
+def test_an_instruction_set_is_told_by_the_parameter_of_that_name() -> None:
+    assert [isa_of(case) for case in cases("test_a", {"isa": ["avx2", "generic"]})] == ["avx2", "generic"]
+    assert [isa_of(case) for case in cases("test_b", {"a": ["avx2"]})] == [None]
+    assert isa_of(SimpleNamespace(nodeid="test_plain")) is None  # type: ignore[arg-type]

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.formats import LINEARS, linears_of
 from headstart.backends.native.isa import by_name
-from headstart.backends.native.loader import load_library
+from headstart.backends.native.loader import load_library, usable_sets
 from headstart.backends.native.packing import Packer
 from headstart.backends.native.precision import PRECISIONS, Precision
+from headstart.backends.native.toolchain import find_compiler
 from headstart.common.processor import architecture
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig, StreamsConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
@@ -282,7 +283,8 @@ def on_grids(matrix: Tensor) -> Tensor:
 
 
 def has_isa(isa: str) -> bool:
-    return load_library(isa) is not None
+    """Whether its library can be compiled and run here; nothing is compiled before a test runs."""
+    return find_compiler() is not None and bool(usable_sets(isa))
 
 
 def isa_params(names: Sequence[str] = ISAS) -> list[object]:

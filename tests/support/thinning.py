@@ -40,6 +40,13 @@ def values_of(case: pytest.Item) -> set[tuple[object, ...]]:
     return found | {((name, id(value)),) for name, value in given.items()}
 
 
+def isa_of(case: pytest.Item) -> str | None:
+    """The instruction set that a case is about; ``make test`` takes the machine's own and the generic one."""
+    callspec = getattr(case, "callspec", None)
+    isa = None if callspec is None else callspec.params.get("isa")
+    return isa if isinstance(isa, str) or isa is None else getattr(isa, "name", None)
+
+
 def is_skipped(case: pytest.Item) -> bool:
     """Whether a mark skips it here: it shows nothing."""
     return any(mark.name == "skip" or mark.args[:1] == (True,) for mark in case.iter_markers() if "skip" in mark.name)

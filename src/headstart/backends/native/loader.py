@@ -110,8 +110,8 @@ def compile_library(isa: InstructionSet) -> Path:
         raise ConfigError(toolchain.no_compiler())
     directory, version = _writable_directory(), toolchain.version_of(compiler)
     # Always the same name, so that the next compiler writes over what a killed one has left.
-    partial = directory / "native.part"
-    with (directory / "native.lock").open("w") as lock:
+    partial = directory / f"native-{isa.name}.part"
+    with (directory / f"native-{isa.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         while True:
             target = directory / toolchain.file_name(isa, version)
