@@ -95,19 +95,29 @@ def test_make_targets_exist() -> None:
         assert set(re.findall(r"(?:^\$? ?|`)make ([\w-]+)", text, re.MULTILINE)) <= targets
 
 
+def script_of(name: str) -> Path:
+    """The file that ``python NAME`` or ``python -m NAME`` runs."""
+    return ROOT / name if name.endswith(".py") else ROOT / "src" / f"{name.replace('.', '/')}.py"
+
+
 def test_scripts_exist_and_know_their_options() -> None:
     calls = [
         call
         for document in DOCUMENTS
-        for call in re.findall(r"python ((?:benchmarks|examples)/[^`\n#]+)", document.read_text(encoding="utf-8"))
+        for call in re.findall(
+            r"python (?:-m )?((?:examples/|headstart_(?:lab|train)\.)[^`\n#]+)", document.read_text(encoding="utf-8")
+        )
     ]
-    assert calls
+    assert any(call.startswith("headstart_lab") for call in calls)
     for call in calls:
-        script, *rest = call.split()
-        source = (ROOT / script).read_text(encoding="utf-8")
-        beside = [(ROOT / script).with_name(f"{name}.py") for name in re.findall(r"^from (\w+) import", source, re.M)]
+        name, *rest = call.split()
+        script = script_of(name)
+        source = script.read_text(encoding="utf-8")
+        beside = [
+            script.with_name(f"{found}.py") for found in re.findall(r"^from (?:[\w.]+\.)?(\w+) import", source, re.M)
+        ]
         source += "".join(path.read_text(encoding="utf-8") for path in beside if path.exists())
-        assert all(f'"{word}"' in source for word in rest if OPTION.fullmatch(word))
+        assert not [word for word in rest if OPTION.fullmatch(word) and f'"{word}"' not in source], call
 
 
 def spelt_out(name: str) -> list[str]:
