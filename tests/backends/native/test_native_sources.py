@@ -46,6 +46,15 @@ def test_a_storey_stands_on_those_below_it(path: Path) -> None:
         assert {other for other in others if other != SOURCES / "api.h" and storey_of(other) not in below} == set()
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCES).as_posix())
+def test_headers_are_included_before_anything_is_declared(path: Path) -> None:
+    """So that none depends on what stands before it in another one."""
+    text = re.sub(r"//.*|/\*.*?\*/", "", path.read_text(), flags=re.MULTILINE)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    declared = next((place for place, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    assert [line for line in lines[declared:] if re.match(r"#\s*include\b", line)] == []
+
+
 def test_every_header_is_part_of_some_library() -> None:
     """By way of ``api.cpp``, or as what some traits name."""
     traits = set(SETS.glob("*/traits.h"))
@@ -95,7 +104,7 @@ def test_half_precision_without_a_processors_help(tmp_path: Path) -> None:
     """Every half, and floats of all magnitudes, halfway cases among them, as NumPy converts them."""
     source = tmp_path / "halves.cpp"
     source.write_text(
-        '#include <cstddef>\n#include "kernels/isa/portable.h"\n#include "kernels/isa/generic/vector.h"\nextern "C" {\n'
+        '#include <cstddef>\n#include "kernels/isa/portable.h"\n#include "kernels/vectors/vector.h"\nextern "C" {\n'
         "void narrow(const float *x, uint16_t *y, size_t n) { for (size_t i = 0; i < n; ++i) y[i] = to_half(x[i]); }\n"
         "void widen(const uint16_t *x, float *y, size_t n) { for (size_t i = 0; i < n; ++i) y[i] = from_half(x[i]); }\n"
         "void widen_lanes(const uint16_t *x, float *y, size_t n) {\n"

@@ -4,6 +4,8 @@
 //   HEADSTART_VECTOR, HEADSTART_KERNEL   headers with its lanes and its kernels
 //   HEADSTART_DOT_BYTES                  likewise with its dot product of bytes, where kernels ask for one
 //   HEADSTART_SHORTS                     likewise with its 16-bit integers and their dot product
+//   HEADSTART_QUADS                      likewise with what it says for four lanes, where the ones before are made of
+//                                        these (vectors/*_quads.h)
 //   kTiledBf16       rows of bf16 stand tile by tile (products/linear.h)
 //   kTwelveBits      bf16 weights are kept in twelve bits: they are multiplied faster than memory brings them
 //   kAsksLineByLine  lines of packed weights are read one after the other, each right after it is asked what comes
@@ -16,8 +18,7 @@
 //   kBlockRows       [planes - 1] rows at a time against weights in blocks
 //   kStoredRows      rows at a time against a file's own blocks
 //   kFusedRows       most rows of such a pass whose weights go from the blocks straight into products; for more they
-//   are
-//                    made once and stand in L1
+//                    are made once and stand in L1
 //   kScreenedRows    most rows of a pass whose screened logits take less time than the head's own
 //   kWeightHint      how weights are asked for that are used soon: kToL2; or past L3, from where they leave without a
 //                    stay there, to the good of whatever else a round reads (docs/decisions/0032)
@@ -28,8 +29,4 @@
 //   to_half(), from_half()   conversions of half precision
 //   interleave()             stores four times sixteen words side by side
 #pragma once
-
-// Where prefetched lines go; numbers of __builtin_prefetch.
-constexpr int kPastL3 = 0, kToL2 = 2, kToL1 = 3;
-
 #include HEADSTART_TRAITS

@@ -2,41 +2,24 @@
 #pragma once
 #include "pass/worker_rows.h"
 
-class PassRunner::AttentionWorker : public PassRunner::RowWorker {
+class WorkerAttention {
  public:
-  using RowWorker::RowWorker;
-
-  // The rows at work look at their sequences' encoder memories.
-  void run_cross_attention(const DecoderLayer &layer, int index, bool narrowed) {
-    const PackedLinear &query = layer.linears[kCrossQuery], &output = layer.linears[kCrossOutput];
-    linear(query, pack_norm(query, layer.norms[kCrossNorm], p_.input_, p_.private_input_[thread_]), rows_,
-           copy_columns(p_.qkv_, p_.qkv_stride_));
-    barrier();
-    attend(p_.encoded_, layer, cross_attention(layer, index, narrowed), narrowed);
-    barrier();
-    add_branch(output, pack_quantised(output, p_.attended_), kNoNorm, layer.norms[kCrossSumNorm]);
-  }
+  WorkerAttention(Panel &panel, WorkerRows &rows) : t_(rows), p_(panel), m_(panel.model) {}
 
   // The gate of what heads will see; it reads what queries are made of.
   void run_gate(const DecoderLayer &layer, const Activations &input, bool narrows) {
     const PackedLinear &gate = layer.linears[kGate];
-    linear(gate, input_beside(layer, gate, input), rows_, copy_columns(p_.gates_, p_.gate_stride_),
-           narrows ? WantedFrom{gate.pairs, first_of_finished() / kRowBlock * kRowBlock} : WantedFrom{});
-    barrier();
-  }
-
-  QueryGrowth growth(const DecoderLayer &layer) const {
-    const bool grows = m_.shape.growth_everywhere || layer.rope < 0;
-    return grows ? QueryGrowth{m_.shape.growth, m_.shape.growth_trained, m_.shape.growth_everywhere ? 0 : 1}
-                 : QueryGrowth{};
+    t_.linear(gate, t_.input_beside(layer, gate, input), t_.rows, t_.copy_columns(p_.gates, p_.gate_stride),
+              narrows ? WantedFrom{gate.pairs, t_.first_of_finished() / kRowBlock * kRowBlock} : WantedFrom{});
+    t_.barrier();
   }
 
   // What is done with all heads of a row together, before each is turned by itself.
   void prepare_heads(const DecoderLayer &layer) {
     const float clip = m_.shape.qkv_clip;
     if (!m_.shape.joint_head_norms && clip == 0.f) return;
-    my_rows(rows_, [&](int row) {
-      float *const heads = p_.qkv_ + row * p_.qkv_stride_;
+    t_.my_rows(t_.rows, [&](int row) {
+      float *const heads = p_.qkv + row * p_.qkv_stride;
       if (m_.shape.joint_head_norms) {
         norm_heads(layer.norms[kQueryNorm], heads, layer.queries);
         norm_heads(layer.norms[kKeyNorm], heads + layer.queries, layer.kv_heads * layer.head_dim);
@@ -44,11 +27,54 @@ class PassRunner::AttentionWorker : public PassRunner::RowWorker {
       for (int k = 0; k < layer.projected && clip != 0.f; k += 16)
         store(heads + k, max(splat(-clip), min(splat(clip), load(heads + k))));
     });
-    barrier();
+    t_.barrier();
+  }
+
+  // Writes keys and values to the cache, unless the layer reads another one's.
+  void store_keys_and_values(const DecoderLayer &layer, int index) {
+    if (layer.reads >= 0) return;
+    if (m_.precision == Precision::fp32)
+      store_heads<float>(layer, index);
+    else
+      store_heads<Bf16>(layer, index);
+  }
+
+  // The rows at work look at their sequences' texts.
+  void run(const DecoderLayer &layer, int index, bool narrowed) {
+    if (p_.latent) take_queries(layer);
+    attend(p_.text, layer, p_.latent ? latent_attention(index, layer, narrowed) : attention(layer, index, narrowed),
+           narrowed);
+  }
+
+  // Of latent attention: what heads make of what they have seen.
+  void take_values(const DecoderLayer &layer) {
+    p_.latent->take_values(
+        layer, t_.rows, t_.thread, t_.ahead, p_.deal, [this] { t_.barrier(); },
+        [&](int row, int column, const float *out) {
+          for (int h = 0; h < kColumns; h += 16)
+            store_activation(m_.middle_kind(), p_.attended, row, column + h, load(out + h));
+        });
+  }
+
+  // The rows at work look at their sequences' encoder memories.
+  void run_cross(const DecoderLayer &layer, int index, bool narrowed) {
+    const PackedLinear &query = layer.linears[kCrossQuery], &output = layer.linears[kCrossOutput];
+    t_.linear(query, t_.pack_norm(query, layer.norms[kCrossNorm]), t_.rows, t_.copy_columns(p_.qkv, p_.qkv_stride));
+    t_.barrier();
+    attend(p_.encoded, layer, cross_attention(layer, index, narrowed), narrowed);
+    t_.barrier();
+    t_.add_branch(output, t_.pack_quantised(output, p_.attended), kNoNorm, layer.norms[kCrossSumNorm]);
+  }
+
+ private:
+  QueryGrowth growth(const DecoderLayer &layer) const {
+    const bool grows = m_.shape.growth_everywhere || layer.rope < 0;
+    return grows ? QueryGrowth{m_.shape.growth, m_.shape.growth_trained, m_.shape.growth_everywhere ? 0 : 1}
+                 : QueryGrowth{};
   }
 
   void norm_heads(const Norm &norm, float *heads, int size) const {
-    float *const scratch = p_.row_[thread_];
+    float *const scratch = t_.scratch();
     normalise(NormKind::rms, norm, m_.shape.norm_eps, heads, size, scratch);
     std::memcpy(heads, scratch, size * sizeof(float));
   }
@@ -61,20 +87,19 @@ class PassRunner::AttentionWorker : public PassRunner::RowWorker {
   HeadRotation rotation(const DecoderLayer &layer, NormIndex norm) const {
     return {{m_.shape.joint_head_norms ? kNoNorm : layer.norms[norm], static_cast<NormKind>(m_.shape.head_norm),
              m_.shape.norm_eps, m_.shape.own_head_norms != 0, m_.shape.rotated_head_norms != 0},
-            rope_of(layer),
+            t_.rope_of(layer),
             layer.head_dim};
   }
 
-  // Writes keys and values to the cache. A head's are one thread's: values of neighbours share words.
+  // A head's keys or values are one thread's: values of neighbours share words.
   template <class Cell>
-  void store_keys_and_values(const DecoderLayer &layer, int index) {
-    if (layer.reads >= 0) return;
-    if (p_.latent_) return store_states<Cell>(layer, index);
+  void store_heads(const DecoderLayer &layer, int index) {
+    if (p_.latent) return store_states<Cell>(layer, index);
     const int written = 2 * layer.kv_heads;
     const HeadRotation of_keys = rotation(layer, kKeyNorm);
-    for (int head = written * thread_ / threads_; head < written * (thread_ + 1) / threads_; ++head)
-      for (int row = 0; row < p_.rows_; ++row) {
-        ahead_.ask(kLinesAUnit);
+    for (int head = written * t_.thread / t_.threads; head < written * (t_.thread + 1) / t_.threads; ++head)
+      for (int row = 0; row < p_.rows; ++row) {
+        t_.ahead.ask(kLinesAUnit);
         store_head<Cell>(layer, of_keys, index, head, row);
       }
   }
@@ -82,61 +107,52 @@ class PassRunner::AttentionWorker : public PassRunner::RowWorker {
   // One of the key and value heads, of one row of the panel.
   template <class Cell>
   void store_head(const DecoderLayer &layer, const HeadRotation &of_keys, int index, int head, int panel_row) {
-    const int kv_heads = layer.kv_heads, d = layer.head_dim, row = p_.first_ + panel_row;
+    const int kv_heads = layer.kv_heads, d = layer.head_dim, row = p_.first + panel_row;
     const int place = layer.values_are_keys ? head % kv_heads : head;
-    const float *from = p_.qkv_ + panel_row * p_.qkv_stride_ + layer.queries + place * d;
-    const SequenceLayout &s = p_.text_.layout.sequence_of(row);
-    const int slot = s.slot(row), page = p_.text_.layout.page(s, slot / kPageKeys);
+    const float *from = p_.qkv + panel_row * p_.qkv_stride + layer.queries + place * d;
+    const SequenceLayout &s = p_.text.layout.sequence_of(row);
+    const int slot = s.slot(row), page = p_.text.layout.page(s, slot / kPageKeys);
     alignas(64) float to[HeadRotation::kMostDimensions];
     if (head >= kv_heads) {
       const Norm &norm = layer.norms[kValueNorm];
       if (norm.present()) normalise(NormKind::rms, norm, m_.shape.norm_eps, from, d, to);
-      write_value(p_.cache_->keys_values.values<Cell>(index, page, head - kv_heads), slot % kPageKeys,
+      write_value(p_.cache->keys_values.values<Cell>(index, page, head - kv_heads), slot % kPageKeys,
                   norm.present() ? to : from, d);
       return;
     }
-    of_keys.apply(head, from, p_.text_.layout.positions()[row], to);
-    write_key(p_.cache_->keys_values.keys<Cell>(index, page, head), slot % kPageKeys, to, d);
+    of_keys.apply(head, from, p_.text.layout.positions()[row], to);
+    write_key(p_.cache->keys_values.keys<Cell>(index, page, head), slot % kPageKeys, to, d);
   }
 
   // The same of latent attention. Keys whose values share words are one thread's.
   template <class Cell>
   void store_states(const DecoderLayer &layer, int index) {
-    for (int panel_row = 0; panel_row < rows_; ++panel_row) {
-      const int row = p_.first_ + panel_row;
-      const SequenceLayout &s = p_.text_.layout.sequence_of(row);
-      const int slot = s.slot(row), page = p_.text_.layout.page(s, slot / kPageKeys);
-      if (slot / 2 % threads_ != thread_) continue;
-      ahead_.ask(kLinesAUnit);
-      p_.latent_->store(layer, rope_of(layer), p_.text_.layout.positions()[row], p_.qkv_ + panel_row * p_.qkv_stride_,
-                        p_.cache_->keys_values.keys<Cell>(index, page, 0),
-                        p_.cache_->keys_values.values<Cell>(index, page, 0), slot % kPageKeys, thread_);
+    for (int panel_row = 0; panel_row < t_.rows; ++panel_row) {
+      const int row = p_.first + panel_row;
+      const SequenceLayout &s = p_.text.layout.sequence_of(row);
+      const int slot = s.slot(row), page = p_.text.layout.page(s, slot / kPageKeys);
+      if (slot / 2 % t_.threads != t_.thread) continue;
+      t_.ahead.ask(kLinesAUnit);
+      p_.latent->store(layer, t_.rope_of(layer), p_.text.layout.positions()[row], p_.qkv + panel_row * p_.qkv_stride,
+                       p_.cache->keys_values.keys<Cell>(index, page, 0),
+                       p_.cache->keys_values.values<Cell>(index, page, 0), slot % kPageKeys, t_.thread);
     }
   }
 
   // The queries of the rows at work, in the space of latent attention's states.
   void take_queries(const DecoderLayer &layer) {
-    p_.latent_->take_queries(
-        layer, rope_of(layer), rows_, thread_, ahead_, p_.deal_,
-        [&](int row) { return p_.qkv_ + panel_rows_[row] * p_.qkv_stride_; },
-        [&](int row) { return p_.text_.layout.positions()[p_.first_ + panel_rows_[row]]; }, [this] { barrier(); });
-  }
-
-  void take_values(const DecoderLayer &layer) {
-    p_.latent_->take_values(
-        layer, rows_, thread_, ahead_, p_.deal_, [this] { barrier(); },
-        [&](int row, int column, const float *out) {
-          for (int h = 0; h < kColumns; h += 16)
-            store_activation(m_.middle_kind(), p_.attended_, row, column + h, load(out + h));
-        });
+    p_.latent->take_queries(
+        layer, t_.rope_of(layer), t_.rows, t_.thread, t_.ahead, p_.deal,
+        [&](int row) { return p_.qkv + t_.panel_rows[row] * p_.qkv_stride; },
+        [&](int row) { return p_.text.layout.positions()[p_.first + t_.panel_rows[row]]; }, [this] { t_.barrier(); });
   }
 
   // Of the text: queries are those of all rows of the panel.
   AttentionLayer attention(const DecoderLayer &layer, int index, bool narrowed) {
-    return {p_.cache_->keys_values,
-            p_.text_.layout,
-            p_.text_.layout.positions(),
-            p_.text_.layout.sights(),
+    return {p_.cache->keys_values,
+            p_.text.layout,
+            p_.text.layout.positions(),
+            p_.text.layout.sights(),
             Decoder::source_of(layer, index),
             layer.window,
             layer.chunk,
@@ -146,27 +162,27 @@ class PassRunner::AttentionWorker : public PassRunner::RowWorker {
             m_.shape.attention_softcap,
             layer.distance_bias,
             rotation(layer, kQueryNorm),
-            p_.qkv_,
-            p_.qkv_stride_,
-            p_.all_rows_.data() + p_.context_,
-            p_.first_ + p_.context_,
-            p_.attended_,
-            places(narrowed),
+            p_.qkv,
+            p_.qkv_stride,
+            p_.all_rows.data() + p_.context,
+            p_.first + p_.context,
+            p_.attended,
+            t_.places(narrowed),
             m_.middle_kind(),
-            ahead_,
+            t_.ahead,
             layer.sinks.empty() ? nullptr : layer.sinks.data(),
-            p_.gates_,
-            p_.gate_stride_,
+            p_.gates,
+            p_.gate_stride,
             m_.shape.attention_gate == Decoder::kHeadGates,
             growth(layer)};
   }
 
   // Of encoder memories: queries are those of the rows at work, and no place is told.
   AttentionLayer cross_attention(const DecoderLayer &layer, int index, bool narrowed) {
-    return {p_.cache_->keys_values,
-            p_.encoded_.layout,
-            p_.encoded_.layout.positions(),
-            p_.encoded_.layout.sights(),
+    return {p_.cache->keys_values,
+            p_.encoded.layout,
+            p_.encoded.layout.positions(),
+            p_.encoded.layout.sights(),
             index,
             0,
             0,
@@ -176,22 +192,22 @@ class PassRunner::AttentionWorker : public PassRunner::RowWorker {
             m_.shape.attention_softcap,
             kNoBias,
             no_rotation(layer.head_dim),
-            p_.qkv_,
-            p_.qkv_stride_,
-            places(narrowed),
-            p_.first_,
-            p_.attended_,
-            places(narrowed),
+            p_.qkv,
+            p_.qkv_stride,
+            t_.places(narrowed),
+            p_.first,
+            p_.attended,
+            t_.places(narrowed),
             m_.middle_kind(),
-            ahead_};
+            t_.ahead};
   }
 
   // Queries are those of the rows at work, which have been turned.
   AttentionLayer latent_attention(int index, const DecoderLayer &layer, bool narrowed) {
-    return {p_.cache_->keys_values,
-            p_.text_.layout,
-            p_.text_.layout.positions(),
-            p_.text_.layout.sights(),
+    return {p_.cache->keys_values,
+            p_.text.layout,
+            p_.text.layout.positions(),
+            p_.text.layout.sights(),
             index,
             layer.window,
             layer.chunk,
@@ -201,14 +217,14 @@ class PassRunner::AttentionWorker : public PassRunner::RowWorker {
             m_.shape.attention_softcap,
             layer.distance_bias,
             no_rotation(m_.key_dim),
-            p_.latent_->taken(),
-            p_.latent_->taken_stride(),
-            places(narrowed),
-            p_.first_,
-            p_.latent_->seen(),
-            places(narrowed),
+            p_.latent->taken(),
+            p_.latent->taken_stride(),
+            t_.places(narrowed),
+            p_.first,
+            p_.latent->seen(),
+            t_.places(narrowed),
             ElementKind::fp32,
-            ahead_,
+            t_.ahead,
             nullptr,
             nullptr,
             0,
@@ -226,27 +242,31 @@ class PassRunner::AttentionWorker : public PassRunner::RowWorker {
 
   template <class Cell>
   void attend(const AttentionLayer &attention, const AttentionWork &work) {
-    AttentionScratch<Cell> &scratch = p_.scratch<Cell>(thread_);
+    AttentionScratch<Cell> &scratch = p_.scratch<Cell>(t_.thread);
     const int parts = static_cast<int>(work.parts.size());
     const size_t size = p_.part_size();
     for (int n = 0; n < parts; ++n) {
-      const int i = PassLayout::goes_backwards(thread_) ? parts - 1 - n : n;
+      const int i = PassLayout::goes_backwards(t_.thread) ? parts - 1 - n : n;
       const AttentionPart &part = work.parts[i];
-      if (part.thread != thread_) continue;
+      if (part.thread != t_.thread) continue;
       AttentionTile<Cell> tile(attention, work.items[part.item], part.ask, scratch);
       if (part.chunk < 0)
         tile.run();
       else
-        tile.run_part(part.chunk, p_.part_memory_.as<float>() + i * size);
+        tile.run_part(part.chunk, p_.part_memory.as<float>() + i * size);
     }
     if (!work.are_chunks()) return;
-    barrier();
+    t_.barrier();
     for (int i = 0; i < parts;) {
       const int item = work.parts[i].item, first = i;
       while (i < parts && work.parts[i].item == item) ++i;
-      if (item % threads_ == thread_)
+      if (item % t_.threads == t_.thread)
         AttentionTile<Cell>(attention, work.items[item], -1, scratch)
-            .merge_parts(p_.part_memory_.as<float>() + first * size, i - first);
+            .merge_parts(p_.part_memory.as<float>() + first * size, i - first);
     }
   }
+
+  WorkerRows &t_;
+  Panel &p_;
+  Decoder &m_;
 };

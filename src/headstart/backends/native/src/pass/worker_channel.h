@@ -1,47 +1,51 @@
 // One thread's share of what a layer does with every row by itself: MLP, experts, a second path, a layer's input.
 #pragma once
-#include "pass/worker_attention.h"
+#include "pass/worker_rows.h"
 
-class PassRunner::ChannelWorker : public PassRunner::AttentionWorker {
+class WorkerChannel {
  public:
-  using AttentionWorker::AttentionWorker;
+  WorkerChannel(Panel &panel, WorkerRows &rows) : t_(rows), p_(panel), m_(panel.model) {}
 
   // What the second path gives for all rows: the normed stream, and what two small matrices make of it.
   void run_side(const DecoderLayer &layer, const Activations &input) {
     const PackedLinear &down = layer.linears[kSideDown], &up = layer.linears[kSideUp];
     const bool alike = m_.form_of(down) == m_.form_of(layer.linears[kQkv]);
-    const Activations &rows =
-        alike ? input : pack_norm(down, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
-    linear(down, rows, rows_, [&](int pair, int row, int count, const float *out) {
+    const Activations &rows = alike ? input : t_.pack_norm(down, layer.norms[kAttentionNorm]);
+    t_.linear(down, rows, t_.rows, [&](int pair, int row, int count, const float *out) {
       for (int r = 0; r < count; ++r)
         for (int h = 0; h < kColumns; h += 16)
-          store_activation(m_.middle_kind(), p_.middle_, row + r, pair * kColumns + h, load(out + r * kColumns + h));
+          store_activation(m_.middle_kind(), p_.middle, row + r, pair * kColumns + h, load(out + r * kColumns + h));
     });
-    barrier();
-    linear(up, pack_quantised(up, p_.middle_), rows_, copy_columns(p_.side_, p_.side_stride_));
-    barrier();
-    my_rows(rows_, [&](int row) {
-      float *const side = p_.side_ + row * p_.side_stride_, *const normed = p_.row_[thread_];
-      norm_row(layer.norms[kSideNorm], side, side);
-      norm_row(layer.norms[kAttentionNorm], x(row), normed);
+    t_.barrier();
+    t_.linear(up, t_.pack_quantised(up, p_.middle), t_.rows, t_.copy_columns(p_.side, p_.side_stride));
+    t_.barrier();
+    t_.my_rows(t_.rows, [&](int row) {
+      float *const side = p_.side + row * p_.side_stride, *const normed = t_.scratch();
+      t_.norm_row(layer.norms[kSideNorm], side, side);
+      t_.norm_row(layer.norms[kAttentionNorm], t_.x(row), normed);
       for (int k = 0; k < m_.hidden; k += 16) store(side + k, load(normed + k) + load(side + k));
     });
   }
 
   void add_side() {
-    my_rows(rows_, [&](int row) {
-      const float *const side = p_.side_ + panel_rows_[row] * p_.side_stride_;
+    t_.my_rows(t_.rows, [&](int row) {
+      const float *const side = p_.side + t_.panel_rows[row] * p_.side_stride;
       for (int k = 0; k < m_.hidden; k += 16)
-        store(x(row) + k, (load(x(row) + k) + load(side + k)) * splat(kHalfPower));
+        store(t_.x(row) + k, (load(t_.x(row) + k) + load(side + k)) * splat(kHalfPower));
     });
-    barrier();
+    t_.barrier();
   }
 
-  void run_channel(const DecoderLayer &layer, int index) {
+  void run(const DecoderLayer &layer, int index) {
     if (layer.experts)
       run_experts(layer, index);
     else
-      run_mlp(layer, pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]));
+      run_mlp(layer, t_.pack_norm(layer.linears[kUp], layer.norms[kMlpNorm]));
+  }
+
+  // What the MLP reads of the stream beside attention.
+  const Activations &pack_beside(const DecoderLayer &layer) {
+    return t_.pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.mlp_input);
   }
 
   void run_mlp(const DecoderLayer &layer, const Activations &input) {
@@ -50,9 +54,9 @@ class PassRunner::ChannelWorker : public PassRunner::AttentionWorker {
       run_cut_up(layer, input);
     else
       run_up(layer, input);
-    barrier();
-    add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm],
-               layer.channel_scale());
+    t_.barrier();
+    t_.add_branch(down, t_.pack_quantised(down, p_.middle), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm],
+                  layer.channel_scale());
   }
 
   // x = scale * (x + what the layer makes of its input, opened by the stream); of several streams all but the first get
@@ -62,88 +66,87 @@ class PassRunner::ChannelWorker : public PassRunner::AttentionWorker {
     const int size = m_.shape.inputs.size;
     const std::vector<float> &factors = layer.constants[kStreamScale];
     const auto read = [&](int row, float *scratch) {
-      norm_row(kNoNorm, x(row), scratch);
+      t_.norm_row(kNoNorm, t_.x(row), scratch);
       for (int k = 0; k < static_cast<int>(factors.size()); k += 16)
         store(scratch + k, load(scratch + k) * load(&factors[k]));
       return scratch;
     };
-    linear(gate, pack(gate, p_.input_, p_.private_input_[thread_], rows_, read), rows_,
-           [&](int pair, int row, int rows, const float *out) {
-             for (int r = 0; r < rows; ++r)
-               for (int h = 0; h < kColumns; h += 16) {
-                 const int column = pair * kColumns + h;
-                 const float *const given =
-                     p_.given_ + panel_rows_[row + r] * p_.given_stride_ + (layer.input - 1) * size;
-                 const Lanes opened = activate(m_.activation, load(out + r * kColumns + h));
-                 const Lanes read = column < size ? load_first(given, column, size) : splat(0.f);
-                 store_activation(m_.middle_kind(), p_.middle_, row + r, column, opened * read);
-               }
-           });
-    barrier();
-    if (!p_.streams_) {
-      add_branch(output, pack_quantised(output, p_.middle_), layer.norms[kInputNorm], kNoNorm, layer.scale());
+    t_.linear(gate, t_.pack(gate, t_.rows, read), t_.rows, [&](int pair, int row, int rows, const float *out) {
+      for (int r = 0; r < rows; ++r)
+        for (int h = 0; h < kColumns; h += 16) {
+          const int column = pair * kColumns + h;
+          const float *const given = p_.given + t_.panel_rows[row + r] * p_.given_stride + (layer.input - 1) * size;
+          const Lanes opened = activate(m_.activation, load(out + r * kColumns + h));
+          const Lanes read = column < size ? load_first(given, column, size) : splat(0.f);
+          store_activation(m_.middle_kind(), p_.middle, row + r, column, opened * read);
+        }
+    });
+    t_.barrier();
+    if (!p_.streams) {
+      t_.add_branch(output, t_.pack_quantised(output, p_.middle), layer.norms[kInputNorm], kNoNorm, layer.scale());
       return;
     }
-    linear(output, pack_quantised(output, p_.middle_), rows_, copy_columns(p_.branch_, p_.branch_stride_));
-    barrier();
-    my_rows(rows_, [&](int row) {
-      float *const branch = p_.branch_ + row * p_.branch_stride_;
-      norm_row(layer.norms[kInputNorm], branch, branch);
-      p_.streams_->add_to_others(row, branch);
+    t_.linear(output, t_.pack_quantised(output, p_.middle), t_.rows, t_.copy_columns(p_.branch, p_.branch_stride));
+    t_.barrier();
+    t_.my_rows(t_.rows, [&](int row) {
+      float *const branch = p_.branch + row * p_.branch_stride;
+      t_.norm_row(layer.norms[kInputNorm], branch, branch);
+      p_.streams->add_to_others(row, branch);
     });
-    barrier();
+    t_.barrier();
   }
 
+ private:
   // x = scale * (x + what the experts give), normed first where the model has a post norm.
   void run_experts(const DecoderLayer &layer, int index) {
     const float scale = layer.channel_scale();
     const PackedLinear &up = layer.linears[kUp], &down = layer.linears[kDown];
     const bool shares = up.pairs > 0;
     if (shares) {
-      run_up(layer, pack_norm(up, layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]));
-      barrier();
-      linear(down, pack_quantised(down, p_.middle_), rows_, copy_columns(p_.branch_, p_.branch_stride_));
+      run_up(layer, t_.pack_norm(up, layer.norms[kMlpNorm]));
+      t_.barrier();
+      t_.linear(down, t_.pack_quantised(down, p_.middle), t_.rows, t_.copy_columns(p_.branch, p_.branch_stride));
     }
-    p_.experts_->run(
-        layer, index, rows_, thread_, ahead_, p_.deal_,
-        [&](NormIndex norm, int row, float *out) { norm_row(layer.norms[norm], x(row), out); }, [this] { barrier(); },
-        [&] { read_on_from(index + 1); });
+    p_.experts->run(
+        layer, index, t_.rows, t_.thread, t_.ahead, p_.deal,
+        [&](NormIndex norm, int row, float *out) { t_.norm_row(layer.norms[norm], t_.x(row), out); },
+        [this] { t_.barrier(); }, [&] { t_.read_on_from(index + 1); });
     if (layer.is(Channel::mlp_experts))
-      my_rows(rows_, [&](int row) { join_experts(layer, row); });
+      t_.my_rows(t_.rows, [&](int row) { join_experts(layer, row); });
     else
       add_experts(layer.norms[kMlpPostNorm], shares, scale);
-    barrier();
+    t_.barrier();
     const Norm &post_norm = layer.norms[kMlpPostNorm];
     if (!post_norm.present() && !layer.is(Channel::mlp_experts)) return;
-    my_rows(rows_, [&](int row) {
-      add_normed_branch(post_norm, row);
-      if (scale != 1.f) scale_row(x(row), scale);
+    t_.my_rows(t_.rows, [&](int row) {
+      t_.add_normed_branch(post_norm, row);
+      if (scale != 1.f) t_.scale_row(t_.x(row), scale);
     });
-    barrier();
+    t_.barrier();
   }
 
   // What all experts give goes to the stream or, where a norm comes before, to the branch.
   void add_experts(const Norm &post_norm, bool shares, float scale) {
-    const ExpertsChannel &experts = *p_.experts_;
-    const int64_t parts = m_.hidden / 16, all = rows_ * parts;
-    for (int64_t i = all * thread_ / threads_; i < all * (thread_ + 1) / threads_; ++i) {
+    const ExpertsChannel &experts = *p_.experts;
+    const int64_t parts = m_.hidden / 16, all = t_.rows * parts;
+    for (int64_t i = all * t_.thread / t_.threads; i < all * (t_.thread + 1) / t_.threads; ++i) {
       const int row = static_cast<int>(i / parts), k = static_cast<int>(i % parts) * 16;
-      float *const branch = p_.branch_ + row * p_.branch_stride_ + k;
-      Lanes sum = experts.sum(row, k, thread_);
+      float *const branch = p_.branch + row * p_.branch_stride + k;
+      Lanes sum = experts.sum(row, k, t_.thread);
       if (shares) sum = sum + load(branch) * experts.shared_weight(row);
       if (post_norm.present())
         store(branch, sum);
       else
-        store(x(row) + k, (load(x(row) + k) + sum) * splat(scale));
+        store(t_.x(row) + k, (load(t_.x(row) + k) + sum) * splat(scale));
     }
   }
 
   // The branch of a row becomes the sum of MLP and experts, each normed.
   void join_experts(const DecoderLayer &layer, int row) const {
-    float *const dense = p_.branch_ + row * p_.branch_stride_, *const mixed = p_.row_[thread_];
-    for (int k = 0; k < m_.hidden; k += 16) store(mixed + k, p_.experts_->sum(row, k, thread_));
-    norm_row(layer.norms[kExpertsPostNorm], mixed, mixed);
-    norm_row(layer.norms[kDensePostNorm], dense, dense);
+    float *const dense = p_.branch + row * p_.branch_stride, *const mixed = t_.scratch();
+    for (int k = 0; k < m_.hidden; k += 16) store(mixed + k, p_.experts->sum(row, k, t_.thread));
+    t_.norm_row(layer.norms[kExpertsPostNorm], mixed, mixed);
+    t_.norm_row(layer.norms[kDensePostNorm], dense, dense);
     for (int k = 0; k < m_.hidden; k += 16) store(dense + k, load(dense + k) + load(mixed + k));
   }
 
@@ -153,14 +156,14 @@ class PassRunner::ChannelWorker : public PassRunner::AttentionWorker {
     const auto activated = [&](Lanes x) {
       return m_.activation == Activation::xielu ? xielu(curve, x) : activate(m_.activation, x);
     };
-    linear(layer.linears[kUp], input, rows_, [&](int pair, int row, int rows, const float *out) {
+    t_.linear(layer.linears[kUp], input, t_.rows, [&](int pair, int row, int rows, const float *out) {
       for (int r = 0; r < rows; ++r) {
         const Lanes left = activated(load(out + r * kColumns)), right = load(out + r * kColumns + 16);
         if (m_.shape.gated) {
-          store_activation(kind, p_.middle_, row + r, pair * 16, left * right);
+          store_activation(kind, p_.middle, row + r, pair * 16, left * right);
         } else {
-          store_activation(kind, p_.middle_, row + r, pair * kColumns, left);
-          store_activation(kind, p_.middle_, row + r, pair * kColumns + 16, activated(right));
+          store_activation(kind, p_.middle, row + r, pair * kColumns, left);
+          store_activation(kind, p_.middle, row + r, pair * kColumns + 16, activated(right));
         }
       }
     });
@@ -169,15 +172,15 @@ class PassRunner::ChannelWorker : public PassRunner::AttentionWorker {
   // The same where gates count from so far above their mean on: all of a row's have to be there.
   void run_cut_up(const DecoderLayer &layer, const Activations &input) {
     const int size = layer.mlp, padded = static_cast<int>(layer.linears[kDown].padded_inputs);
-    linear(layer.linears[kUp], input, rows_, [&](int pair, int row, int rows, const float *out) {
+    t_.linear(layer.linears[kUp], input, t_.rows, [&](int pair, int row, int rows, const float *out) {
       for (int r = 0; r < rows; ++r) {
-        float *const to = p_.raised_ + (row + r) * p_.raised_stride_ + pair * 16;
+        float *const to = p_.raised + (row + r) * p_.raised_stride + pair * 16;
         store(to, load(out + r * kColumns)), store(to + padded, load(out + r * kColumns + 16));
       }
     });
-    barrier();
-    my_rows(rows_, [&](int row) {
-      const float *const gates = p_.raised_ + row * p_.raised_stride_;
+    t_.barrier();
+    t_.my_rows(t_.rows, [&](int row) {
+      const float *const gates = p_.raised + row * p_.raised_stride;
       Lanes sum = splat(0.f), squares = splat(0.f);
       for (int k = 0; k < size; k += 16) sum = sum + load_first(gates, k, size);
       const float mean = reduce_add(sum) / static_cast<float>(size);
@@ -188,9 +191,12 @@ class PassRunner::ChannelWorker : public PassRunner::AttentionWorker {
       const Lanes least = splat(mean + std::sqrt(reduce_add(squares) / static_cast<float>(size)) * layer.cut);
       for (int k = 0; k < padded; k += 16) {
         const Lanes gate = max(splat(0.f), load(gates + k) - least);  // what is no number stands second, and stays
-        store_activation(m_.middle_kind(), p_.middle_, row, k,
-                         activate(m_.activation, gate) * load(gates + padded + k));
+        store_activation(m_.middle_kind(), p_.middle, row, k, activate(m_.activation, gate) * load(gates + padded + k));
       }
     });
   }
+
+  WorkerRows &t_;
+  Panel &p_;
+  Decoder &m_;
 };

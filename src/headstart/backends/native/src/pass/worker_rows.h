@@ -1,5 +1,7 @@
 // What one thread of the team does with rows of a panel, whatever they are of: norms, packing, linear layers, branches.
 #pragma once
+#include "pass/panel.h"
+
 // Cache lines asked of memory between two looks at a barrier, and for each key or value that is stored: about what it
 // delivers meanwhile.
 constexpr int kLinesWhileWaiting = 8, kLinesAUnit = 4;
@@ -7,42 +9,47 @@ constexpr float kHalfPower = 0.70710678f;  // so that a sum of two is as strong 
 static const Norm kNoNorm{};
 static const DistanceBias kNoBias{};
 
-class PassRunner::RowWorker {
+class WorkerRows {
  public:
-  RowWorker(PassRunner &runner, int thread)
-      : p_(runner),
-        m_(runner.m_),
-        pass_(*runner.pass_),
-        thread_(thread),
-        threads_(m_.shape.threads),
-        rows_(runner.rows_ - runner.context_),
-        panel_rows_(runner.all_rows_.data() + runner.context_) {}
+  WorkerRows(Panel &panel, int thread)
+      : thread(thread),
+        threads(panel.model.shape.threads),
+        rows(panel.rows - panel.context),
+        panel_rows(panel.all_rows.data() + panel.context),
+        p_(panel),
+        m_(panel.model) {}
 
-  float *x(int row) const { return p_.x_ + row * p_.x_stride_; }
+  const int thread, threads;
+  int rows;                   // that are at work
+  const int32_t *panel_rows;  // [row] its place in the panel
+  ReadAhead ahead;
 
-  int pass_row(int row) const { return p_.first_ + panel_rows_[row]; }
+  float *scratch() const { return p_.row[thread]; }
+  float *x(int row) const { return p_.x + row * p_.x_stride; }
+
+  int pass_row(int row) const { return p_.first + panel_rows[row]; }
 
   void barrier() {
-    p_.barrier_.wait(phase_, [this] { ahead_.ask(kLinesWhileWaiting); });
+    p_.barrier.wait(phase_, [this] { ahead.ask(kLinesWhileWaiting); });
   }
 
   // From a layer on comes what every pass reads, as far as it stands in one piece: which experts follow is not known
   // yet.
   void read_on_from(int layer) {
     const auto beginning = [&](int of) {
-      return (of < m_.shape.layers ? m_.layers[of].first_linear() : m_.head).weights[thread_];
+      return (of < m_.shape.layers ? m_.layers[of].first_linear() : m_.head).weights[thread];
     };
     int until = layer;
-    while (until < pass_.layers && !m_.layers[until].experts) ++until;
-    ahead_.begin(
-        layer ? beginning(layer) : m_.streams[thread_].data(),
-        until < pass_.layers ? m_.layers[until].experts->linears[kExpertUp][0].weights[thread_] : beginning(until));
+    while (until < p_.pass->layers && !m_.layers[until].experts) ++until;
+    ahead.begin(
+        layer ? beginning(layer) : m_.streams[thread].data(),
+        until < p_.pass->layers ? m_.layers[until].experts->linears[kExpertUp][0].weights[thread] : beginning(until));
   }
 
   // This thread's rows of `count`: every threads-th.
   template <class Work>
   void my_rows(int count, Work &&work) const {
-    for (int row = thread_; row < count; row += threads_) work(row);
+    for (int row = thread; row < count; row += threads) work(row);
   }
 
   // Stores what a linear layer computes as rows of floats.
@@ -64,43 +71,47 @@ class PassRunner::RowWorker {
   // Up to two rows every thread packs for itself: cheaper than one more barrier.
   bool packs_alone(int rows) const { return rows <= 2; }
 
-  // Packs `rows` rows for a linear layer; `source(row, scratch)` gives the padded floats.
+  // Packs rows for a linear layer; `source(row, scratch)` gives the padded floats.
   template <class Source>
-  const Activations &pack(const PackedLinear &layer, const PackedRows &common, const PackedRows &own, int rows,
-                          Source &&source) {
-    const bool alone = packs_alone(rows);
+  const Activations &pack(const PackedLinear &layer, const LinearInput &to, int count, Source &&source) {
+    const bool alone = packs_alone(count);
     const int form = m_.form_of(layer);
-    const Activations &to = (alone ? own : common)[form];
+    const Activations &packed = (alone ? to.own[thread] : to.common)[form];
     const LinearKernel &kernel = m_.kernels[form];
-    for (int row = alone ? 0 : thread_; row < rows; row += alone ? 1 : threads_)
-      kernel.store_row(to, row, source(row, p_.row_[thread_]), layer.padded_inputs);
+    for (int row = alone ? 0 : thread; row < count; row += alone ? 1 : threads)
+      kernel.store_row(packed, row, source(row, scratch()), layer.padded_inputs);
     if (!alone) barrier();
-    return to;
+    return packed;
   }
 
-  const Activations &pack_norm(const PackedLinear &layer, const Norm &norm, const PackedRows &common,
-                               const PackedRows &own) {
-    return pack(layer, common, own, rows_, [&](int row, float *scratch) {
+  template <class Source>
+  const Activations &pack(const PackedLinear &layer, int count, Source &&source) {
+    return pack(layer, p_.input, count, source);
+  }
+
+  const Activations &pack_norm(const PackedLinear &layer, const Norm &norm, const LinearInput &to) {
+    return pack(layer, to, rows, [&](int row, float *scratch) {
       norm_row(norm, x(row), scratch);
       return scratch;
     });
   }
 
-  // Attention and the MLP leave their rows in `rows` as elements the next layer reads, or as floats to quantise.
-  const Activations &pack_quantised(const PackedLinear &layer, const Activations &rows) {
-    if (m_.middle_kind() == m_.kernel.element) return rows;
-    return pack(layer, p_.input_, p_.private_input_[thread_], rows_,
-                [&](int row, float *) { return reinterpret_cast<const float *>(rows.row(row)); });
+  const Activations &pack_norm(const PackedLinear &layer, const Norm &norm) { return pack_norm(layer, norm, p_.input); }
+
+  // Attention and the MLP leave their rows in `left` as elements the next layer reads, or as floats to quantise.
+  const Activations &pack_quantised(const PackedLinear &layer, const Activations &left) {
+    if (m_.middle_kind() == m_.kernel.element) return left;
+    return pack(layer, rows, [&](int row, float *) { return reinterpret_cast<const float *>(left.row(row)); });
   }
 
   template <class Finish>
   void linear(const PackedLinear &layer, const Activations &input, int rows, Finish &&finish, WantedFrom wanted = {}) {
-    run_linear(m_.kernels[m_.form_of(layer)], layer, input, rows, thread_, ahead_, p_.deal_, finish, wanted);
+    run_linear(m_.kernels[m_.form_of(layer)], layer, input, rows, thread, ahead, p_.deal, finish, wanted);
   }
 
   // Behind what a mixer leaves for its output projection: other layers' mixers may leave more.
   void clear_padding(const PackedLinear &output, const Activations &left) const {
-    my_rows(rows_, [&](int row) {
+    my_rows(rows, [&](int row) {
       for (int k = round_up(output.inputs, 16); k < output.padded_inputs; k += 16)
         store_activation(m_.middle_kind(), left, row, k, splat(0.f));
     });
@@ -111,19 +122,19 @@ class PassRunner::RowWorker {
     return {layer.queries / kColumns, row / kRowBlock * kRowBlock};
   }
 
-  int first_of_finished() const { return p_.finished_.count() ? p_.finished_.row(0) : round_up(p_.rows_, kRowBlock); }
+  int first_of_finished() const { return p_.finished.count() ? p_.finished.row(0) : round_up(p_.rows, kRowBlock); }
 
   // From here on the rows are those that are finished, one behind the other; false where there are none. Others read
   // x behind the next barrier.
   bool narrow() {
-    rows_ = p_.finished_.count(), panel_rows_ = p_.finished_.rows();
-    if (thread_ == 0)
-      for (int i = 0; i < rows_; ++i) {
-        const int from = p_.finished_.row(i) - p_.context_;
+    rows = p_.finished.count(), panel_rows = p_.finished.rows();
+    if (thread == 0)
+      for (int i = 0; i < rows; ++i) {
+        const int from = p_.finished.row(i) - p_.context;
         std::memmove(x(i), x(from), m_.hidden * sizeof(float));
-        if (p_.streams_) p_.streams_->move(from, i);
+        if (p_.streams) p_.streams->move(from, i);
       }
-    return rows_ > 0;
+    return rows > 0;
   }
 
   // The same where nobody waited for others since the stream was read.
@@ -138,7 +149,7 @@ class PassRunner::RowWorker {
   void add_branch(const PackedLinear &layer, const Activations &input, const Norm &post_norm, const Norm &sum_norm,
                   float scale = 1.f) {
     const bool direct = !post_norm.present();
-    linear(layer, input, rows_, [&](int pair, int row, int rows, const float *out) {
+    linear(layer, input, rows, [&](int pair, int row, int rows, const float *out) {
       for (int r = 0; r < rows; ++r)
         for (int h = 0; h < kColumns; h += 16) {
           const Lanes value = load(out + r * kColumns + h);
@@ -146,13 +157,13 @@ class PassRunner::RowWorker {
             float *to = x(row + r) + pair * kColumns + h;
             store(to, load(to) + value);
           } else {
-            store(p_.branch_ + (row + r) * p_.branch_stride_ + pair * kColumns + h, value);
+            store(p_.branch + (row + r) * p_.branch_stride + pair * kColumns + h, value);
           }
         }
     });
     barrier();
     if (direct && !sum_norm.present() && scale == 1.f) return;
-    my_rows(rows_, [&](int row) {
+    my_rows(rows, [&](int row) {
       if (!direct) add_normed_branch(post_norm, row);
       if (sum_norm.present()) norm_row(sum_norm, x(row), x(row));
       if (scale != 1.f) scale_row(x(row), scale);
@@ -161,7 +172,7 @@ class PassRunner::RowWorker {
   }
 
   void add_normed_branch(const Norm &post_norm, int row) const {
-    float *branch = p_.branch_ + row * p_.branch_stride_;
+    float *branch = p_.branch + row * p_.branch_stride;
     normalise(m_.norm_kind, post_norm, m_.shape.norm_eps, branch, m_.shape.hidden, branch);
     for (int k = 0; k < m_.hidden; k += 16) store(x(row) + k, load(x(row) + k) + load(branch + k));
   }
@@ -172,31 +183,26 @@ class PassRunner::RowWorker {
 
   // A second projection of what the first one reads: that of the mixer beside attention, or the delta rule's rates.
   void project_beside(const DecoderLayer &layer, const PackedLinear &projection, const Activations &input) {
-    linear(projection, input_beside(layer, projection, input), p_.rows_,
-           copy_columns(p_.qkv_ + layer.beside, p_.qkv_stride_));
+    linear(projection, input_beside(layer, projection, input), p_.rows,
+           copy_columns(p_.qkv + layer.beside, p_.qkv_stride));
     barrier();
   }
 
   // The rows that a layer's first product reads, as another matrix of it reads them.
   const Activations &input_beside(const DecoderLayer &layer, const PackedLinear &other, const Activations &input) {
     if (m_.form_of(other) == m_.form_of(layer.linears[kQkv])) return input;
-    return pack_norm(other, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
+    return pack_norm(other, layer.norms[kAttentionNorm]);
   }
 
   const RopeTable *rope_of(const DecoderLayer &layer) const { return layer.rope < 0 ? nullptr : &m_.ropes[layer.rope]; }
 
   // [row behind the context rows] its row at work.
   const int32_t *places(bool narrowed) const {
-    return narrowed ? p_.finished_.places() + p_.context_ : p_.all_rows_.data();
+    return narrowed ? p_.finished.places() + p_.context : p_.all_rows.data();
   }
 
- protected:
-  PassRunner &p_;
+ private:
+  Panel &p_;
   Decoder &m_;
-  const HeadstartPass &pass_;
-  const int thread_, threads_;
-  int rows_;                   // that are at work
-  const int32_t *panel_rows_;  // [row] its place in the panel
   int phase_ = 0;
-  ReadAhead ahead_;
 };

@@ -3,6 +3,7 @@
 // every 16 inputs.
 #pragma once
 #include "kernels/formats/block_rows.h"
+#include "kernels/vectors/dot_bytes.h"
 
 // For every four inputs of 32 columns 128 bytes, [column][input]; then units [16 inputs][column], and offsets. Where
 // dot products are of signed bytes, levels are stored 128 less.
@@ -84,8 +85,6 @@ static inline Lanes fine_offset(const char *at, Lanes unit) {
 }
 
 #ifdef HEADSTART_DOT_BYTES
-
-#include "kernels/vectors/dot_bytes.h"
 
 constexpr int kFineRows = kBlockRows[1];
 

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/isa/cache_levels.h"
+
 static inline void pause_core() { __asm__ volatile("yield"); }
 
 // Rounds to nearest even.

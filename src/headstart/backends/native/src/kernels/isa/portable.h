@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/isa/cache_levels.h"
+
 static inline void pause_core() {}
 
 // Rounds to nearest even; a NaN stays a NaN. What is below the least normal half is counted in the least subnormal one:

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/isa/cache_levels.h"
+
 static inline void pause_core() { _mm_pause(); }
 
 // Rounds to nearest even.

@@ -5,4 +5,6 @@
 #include <cstring>
 
 #include "kernels/traits.h"
+#ifdef HEADSTART_DOT_BYTES
 #include HEADSTART_DOT_BYTES
+#endif

@@ -1,5 +1,5 @@
-// Four vectors of four sums; who includes this has said what dot_quad(sum, a, b) adds to four of them: products of
-// signed bytes.
+// Four vectors of four sums; HEADSTART_QUADS says what dot_quad(sum, a, b) adds to four of them: products of signed
+// bytes.
 #pragma once
 #include "kernels/vectors/vector.h"
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstring>
 
+#include "kernels/formats/number_table.h"
 #include "kernels/traits.h"
 #include HEADSTART_SHORTS
 
@@ -101,7 +102,13 @@ static inline Shorts upper_signed(Shorts x) { return shifted_signed(x, 8); }
 static inline Shorts looked_up(Shorts bytes, const int8_t *table) {
   return by_parts([&](int i) { return looked_up_part(bytes.part[i], table); });
 }
-// What a table has for each number's lowest four bits.
+// What a table has for each number's lowest four bits, looked up as bytes; an instruction set that can look up numbers
+// has a function of its own, which is no template and goes first.
+template <class Table>
+static inline ShortPart looked_up_numbers_part(ShortPart numbers, const Table &table) {
+  typedef int16_t Signed __attribute__((vector_size(sizeof(ShortPart))));
+  return (ShortPart)((Signed)(looked_up_part(numbers & 15, table.bytes) << 8) >> 8);
+}
 static inline Shorts looked_up_numbers(Shorts numbers, const NumberTable &table) {
   return by_parts([&](int i) { return looked_up_numbers_part(numbers.part[i], table); });
 }

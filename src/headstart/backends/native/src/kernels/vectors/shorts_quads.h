@@ -1,8 +1,7 @@
-// 16-bit integers in four vectors. Who includes this has said what dot_part(sum, a, b) adds to four sums, and what
+// 16-bit integers in four vectors. HEADSTART_QUADS says what dot_part(sum, a, b) adds to four sums, and what
 // looked_up_part(bytes, table) finds for sixteen bytes.
 #pragma once
 #include "kernels/isa/no_bf16_dot.h"
-#include "kernels/vectors/looked_up_bytes.h"
 #include "kernels/vectors/vector.h"
 
 constexpr int kShortParts = 4;

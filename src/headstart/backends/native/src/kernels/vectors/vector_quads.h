@@ -1,9 +1,11 @@
 // Sixteen float lanes in four vectors of four, as compilers have them on every processor; see isa/avx512/vector.h for
-// what each function promises. Who includes this has said for four lanes what differs from processor to processor:
+// what each function promises. HEADSTART_QUADS says for four lanes what differs from processor to processor:
 // multiply_add(a, b, c), to_nearest(a) and load_half_quad(p).
 #pragma once
 #include "kernels/formats/cells.h"
+#include "kernels/traits.h"
 #include "kernels/vectors/quad.h"
+#include HEADSTART_QUADS
 
 struct Lanes {
   Quad a, b, c, d;

@@ -25,5 +25,3 @@ static inline ShortPart looked_up_part(ShortPart bytes, const int8_t *table) {
   const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i *>(table));
   return (ShortPart)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(all), (__m256i)bytes);
 }
-
-#include "kernels/vectors/looked_up_bytes.h"

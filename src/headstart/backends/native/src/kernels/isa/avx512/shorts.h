@@ -4,6 +4,9 @@
 
 #include "kernels/formats/number_table.h"
 #include "kernels/vectors/vector.h"
+#if !defined(__AVX512BF16__)
+#include "kernels/isa/no_bf16_dot.h"
+#endif
 
 constexpr int kShortParts = 1;
 typedef uint16_t ShortPart __attribute__((vector_size(64)));
@@ -30,6 +33,4 @@ constexpr bool kDotsBf16 = true;
 static inline Lanes dot_bf16(Lanes sum, const ShortPart *weights, uint32_t two) {
   return {_mm512_dpbf16_ps(sum.v, (__m512bh)_mm512_set1_epi32(static_cast<int>(two)), (__m512bh)weights[0])};
 }
-#else
-#include "kernels/isa/no_bf16_dot.h"
 #endif

@@ -2,10 +2,11 @@
 #pragma once
 #include "kernels/isa/portable.h"
 
-#define HEADSTART_VECTOR "kernels/isa/generic/vector.h"
-#define HEADSTART_SHORTS "kernels/isa/generic/shorts.h"
+#define HEADSTART_QUADS "kernels/isa/generic/quads.h"
+#define HEADSTART_VECTOR "kernels/vectors/vector_quads.h"
+#define HEADSTART_SHORTS "kernels/vectors/shorts_quads.h"
 #define HEADSTART_KERNEL "kernels/isa/vnni_kernel.h"
-#define HEADSTART_DOT_BYTES "kernels/isa/generic/dot_bytes.h"
+#define HEADSTART_DOT_BYTES "kernels/vectors/dot_bytes_quads.h"
 
 constexpr bool kTiledBf16 = false, kTwelveBits = false, kAsksLineByLine = false, kSignedBytes = true;
 constexpr int kTileEntries = 24, kFmaRows = 1, kHalvedRows = 2;
