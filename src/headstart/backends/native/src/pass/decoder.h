@@ -8,6 +8,7 @@
 #include "kernels/openmp.h"
 #include "kernels/products/screen.h"
 #include "pass/decoder_layer.h"
+#include "pass/decoder_layout.h"
 #include "pass/kv_cache.h"
 #include "pass/rotation.h"
 #include "pass/states.h"
@@ -28,7 +29,7 @@ class Decoder {
       : shape(s),
         precision(static_cast<Precision>(s.precision)),
         head_precision(precision_of(
-            forms[s.layers * kLinears * kParts],
+            forms[s.layers * kLinears * kMatrixParts],
             is_in_blocks(precision) && s.entry == static_cast<int>(Entry::token) ? Precision::int4 : precision)),
         norm_kind(static_cast<NormKind>(s.norm)),
         activation(static_cast<Activation>(s.activation)),
@@ -44,57 +45,33 @@ class Decoder {
         hidden(round_up(s.hidden, kPadding)),
         expert_size(round_up(s.experts.size, kPadding)),
         layers(s.layers) {
-    const uint8_t *of_experts = forms + (s.layers * kLinears + 1) * kParts;
+    const DecoderLayout layout(shape, precision);
+    const uint8_t *of_experts = forms + (s.layers * kLinears + 1) * kMatrixParts;
     for (DecoderLayer &layer : layers) {
       const auto index = &layer - layers.data();
       static_cast<HeadstartLayer &>(layer) = of_layers[index];
-      if (layer.is(Channel::experts) || layer.is(Channel::mlp_experts)) layer.experts = lay_out_experts(of_experts);
-      of_experts += s.experts.count * kExpertLinears * kParts;
-      const uint8_t *const own = forms + index * kLinears * kParts;
-      if (layer.is(Mixer::latent))
-        lay_out_latent(layer, own);
-      else if (layer.is(Mixer::convolution))
-        lay_out_convolution(layer, own);
-      else if (layer.is(Mixer::delta))
-        lay_out_delta(layer, own);
-      else if (layer.is(Mixer::mamba))
-        lay_out_mamba(layer, own);
-      else if (layer.is(Mixer::mamba2))
-        layer.projected = lay_out_mamba2(layer, own, kQkv, kOutput);
-      else if (!layer.is(Mixer::none))
-        lay_out_attention(layer, own, is_beside() && index == 0 ? 2 * s.hidden : s.hidden);
-      if (layer.is(Mixer::attention_mamba2)) {
-        layer.beside = round_up(layer.projected, kColumns);
-        projected = std::max(projected, layer.beside + lay_out_mamba2(layer, own, kStateInput, kStateOutput));
-      }
+      if (layer.is(Channel::experts) || layer.is(Channel::mlp_experts)) layer.experts = layout.experts(of_experts);
+      of_experts += s.experts.count * kExpertLinears * kMatrixParts;
+      const uint8_t *const own = forms + index * kLinears * kMatrixParts;
+      projected = std::max(projected, layout.lay_out(layer, own, is_beside() && index == 0 ? 2 * s.hidden : s.hidden));
       const KeptKeys seen = seen_by(layer);
       note_heads(layer, seen.kv_heads);
       key_dim = std::max(key_dim, seen.key_dim), value_dim = std::max(value_dim, seen.value_dim);
-      projected = std::max(projected, layer.projected);
-      layer.linears[kUp] = lay_out_up(own + kUp * kParts, layer.mlp, s.gated);
-      layer.linears[kDown] =
-          lay_out(own + kDown * kParts, {layer.mlp ? s.hidden : 0}, layer.mlp, round_up(layer.mlp, kPadding));
-      if (layer.input) {
-        layer.linears[kInputGate] = lay_out_narrow(own + kInputGate * kParts, s.inputs.size);
-        lay_out(layer, kInputOutput, own, {s.hidden}, s.inputs.size);
-      }
-      if (s.side_rank) {
-        layer.linears[kSideDown] = lay_out_narrow(own + kSideDown * kParts, s.side_rank);
-        lay_out(layer, kSideUp, own, {s.hidden}, s.side_rank);
-      }
       for (const PackedLinear &linear : layer.linears) widest = std::max(widest, linear.padded_inputs);
     }
-    const uint8_t *const of_ends = of_experts + kParts;
+    const uint8_t *const of_ends = of_experts + kMatrixParts;
     for (int i = 0; i < 2 * (s.streams - 1); ++i)
-      (i < s.streams - 1 ? spread : merge).push_back(lay_out(of_ends + i * kParts, {s.hidden}, s.hidden, hidden));
-    inputs.projection = lay_out(of_experts, {s.inputs.count * s.inputs.size}, s.inputs.count ? s.hidden : 0, hidden);
+      (i < s.streams - 1 ? spread : merge)
+          .push_back(layout.lay_out(of_ends + i * kMatrixParts, {s.hidden}, s.hidden, hidden));
+    inputs.projection =
+        layout.lay_out(of_experts, {s.inputs.count * s.inputs.size}, s.inputs.count ? s.hidden : 0, hidden);
     if (is_head()) {
       const int inputs = entry == Entry::fused ? 2 * s.hidden : s.features;
-      const uint8_t form[kParts] = {4, 4, 4};
-      fuse = lay_out(form, {s.hidden}, inputs, round_up(inputs, kPadding));
+      const uint8_t form[kMatrixParts] = {4, 4, 4};
+      fuse = layout.lay_out(form, {s.hidden}, inputs, round_up(inputs, kPadding));
     }
     widest = std::max({widest, hidden, fuse.padded_inputs});
-    head = lay_out(&forms[s.layers * kLinears * kParts], {s.vocab}, s.hidden, hidden, 0, head_precision);
+    head = layout.lay_out(&forms[s.layers * kLinears * kMatrixParts], {s.vocab}, s.hidden, hidden, 0, head_precision);
     // Soft caps round, so that they need not keep the order of logits.
     if (!is_head() && !is_quantised(head_precision) && !is_kept(head_precision) && s.logit_softcap == 0.f)
       screen.linear = linear_layout(kScreenPrecision, s.vocab, s.hidden, hidden, head.pairs, s.threads);
@@ -263,9 +240,6 @@ class Decoder {
   }
 
   static constexpr int kForms = 6;
-  static constexpr int kParts = 3;      // of a matrix that may have forms of their own
-  static constexpr int kHeadGates = 2;  // `attention_gate` of one for each head
-  static constexpr int kPadding = 64;   // inputs of a linear are padded to whole tiles of every precision
 
   const HeadstartShape shape;
   // Files of 4 bits keep the output head in more, and it gets rows of 16 bits; a draft's guesses get along with less.
@@ -307,7 +281,7 @@ class Decoder {
     if (layer.is(Mixer::convolution)) return {shape.convolution.length - 1, shape.hidden, 0, 0};
     const HeadstartDelta &delta = shape.delta;
     if (layer.is(Mixer::delta))
-      return {delta.length - 1, delta_channels(), delta.value_heads * delta.value_dim / kDeltaBand,
+      return {delta.length - 1, convolved(shape.delta), delta.value_heads * delta.value_dim / kDeltaBand,
               delta.key_dim * kDeltaBand};
     const HeadstartMamba &mamba = shape.mamba;
     if (layer.is(Mixer::mamba)) return {mamba.length - 1, mamba.inner, mamba.inner / 16, mamba.state_size * 16};
@@ -324,121 +298,6 @@ class Decoder {
     const auto found = std::find(head_counts.begin(), head_counts.end(), heads);
     layer.head_count = static_cast<int>(found - head_counts.begin());
     if (found == head_counts.end()) head_counts.push_back(heads);
-  }
-
-  // Of a matrix whose parts stand one below the other. `pairs`: 0 for as many as its outputs need; `of`: what the
-  // model, or its head, computes in.
-  PackedLinear lay_out(const uint8_t *forms, std::array<int, kParts> parts, int inputs, int padded_inputs,
-                       int pairs = 0) const {
-    return lay_out(forms, parts, inputs, padded_inputs, pairs, precision);
-  }
-  PackedLinear lay_out(const uint8_t *forms, std::array<int, kParts> parts, int inputs, int padded_inputs, int pairs,
-                       Precision of) const {
-    const int outputs = parts[0] + parts[1] + parts[2];
-    if (pairs == 0) pairs = ceil_div(outputs, kColumns);
-    of = precision_of(forms[0], of);
-    if (!is_kept(of)) return linear_layout(of, outputs, inputs, padded_inputs, pairs, shape.threads, forms[0]);
-    return stored_layout(of, outputs, inputs, padded_inputs, pairs, shape.threads, [&](int pair) {
-      // Gates and ups have one form, so that where their pairs are mixed the first part's is right.
-      const int output = pair * kColumns, part = output < parts[0] ? 0 : output < parts[0] + parts[1] ? 1 : 2;
-      return forms[part] - kStoredForm;
-    });
-  }
-
-  void lay_out_attention(DecoderLayer &layer, const uint8_t *forms, int inputs) const {
-    const int heads = shape.heads * layer.head_dim, keys = layer.reads < 0 ? layer.kv_heads * layer.head_dim : 0;
-    const int values = layer.values_are_keys ? 0 : keys;
-    layer.queries = heads, layer.projected = heads + keys + values;
-    lay_out(layer, kQkv, forms, {heads, keys, values}, inputs);
-    lay_out(layer, kOutput, forms, {shape.hidden}, heads);
-    const int gates = shape.attention_gate == kHeadGates ? shape.heads : heads;
-    if (shape.attention_gate) lay_out(layer, kGate, forms, {gates}, shape.hidden);
-    if (!shape.cross) return;
-    lay_out(layer, kCrossQuery, forms, {heads}, shape.hidden);
-    lay_out(layer, kCrossOutput, forms, {shape.hidden}, heads);
-  }
-
-  void lay_out_convolution(DecoderLayer &layer, const uint8_t *forms) const {
-    layer.projected = 3 * shape.hidden;
-    lay_out(layer, kQkv, forms, {layer.projected}, shape.hidden);
-    lay_out(layer, kOutput, forms, {shape.hidden}, shape.hidden);
-  }
-
-  // Of the delta rule's convolution: queries, keys, values.
-  int delta_channels() const {
-    return 2 * shape.delta.key_heads * shape.delta.key_dim + shape.delta.value_heads * shape.delta.value_dim;
-  }
-
-  void lay_out_delta(DecoderLayer &layer, const uint8_t *forms) const {
-    const int values = shape.delta.value_heads * shape.delta.value_dim;
-    layer.beside = round_up(delta_channels() + values, kColumns);
-    layer.projected = layer.beside + 2 * shape.delta.value_heads;
-    lay_out(layer, kQkv, forms, {delta_channels(), values}, shape.hidden);
-    const uint8_t full[kParts] = {kFullBits, kFullBits, kFullBits};
-    layer.linears[kRates] = lay_out(full, {2 * shape.delta.value_heads}, shape.hidden, hidden);
-    lay_out(layer, kOutput, forms, {shape.hidden}, values);
-  }
-
-  void lay_out_mamba(DecoderLayer &layer, const uint8_t *forms) const {
-    const HeadstartMamba &of = shape.mamba;
-    layer.projected = 2 * of.inner;
-    lay_out(layer, kQkv, forms, {layer.projected}, shape.hidden);
-    lay_out(layer, kSelection, forms, {of.step_rank + 2 * of.state_size}, of.inner);
-    lay_out(layer, kStep, forms, {of.inner}, of.step_rank);
-    lay_out(layer, kOutput, forms, {shape.hidden}, of.inner);
-  }
-
-  // Columns of its first product.
-  int lay_out_mamba2(DecoderLayer &layer, const uint8_t *forms, int input, int output) const {
-    const HeadstartMamba2 &of = shape.mamba2;
-    const int inner = of.heads * of.head_dim, columns = inner + convolved(of) + of.heads;
-    lay_out(layer, input, forms, {columns}, shape.hidden);
-    lay_out(layer, output, forms, {shape.hidden}, inner);
-    return columns;
-  }
-  // What is written, where to and from where.
-  static int convolved(const HeadstartMamba2 &of) { return of.heads * of.head_dim + 2 * of.groups * of.state_size; }
-
-  // Heads' matrices stand one below the other in one.
-  void lay_out_latent(DecoderLayer &layer, const uint8_t *forms) const {
-    const HeadstartLatent &of = shape.latent;
-    const int heads = shape.heads * layer.head_dim, keys = of.kv_rank + of.rope_dim;
-    layer.queries = of.q_rank ? of.q_rank : heads, layer.projected = layer.queries + keys;
-    lay_out(layer, kQkv, forms, {layer.queries, keys}, shape.hidden);
-    lay_out(layer, kOutput, forms, {shape.hidden}, shape.heads * of.value_dim);
-    lay_out(layer, kKeyUp, forms, {shape.heads * of.kv_rank}, of.plain_dim);
-    lay_out(layer, kValueUp, forms, {shape.heads * of.value_dim}, of.kv_rank);
-    lay_out(layer, kQueryUp, forms, {of.q_rank ? heads : 0}, of.q_rank);
-  }
-
-  // Of the stream, with few outputs, all that its reader pads them to.
-  PackedLinear lay_out_narrow(const uint8_t *forms, int outputs) const {
-    return lay_out(forms, {outputs}, shape.hidden, hidden, round_up(outputs, kPadding) / kColumns);
-  }
-
-  // A layer's matrix, of the forms of all of them.
-  void lay_out(DecoderLayer &layer, int which, const uint8_t *forms, std::array<int, kParts> parts, int inputs) const {
-    layer.linears[which] = lay_out(forms + which * kParts, parts, inputs, round_up(inputs, kPadding));
-  }
-
-  PackedLinear lay_out_up(const uint8_t *forms, int size, bool gated) const {
-    const int pairs = round_up(size, kPadding) / (gated ? 16 : kColumns);
-    return lay_out(forms, {size, gated ? size : 0}, shape.hidden, hidden, pairs);
-  }
-
-  // `forms` [expert][matrix][part]
-  std::unique_ptr<ExpertsLayer> lay_out_experts(const uint8_t *forms) const {
-    const HeadstartExperts &of = shape.experts;
-    auto layer = std::make_unique<ExpertsLayer>();
-    const int scores = of.count + of.shared_gate;
-    layer->router =
-        linear_layout(Precision::fp32, scores, shape.hidden, hidden, ceil_div(scores, kColumns), shape.threads);
-    for (int expert = 0; expert < of.count; ++expert, forms += kExpertLinears * kParts) {
-      layer->linears[kExpertUp].push_back(lay_out_up(forms + kExpertUp * kParts, of.size, of.gated));
-      layer->linears[kExpertDown].push_back(
-          lay_out(forms + kExpertDown * kParts, {shape.hidden}, of.size, expert_size));
-    }
-    return layer;
   }
 
   // The output that a packed column holds, -1 for padding. Gated layers put 16 gates beside their 16 ups, so that one

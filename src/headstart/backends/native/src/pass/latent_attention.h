@@ -16,12 +16,12 @@ class LatentAttention {
  public:
   explicit LatentAttention(const Decoder &model) : m_(model), of_(model.shape.latent) {
     const int heads = m_.shape.heads, places = heads * kPanelRows;
-    const int widest = round_up(std::max({of_.q_rank, of_.kv_rank, of_.plain_dim}), Decoder::kPadding);
+    const int widest = round_up(std::max({of_.q_rank, of_.kv_rank, of_.plain_dim}), kPadding);
     for (int form = 0; form < Decoder::kForms; ++form)
       if (m_.has_form(form)) {
         const auto rows = [&](int count, int inputs) {
           return packed_rows(m_.precision_of_form(form), m_.kernels[form].element, memory_, count + 16,
-                             round_up(inputs, Decoder::kPadding));
+                             round_up(inputs, kPadding));
         };
         of_heads_[form] = rows(places, std::max(of_.kv_rank, of_.plain_dim));
         if (of_.q_rank) lowered_[form] = rows(kPanelRows, of_.q_rank);
@@ -32,7 +32,7 @@ class LatentAttention {
     taken_ = floats(taken_stride_ * kPanelRows);
     seen_.row_bytes = (heads * m_.value_dim + 16) * sizeof(float);
     seen_.data = reinterpret_cast<char *>(floats(seen_.row_bytes / sizeof(float) * kPanelRows));
-    for (int t = 0; t < m_.shape.threads; ++t) scratch_.push_back(floats(widest + m_.key_dim + Decoder::kPadding));
+    for (int t = 0; t < m_.shape.threads; ++t) scratch_.push_back(floats(widest + m_.key_dim + kPadding));
   }
 
   // Queries in the states' space, [row][head * key_dim].
@@ -45,7 +45,7 @@ class LatentAttention {
   template <class Cell>
   void store(const DecoderLayer &layer, const RopeTable *rope, int position, const float *lowered, Cell *keys,
              Cell *values, int key, int thread) const {
-    float *const state = scratch_[thread], *from = state + m_.key_dim + Decoder::kPadding;
+    float *const state = scratch_[thread], *from = state + m_.key_dim + kPadding;
     std::memcpy(from, lowered + layer.queries, of_.kv_rank * sizeof(float));
     normalise(NormKind::rms, layer.norms[kKeyNorm], of_.norm_eps, from, of_.kv_rank, state);
     turn(rope, position, lowered + layer.queries + of_.kv_rank, state + of_.kv_rank);

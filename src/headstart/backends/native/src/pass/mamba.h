@@ -31,9 +31,9 @@ class Mamba {
   explicit Mamba(const Decoder &model)
       : m_(model),
         of_(model.shape.mamba),
-        where_to_(round_up(of_.step_rank, Decoder::kPadding)),
+        where_to_(round_up(of_.step_rank, kPadding)),
         from_where_(where_to_ + round_up(of_.state_size, 16)) {
-    const int widest = round_up(std::max(of_.inner, of_.step_rank), Decoder::kPadding);
+    const int widest = round_up(std::max(of_.inner, of_.step_rank), kPadding);
     for (int form = 0; form < Decoder::kForms; ++form)
       if (m_.has_form(form))
         input_[form] = packed_rows(m_.precision_of_form(form), m_.kernels[form].element, memory_, kPanelRows, widest);
@@ -43,7 +43,7 @@ class Mamba {
   }
 
   // Columns of zeros that the scratch needs behind what is convolved: rows are read up to whole tiles.
-  static int besides(const HeadstartMamba &of) { return of.inner ? Decoder::kPadding : 0; }
+  static int besides(const HeadstartMamba &of) { return of.inner ? kPadding : 0; }
 
   // One thread's part; `meet()` is a barrier.
   template <class Meet>

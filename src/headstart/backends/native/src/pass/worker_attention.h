@@ -173,7 +173,7 @@ class WorkerAttention {
             layer.sinks.empty() ? nullptr : layer.sinks.data(),
             p_.gates,
             p_.gate_stride,
-            m_.shape.attention_gate == Decoder::kHeadGates,
+            m_.shape.attention_gate == kHeadGates,
             growth(layer)};
   }
 

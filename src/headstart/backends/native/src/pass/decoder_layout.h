@@ -1,0 +1,177 @@
+// How the matrices of a decoder are laid out, before they are packed.
+#pragma once
+#include <array>
+#include <memory>
+
+#include "api.h"
+#include "kernels/kernel.h"
+#include "pass/decoder_layer.h"
+
+constexpr int kMatrixParts = 3;  // of a matrix that may have forms of their own
+constexpr int kHeadGates = 2;    // `attention_gate` of one for each head
+constexpr int kPadding = 64;     // inputs of a linear are padded to whole tiles of every precision
+
+// Channels of a convolution. Of the delta rule: queries, keys, values.
+static inline int convolved(const HeadstartDelta &of) {
+  return 2 * of.key_heads * of.key_dim + of.value_heads * of.value_dim;
+}
+// Of Mamba-2: what is written, where to and from where.
+static inline int convolved(const HeadstartMamba2 &of) {
+  return of.heads * of.head_dim + 2 * of.groups * of.state_size;
+}
+
+class DecoderLayout {
+ public:
+  // `precision`: what layers compute in.
+  DecoderLayout(const HeadstartShape &shape, Precision precision)
+      : shape_(shape), precision_(precision), hidden_(round_up(shape.hidden, kPadding)) {}
+
+  // A layer's matrices but its experts', by their forms [matrix][part]; `inputs`: of its first one. Columns of what the
+  // mixer's first products give.
+  int lay_out(DecoderLayer &layer, const uint8_t *forms, int inputs) const {
+    const int columns = lay_out_mixer(layer, forms, inputs);
+    layer.linears[kUp] = lay_out_up(forms + kUp * kMatrixParts, layer.mlp, shape_.gated);
+    lay_out(layer, kDown, forms, {layer.mlp ? shape_.hidden : 0}, layer.mlp);
+    if (layer.input) {
+      layer.linears[kInputGate] = lay_out_narrow(forms + kInputGate * kMatrixParts, shape_.inputs.size);
+      lay_out(layer, kInputOutput, forms, {shape_.hidden}, shape_.inputs.size);
+    }
+    if (shape_.side_rank) {
+      layer.linears[kSideDown] = lay_out_narrow(forms + kSideDown * kMatrixParts, shape_.side_rank);
+      lay_out(layer, kSideUp, forms, {shape_.hidden}, shape_.side_rank);
+    }
+    return columns;
+  }
+
+  // `forms` [expert][matrix][part]
+  std::unique_ptr<ExpertsLayer> experts(const uint8_t *forms) const {
+    const HeadstartExperts &of = shape_.experts;
+    auto layer = std::make_unique<ExpertsLayer>();
+    const int scores = of.count + of.shared_gate;
+    layer->router =
+        linear_layout(Precision::fp32, scores, shape_.hidden, hidden_, ceil_div(scores, kColumns), shape_.threads);
+    for (int expert = 0; expert < of.count; ++expert, forms += kExpertLinears * kMatrixParts) {
+      layer->linears[kExpertUp].push_back(lay_out_up(forms + kExpertUp * kMatrixParts, of.size, of.gated));
+      layer->linears[kExpertDown].push_back(
+          lay_out(forms + kExpertDown * kMatrixParts, {shape_.hidden}, of.size, round_up(of.size, kPadding)));
+    }
+    return layer;
+  }
+
+  // Of a matrix whose parts stand one below the other. `pairs`: 0 for as many as its outputs need; `of`: what the
+  // model, or its head, computes in.
+  PackedLinear lay_out(const uint8_t *forms, std::array<int, kMatrixParts> parts, int inputs, int padded_inputs,
+                       int pairs = 0) const {
+    return lay_out(forms, parts, inputs, padded_inputs, pairs, precision_);
+  }
+  PackedLinear lay_out(const uint8_t *forms, std::array<int, kMatrixParts> parts, int inputs, int padded_inputs,
+                       int pairs, Precision of) const {
+    const int outputs = parts[0] + parts[1] + parts[2];
+    if (pairs == 0) pairs = ceil_div(outputs, kColumns);
+    of = precision_of(forms[0], of);
+    if (!is_kept(of)) return linear_layout(of, outputs, inputs, padded_inputs, pairs, shape_.threads, forms[0]);
+    return stored_layout(of, outputs, inputs, padded_inputs, pairs, shape_.threads, [&](int pair) {
+      // Gates and ups have one form, so that where their pairs are mixed the first part's is right.
+      const int output = pair * kColumns, part = output < parts[0] ? 0 : output < parts[0] + parts[1] ? 1 : 2;
+      return forms[part] - kStoredForm;
+    });
+  }
+
+ private:
+  int lay_out_mixer(DecoderLayer &layer, const uint8_t *forms, int inputs) const {
+    if (layer.is(Mixer::latent))
+      lay_out_latent(layer, forms);
+    else if (layer.is(Mixer::convolution))
+      lay_out_convolution(layer, forms);
+    else if (layer.is(Mixer::delta))
+      lay_out_delta(layer, forms);
+    else if (layer.is(Mixer::mamba))
+      lay_out_mamba(layer, forms);
+    else if (layer.is(Mixer::mamba2))
+      layer.projected = lay_out_mamba2(layer, forms, kQkv, kOutput);
+    else if (!layer.is(Mixer::none))
+      lay_out_attention(layer, forms, inputs);
+    if (!layer.is(Mixer::attention_mamba2)) return layer.projected;
+    layer.beside = round_up(layer.projected, kColumns);
+    return layer.beside + lay_out_mamba2(layer, forms, kStateInput, kStateOutput);
+  }
+
+  void lay_out_attention(DecoderLayer &layer, const uint8_t *forms, int inputs) const {
+    const int heads = shape_.heads * layer.head_dim, keys = layer.reads < 0 ? layer.kv_heads * layer.head_dim : 0;
+    const int values = layer.values_are_keys ? 0 : keys;
+    layer.queries = heads, layer.projected = heads + keys + values;
+    lay_out(layer, kQkv, forms, {heads, keys, values}, inputs);
+    lay_out(layer, kOutput, forms, {shape_.hidden}, heads);
+    const int gates = shape_.attention_gate == kHeadGates ? shape_.heads : heads;
+    if (shape_.attention_gate) lay_out(layer, kGate, forms, {gates}, shape_.hidden);
+    if (!shape_.cross) return;
+    lay_out(layer, kCrossQuery, forms, {heads}, shape_.hidden);
+    lay_out(layer, kCrossOutput, forms, {shape_.hidden}, heads);
+  }
+
+  void lay_out_convolution(DecoderLayer &layer, const uint8_t *forms) const {
+    layer.projected = 3 * shape_.hidden;
+    lay_out(layer, kQkv, forms, {layer.projected}, shape_.hidden);
+    lay_out(layer, kOutput, forms, {shape_.hidden}, shape_.hidden);
+  }
+
+  void lay_out_delta(DecoderLayer &layer, const uint8_t *forms) const {
+    const int values = shape_.delta.value_heads * shape_.delta.value_dim;
+    layer.beside = round_up(convolved(shape_.delta) + values, kColumns);
+    layer.projected = layer.beside + 2 * shape_.delta.value_heads;
+    lay_out(layer, kQkv, forms, {convolved(shape_.delta), values}, shape_.hidden);
+    const uint8_t full[kMatrixParts] = {kFullBits, kFullBits, kFullBits};
+    layer.linears[kRates] = lay_out(full, {2 * shape_.delta.value_heads}, shape_.hidden, hidden_);
+    lay_out(layer, kOutput, forms, {shape_.hidden}, values);
+  }
+
+  void lay_out_mamba(DecoderLayer &layer, const uint8_t *forms) const {
+    const HeadstartMamba &of = shape_.mamba;
+    layer.projected = 2 * of.inner;
+    lay_out(layer, kQkv, forms, {layer.projected}, shape_.hidden);
+    lay_out(layer, kSelection, forms, {of.step_rank + 2 * of.state_size}, of.inner);
+    lay_out(layer, kStep, forms, {of.inner}, of.step_rank);
+    lay_out(layer, kOutput, forms, {shape_.hidden}, of.inner);
+  }
+
+  // Columns of its first product.
+  int lay_out_mamba2(DecoderLayer &layer, const uint8_t *forms, int input, int output) const {
+    const HeadstartMamba2 &of = shape_.mamba2;
+    const int inner = of.heads * of.head_dim, columns = inner + convolved(of) + of.heads;
+    lay_out(layer, input, forms, {columns}, shape_.hidden);
+    lay_out(layer, output, forms, {shape_.hidden}, inner);
+    return columns;
+  }
+
+  // Heads' matrices stand one below the other in one.
+  void lay_out_latent(DecoderLayer &layer, const uint8_t *forms) const {
+    const HeadstartLatent &of = shape_.latent;
+    const int heads = shape_.heads * layer.head_dim, keys = of.kv_rank + of.rope_dim;
+    layer.queries = of.q_rank ? of.q_rank : heads, layer.projected = layer.queries + keys;
+    lay_out(layer, kQkv, forms, {layer.queries, keys}, shape_.hidden);
+    lay_out(layer, kOutput, forms, {shape_.hidden}, shape_.heads * of.value_dim);
+    lay_out(layer, kKeyUp, forms, {shape_.heads * of.kv_rank}, of.plain_dim);
+    lay_out(layer, kValueUp, forms, {shape_.heads * of.value_dim}, of.kv_rank);
+    lay_out(layer, kQueryUp, forms, {of.q_rank ? heads : 0}, of.q_rank);
+  }
+
+  // Of the stream, with few outputs, all that its reader pads them to.
+  PackedLinear lay_out_narrow(const uint8_t *forms, int outputs) const {
+    return lay_out(forms, {outputs}, shape_.hidden, hidden_, round_up(outputs, kPadding) / kColumns);
+  }
+
+  // A layer's matrix, of the forms of all of them.
+  void lay_out(DecoderLayer &layer, int which, const uint8_t *forms, std::array<int, kMatrixParts> parts,
+               int inputs) const {
+    layer.linears[which] = lay_out(forms + which * kMatrixParts, parts, inputs, round_up(inputs, kPadding));
+  }
+
+  PackedLinear lay_out_up(const uint8_t *forms, int size, bool gated) const {
+    const int pairs = round_up(size, kPadding) / (gated ? 16 : kColumns);
+    return lay_out(forms, {size, gated ? size : 0}, shape_.hidden, hidden_, pairs);
+  }
+
+  const HeadstartShape &shape_;
+  const Precision precision_;
+  const int hidden_;  // padded
+};
