@@ -10,11 +10,30 @@ from headstart.passes.rounds import RoundRecord, SpanRecord
 
 
 def span(tokens: list[int], parents: list[int], path: list[int], token: int) -> SpanRecord:
-    return SpanRecord(True, tokens, parents, [3] * len(tokens), path, token, [0.0] * 2, [0] * 2, [0] * 2)
+    return SpanRecord(
+        asked=True,
+        tokens=tokens,
+        parents=parents,
+        grades=[3] * len(tokens),
+        path=path,
+        token=token,
+        gains=[0.0] * 2,
+        verified=[0] * 2,
+        judged=[0] * 2,
+    )
 
 
 def record(*spans: SpanRecord) -> RoundRecord:
-    return RoundRecord(list(spans), [0.25, 0.5], 2.0, 0.1, 0.1, 0.0, 0.0, 0.0)
+    return RoundRecord(
+        spans=list(spans),
+        draft_seconds=[0.25, 0.5],
+        pass_seconds=2.0,
+        walk_seconds=0.1,
+        other_seconds=0.1,
+        expected_tokens=0.0,
+        expected_seconds=0.0,
+        row_seconds=0.0,
+    )
 
 
 def test_rounds_follow_each_other_in_every_sequence() -> None:

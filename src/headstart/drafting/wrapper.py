@@ -115,15 +115,15 @@ def _outcome(sequence: SequenceView, root: int, span: SpanRecord, graded: bool) 
     tokens, parents, grades = (np.array(each, np.int32) for each in (span.tokens, span.parents, span.grades))
     committed = tuple(sequence.tokens[root + 1 : root + 1 + span.said])
     return RoundOutcome(
-        sequence,
-        root,
-        np.append(np.int32(sequence.tokens[root]), tokens),
-        DraftTree(
+        sequence=sequence,
+        first_position=root,
+        row_tokens=np.append(np.int32(sequence.tokens[root]), tokens),
+        draft=DraftTree(
             tokens,
             parents,
             grades=grades if graded and span.tokens else None,
             chances=np.array(span.chances) if span.chances else None,
         ),
-        tuple(span.path[: len(committed) - 1]),
-        committed,
+        accepted=tuple(span.path[: len(committed) - 1]),
+        committed=committed,
     )

@@ -243,18 +243,18 @@ class _Round:
             assert each.output is not None
             self._outcomes.append(
                 RoundOutcome(
-                    continued.beam,
-                    first,
-                    each.span.tokens,
-                    each.draft,
-                    place.path,
-                    place.tokens,
-                    each.top_ids,
-                    each.output.hidden,
-                    rows,
-                    self._clock.pass_seconds,
-                    self._clock.signal_seconds,
-                    each.output.pass_experts,
+                    sequence=continued.beam,
+                    first_position=first,
+                    row_tokens=each.span.tokens,
+                    draft=each.draft,
+                    accepted=place.path,
+                    committed=place.tokens,
+                    top_ids=each.top_ids,
+                    hidden=each.output.hidden,
+                    pass_rows=rows,
+                    pass_seconds=self._clock.pass_seconds,
+                    signal_seconds=self._clock.signal_seconds,
+                    pass_experts=each.output.pass_experts,
                 )
             )
 
@@ -262,10 +262,10 @@ class _Round:
         cache = self._runner.cache
         first = cache.length(sequence.id)
         outcome = RoundOutcome(
-            sequence,
-            first,
-            span.tokens,
-            DraftTree.empty(),
+            sequence=sequence,
+            first_position=first,
+            row_tokens=span.tokens,
+            draft=DraftTree.empty(),
             hidden=output.hidden,
             pass_rows=rows,
             pass_seconds=self._clock.pass_seconds,
@@ -288,18 +288,18 @@ class _Round:
         kept = verdict.path[: len(committed) - 1]
         self._outcomes.append(
             RoundOutcome(
-                sequence,
-                cache.length(sequence.id),
-                each.span.tokens,
-                draft,
-                kept,
-                committed,
-                each.top_ids,
-                each.output.hidden,
-                rows,
-                self._clock.pass_seconds,
-                self._clock.signal_seconds,
-                each.output.pass_experts,
+                sequence=sequence,
+                first_position=cache.length(sequence.id),
+                row_tokens=each.span.tokens,
+                draft=draft,
+                accepted=kept,
+                committed=committed,
+                top_ids=each.top_ids,
+                hidden=each.output.hidden,
+                pass_rows=rows,
+                pass_seconds=self._clock.pass_seconds,
+                signal_seconds=self._clock.signal_seconds,
+                pass_experts=each.output.pass_experts,
             )
         )
         cache.commit(sequence.id, [0, *(node + 1 for node in kept)])

@@ -24,7 +24,7 @@ class GuesserFault(ValueError):
     """A guesser cannot take part, or failed on the way; what it knew is of no use then."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class SpanRecord:
     """What happened to one sequence in a round. Lists by guesser have ``MOST_GUESSERS`` places."""
 
@@ -55,7 +55,7 @@ class SpanRecord:
         return len(self.path) + 1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class RoundRecord:
     """What happened in a round of a stretch. Times are seconds."""
 

@@ -1,10 +1,12 @@
-"""What C++ and Python both write down is the same: the structures and functions of ``api.h``, and shared numbers."""
+"""What C++ and Python both say is the same: ``api.h`` as it is read from Python, and numbers that both write down."""
 
 from __future__ import annotations
 
 import ctypes
 import re
-from ctypes import POINTER, Structure
+import shutil
+import subprocess
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -40,13 +42,7 @@ from headstart.passes import runner
 from headstart.passes.draft_tree import MAX_GRADES, ROOT
 from headstart.passes.rounds import MOST_GUESSERS
 
-_NUMBERS = {
-    "int": ctypes.c_int,
-    "float": ctypes.c_float,
-    "double": ctypes.c_double,
-    **{f"{sign}int{bits}_t": getattr(ctypes, f"c_{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)},
-}
-Type = type[ctypes._SimpleCData] | type[ctypes.Array] | type[Structure] | None  # type: ignore[type-arg]
+STRUCTURES = library.INTERFACE.structures
 
 
 def source(name: str) -> str:
@@ -55,87 +51,75 @@ def source(name: str) -> str:
     return re.sub(r"\s+", " ", text)
 
 
-API = source("api.h")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+def test_structures_lie_as_the_compiler_lays_them(tmp_path: Path) -> None:
+    lines = ['#include <cstddef>\n#include "api.h"']
+    for name, structure in STRUCTURES.items():
+        lines.append(f"static_assert(sizeof(Headstart{name}) == {ctypes.sizeof(structure)});")
+        for field, *_ in structure._fields_:
+            place = getattr(structure, field)
+            where = f"offsetof(Headstart{name}, {field}) == {place.offset}"
+            lines.append(f"static_assert({where} && sizeof(Headstart{name}::{field}) == {place.size});")
+    (tmp_path / "layout.cpp").write_text("\n".join(lines))
+    done = subprocess.run(
+        ["g++", "-std=c++17", "-fsyntax-only", f"-I{SOURCES}", str(tmp_path / "layout.cpp")],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
 
 
-def python_struct(name: str) -> type[Structure]:
-    """The structure of ``library`` that stands for one of ``api.h``."""
-    assert name.startswith("Headstart")
-    found = getattr(library, name.removeprefix("Headstart"), None)
-    assert found is not None, f"library.py lacks {name}"
-    return found
+def test_everything_that_is_declared_is_read() -> None:
+    text = source("api.h")
+    assert sorted(re.findall(r"struct Headstart(\w+) {", text)) == sorted(STRUCTURES)
+    assert sorted(re.findall(r"headstart_(\w+)\(", text)) == sorted(library.INTERFACE.functions)
+    defined = re.findall(r"HEADSTART_API [^(]*headstart_(\w+)\(", source("api.cpp"))
+    assert sorted(defined) == sorted(library.INTERFACE.functions)
 
 
-def ctype(base: str, declarator: str) -> Type:
-    """What ``const base declarator`` is for ctypes. A pointer to a structure says to which, any other is an address."""
-    stars = declarator.count("*")
-    base = base.replace("const ", "").strip()
-    if stars > 1:
-        return POINTER(ctypes.c_void_p)
-    if stars == 1:
-        if base == "char":
-            return ctypes.c_char_p
-        return POINTER(python_struct(base)) if base.startswith("Headstart") else ctypes.c_void_p
-    if base == "void":
-        return None
-    plain = _NUMBERS[base] if base in _NUMBERS else python_struct(base)
-    size = re.search(r"\[(\d+)\]", declarator)
-    return plain * int(size[1]) if size else plain
+def test_types_are_told_apart() -> None:
+    header = """
+struct HeadstartInner {
+  uint32_t key[2], more{};  // comment, with commas; and signs {}
+};
+struct HeadstartOuter {
+  const int32_t *a, *b{};
+  float *const *rows;
+  const HeadstartInner *inner;
+  HeadstartInner inners[2]{};
+  double x;
+};
+const char *headstart_run(void *model, const HeadstartOuter *outer,
+                          int64_t *bytes, float scale);
+void headstart_stop();
+"""
+    read = library.Interface(header)
+    inner, outer = read.structures["Inner"], read.structures["Outer"]
+    assert inner._fields_ == [("key", ctypes.c_uint32 * 2), ("more", ctypes.c_uint32)]
+    assert outer._fields_ == [
+        ("a", ctypes.c_void_p),
+        ("b", ctypes.c_void_p),
+        ("rows", ctypes.POINTER(ctypes.c_void_p)),
+        ("inner", ctypes.POINTER(inner)),
+        ("inners", inner * 2),
+        ("x", ctypes.c_double),
+    ]
+    arguments = (ctypes.c_void_p, ctypes.POINTER(outer), ctypes.c_void_p, ctypes.c_float)
+    assert read.functions == {"run": (ctypes.c_char_p, arguments), "stop": (None, ())}
 
 
-def declared(statement: str) -> list[tuple[str, Type]]:
-    """Names and types of ``const int32_t *a, *b[2]``."""
-    found = re.match(r"((?:const )?\w+)(.*)", statement)
-    assert found is not None, statement
-    fields = []
-    for declarator in found[2].split(","):
-        name = re.search(r"(\w+)\s*(?:\[\d+\])?$", declarator.strip())
-        assert name is not None, statement
-        fields.append((name[1], ctype(found[1], declarator)))
-    return fields
-
-
-STRUCTS = {
-    name: [field for statement in body.split(";") if statement.strip() for field in declared(statement.strip())]
-    for name, body in re.findall(r"struct (Headstart\w+) \{(.*?)\};", API)
-}
-PROTOTYPES = re.findall(r"((?:const )?\w+) ?(\*?)headstart_(\w+)\((.*?)\);", API)
-
-
-def test_every_structure_is_known_on_both_sides() -> None:
-    ours = {each for each in vars(library).values() if isinstance(each, type) and issubclass(each, Structure)}
-    assert {python_struct(name) for name in STRUCTS} == ours - {Structure}
-    assert len(STRUCTS) > 10
-
-
-@pytest.mark.parametrize("name", STRUCTS)
-def test_structures_have_the_same_fields(name: str) -> None:
-    assert [(field[0], field[1]) for field in python_struct(name)._fields_] == STRUCTS[name]
-
-
-def test_the_parser_tells_types_apart() -> None:
-    """So that a field of another type is found."""
-    assert declared("const int32_t *a, *b") == [("a", ctypes.c_void_p), ("b", ctypes.c_void_p)]
-    assert declared("uint32_t key[2], counter[3]") == [("key", ctypes.c_uint32 * 2), ("counter", ctypes.c_uint32 * 3)]
-    assert declared("float *const *rows") == [("rows", POINTER(ctypes.c_void_p))]
-    assert declared("const HeadstartDraft *draft") == [("draft", POINTER(library.Draft))]
-    assert declared("HeadstartGuesser guessers[2]") == [("guessers", library.Guesser * 2)]
-    assert declared("double x")[0][1] is not ctypes.c_float
-
-
-def test_functions_have_the_same_arguments() -> None:
-    wanted = {}
-    for result, star, name, arguments in PROTOTYPES:
-        parsed = [declared(each.strip()) for each in arguments.split(",") if each.strip()]
-        wanted[name] = (ctype(result, star), tuple(each[0][1] for each in parsed))
-    assert library._SIGNATURES.keys() == wanted.keys()
-    for name, (result, arguments) in wanted.items():
-        ours = library._SIGNATURES[name]
-        assert ours[0] is result, name
-        assert len(ours[1]) == len(arguments), name
-        for here, there in zip(ours[1], arguments, strict=True):
-            # A structure that is filled somewhere else may be passed by its address.
-            assert here is there or (here is ctypes.c_void_p and issubclass(there, ctypes._Pointer)), name
+def test_structures_are_made_by_name() -> None:
+    cut_rule = library.CutRule(merits=None, passes=3, pass_seconds=None, other_seconds=0.5)
+    assert (cut_rule.passes, cut_rule.other_seconds) == (3, 0.5)
+    assert library.Rows(data=None, row_bytes=8, kind=1, rows=2).order is None
+    with pytest.raises(TypeError, match="CutRule lacks merits, pass_seconds"):
+        library.CutRule(passes=3, other_seconds=0.5)
+    with pytest.raises(TypeError, match="positional"):
+        library.CutRule(None, 3, None, 0.5)
+    with pytest.raises(AttributeError, match="seconds"):
+        library.CutRule(merits=None, passes=3, pass_seconds=None, other_seconds=0.5, seconds=1.0)
+    with pytest.raises(AttributeError, match="passed"):
+        cut_rule.passed = 4
+    assert library.CutRule().passes == 0  # blank, as in an array
 
 
 def constant(name: str) -> float:

@@ -196,23 +196,24 @@ class NativeBackend:
         rows, wanted = len(batch.tokens), len(batch.logit_rows)
         depth = self.config.num_layers if batch.num_layers is None else batch.num_layers
         _check_lengths(batch)
-        memories = [each for each in (batch.memory_lengths, batch.memory_tables) if each is not None]
-        states = [each for each in (batch.states_before, batch.states_after) if each is not None]
-        tables = (
-            batch.tokens,
-            batch.parents,
-            batch.row_starts,
-            batch.cached_lengths,
-            batch.block_tables,
-            batch.logit_rows,
-            batch.best_rows,
-            _tap_table(batch.taps),
-            *memories,
-            *states,
-        )
+        tables = {
+            "tokens": batch.tokens,
+            "parents": batch.parents,
+            "row_starts": batch.row_starts,
+            "cached_lengths": batch.cached_lengths,
+            "block_tables": batch.block_tables,
+            "logit_rows": batch.logit_rows,
+            "best_rows": batch.best_rows,
+            "tap_layers": _tap_table(batch.taps),
+        }
+        if batch.memory_lengths is not None and batch.memory_tables is not None:
+            tables |= {"memory_lengths": batch.memory_lengths, "memory_tables": batch.memory_tables}
+        if batch.states_before is not None and batch.states_after is not None:
+            tables |= {"states_before": batch.states_before, "states_after": batch.states_after}
         # One block of memory for all of them: their weights have swept the caches, so that each call here costs.
-        flat = as_int32(np.concatenate(tables, axis=None))
-        places = list(accumulate([table.size * flat.itemsize for table in tables], initial=address(flat)))
+        flat = as_int32(np.concatenate(list(tables.values()), axis=None))
+        sizes = [table.size * flat.itemsize for table in tables.values()]
+        places = dict(zip(tables, accumulate(sizes, initial=address(flat)), strict=False))
         # No row lies further on than all rows in a chain.
         self._ropes.reach(max(batch.cached_lengths.tolist(), default=0) + rows)
         logits = torch.empty(wanted, self.config.vocab_size) if wanted else self._no_logits
@@ -225,31 +226,22 @@ class NativeBackend:
         experts = ctypes.c_double()
         inputs = None if batch.inputs is None else self._first_inputs(batch, batch.inputs)
         arguments = Pass(
-            rows,
-            batch.num_sequences,
-            batch.block_tables.shape[1],
-            own.pages_per_block,
-            wanted,
-            len(best),
-            depth,
-            len(batch.taps),
-            places[0],
-            None,
-            *places[1:8],
-            None if inputs is None else inputs.data_ptr(),
-            0,
-            0,
-            None,
-            logits.data_ptr() if wanted else None,
-            address(best),
-            taps,
+            **places,
+            rows=rows,
+            sequences=batch.num_sequences,
+            blocks_per_sequence=batch.block_tables.shape[1],
+            pages_per_block=own.pages_per_block,
+            wanted=wanted,
+            best=len(best),
+            layers=depth,
+            taps=len(batch.taps),
+            inputs=None if inputs is None else inputs.data_ptr(),
+            logits=logits.data_ptr() if wanted else None,
+            best_ids=address(best),
+            tap_rows=taps,
+            memory_blocks=0 if batch.memory_tables is None else batch.memory_tables.shape[1],
             experts=ctypes.addressof(experts),
         )
-        if memories:
-            arguments.memory_blocks = memories[1].shape[1]
-            arguments.memory_lengths, arguments.memory_tables = places[8:10]
-        if states:
-            arguments.states_before, arguments.states_after = places[-3:-1]
         error = self._library.forward(self.handle, own.handle, ctypes.byref(arguments))
         if error is not None:
             raise ValueError(f"the pass cannot run: {error.decode()}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from headstart.drafting.heads.text_vocabulary import TextTokens, TextVocabulary
 from headstart.drafting.methods.dflash.head import BlockConfig
 from headstart.drafting.methods.eagle.head import EagleConfig
 from headstart.errors import ConfigError
+from headstart.models.config import Activation, Channel, Mixer, NormKind
 from headstart.models.linear_weights import NormWeights
 from headstart.passes.batch import IntArray
 
@@ -74,7 +75,15 @@ class NativeCachingPass:
         self._threads = threads or team_size()
         shape = _shape(config, entry, len(embedding), precision, self._threads)
         self._hidden, self._features = shape.hidden, shape.features
-        layer = Layer(head_dim=config.head_dim, kv_heads=config.num_kv_heads, mlp=config.mlp_size, reads=-1)
+        layer = Layer(
+            mixer=get_args(Mixer).index("attention"),
+            channel=get_args(Channel).index("mlp"),
+            rope=0,
+            head_dim=config.head_dim,
+            kv_heads=config.num_kv_heads,
+            reads=-1,
+            mlp=config.mlp_size,
+        )
         self.handle = create_model(self, library, shape, [layer] * config.num_layers, f"the head as {precision}")
         self._ropes = RopeTables(library, self.handle, [config.rope])
         self._layers = config.num_layers
@@ -142,31 +151,29 @@ class NativeCachingPass:
         blocks = self._page_tables(caches, np.diff(starts).tolist())
         states = torch.empty(len(tokens), self._hidden)
         logits = torch.empty(len(wanted), len(self.target_ids))
-        fields: dict[str, Any] = {
-            "rows": len(tokens),
-            "sequences": len(caches),
-            "blocks_per_sequence": blocks.shape[1],
-            "pages_per_block": 1,
-            "wanted": len(wanted),
-            "layers": self._layers,
-            "taps": 1,
-            "tokens": address(tokens),
-            "row_starts": address(starts),
-            "cached_lengths": address(cached),
-            "block_tables": address(blocks),
-            "logit_rows": address(wanted),
-            "tap_layers": address(tap),
-            "logits": logits.data_ptr(),
-            "tap_rows": (ctypes.c_void_p * 1)(states.data_ptr()),
-            "lean": True,
-        }
-        self._forward(Pass(**{**fields, **more}))
-        return states, logits
-
-    def _forward(self, arguments: Pass) -> None:
+        arguments = Pass(
+            rows=len(tokens),
+            sequences=len(caches),
+            blocks_per_sequence=blocks.shape[1],
+            pages_per_block=1,
+            wanted=len(wanted),
+            layers=self._layers,
+            taps=1,
+            tokens=address(tokens),
+            row_starts=address(starts),
+            cached_lengths=address(cached),
+            block_tables=address(blocks),
+            logit_rows=address(wanted),
+            tap_layers=address(tap),
+            logits=logits.data_ptr(),
+            tap_rows=(ctypes.c_void_p * 1)(states.data_ptr()),
+            lean=True,
+            **more,
+        )
         error = self._library.forward(self.handle, self._pages.storage.handle, ctypes.byref(arguments))
         if error is not None:
             raise ValueError(f"the head cannot step: {error.decode()}")
+        return states, logits
 
     def _pack_layers(self, packer: Packer, layers: Sequence[HeadLayer], first_is_normed: bool = True) -> None:
         """Matrices and norms that all layers have; ``first_is_normed``: the first norms what it reads by itself."""
@@ -193,6 +200,8 @@ def _shape(config: EagleConfig | BlockConfig, entry: int, tokens: int, precision
         layers=config.num_layers,
         precision=library_number(precision),
         threads=threads,
+        norm=get_args(NormKind).index("rms"),
+        activation=get_args(Activation).index("silu"),
         gated=True,
         entry=entry,
         features=config.target_hidden_size * len(config.taps),

@@ -49,7 +49,6 @@ class NativeHeadGrower:
         self.isa = isa
         self.compiled = compiled
         self._features, self._bounds, self._root = features, bounds, root
-        compiled.bound = address(bounds)
 
     @property
     def known(self) -> int:
@@ -119,7 +118,7 @@ class NativeGrowth:
         """See ``Growth``."""
         self._reserve(len(roots), max(map(len, _all_text_tokens(roots)), default=0))
         self._draft.min_log_prob, self._draft.min_parent_log_prob = bounds
-        trees = [self._enter(*each) for each in zip(self._drafted, roots, strict=False)]
+        trees = [self._enter(*each) for each in enumerate(roots)]
         if scores is None:
             self._run(0, max(root.depth for root in roots))
         else:
@@ -183,6 +182,7 @@ class NativeGrowth:
             features=address(features),
             tokens=address(root.tokens),
             bounds=len(bound),
+            bound=address(bound),
         )
         return NativeHeadGrower(self._library.isa, compiled, features, bound, root)
 
@@ -197,7 +197,7 @@ class NativeGrowth:
             self._draft.logits = self._logits.data_ptr()
         self._draft.sequences, self._draft.columns = count, columns
 
-    def _enter(self, drafted: Drafted, root: DraftRoot) -> IntArray:
+    def _enter(self, place: int, root: DraftRoot) -> IntArray:
         """Tell the library of one sequence; where its tree will be written, scores as the bits of floats."""
         cache, tokens, features = _cache_of(root), root.tokens, root.features
         if features.shape != (len(tokens), self._features) or features.dtype != np.float32 or not len(tokens):
@@ -205,13 +205,21 @@ class NativeGrowth:
         rows = cache.rows + len(tokens)
         self._make_room(root, rows)
         tree = np.empty((3, root.nodes), np.int32)
-        drafted.cached, drafted.unread = cache.rows, len(tokens)
-        drafted.depth, drafted.nodes = root.depth, root.nodes
-        drafted.text_tokens = _text_tokens_of(root)
-        drafted.pages, drafted.page_table = len(cache.pages), address(cache.pages)
-        drafted.tokens, drafted.features = address(tokens), address(features)
         first, size = address(tree), tree.strides[0]
-        drafted.node_tokens, drafted.node_parents, drafted.node_scores = first, first + size, first + 2 * size
+        self._drafted[place] = Drafted(
+            cached=cache.rows,
+            unread=len(tokens),
+            depth=root.depth,
+            nodes=root.nodes,
+            pages=len(cache.pages),
+            text_tokens=_text_tokens_of(root),
+            page_table=address(cache.pages),
+            tokens=address(tokens),
+            features=address(features),
+            node_tokens=first,
+            node_parents=first + size,
+            node_scores=first + 2 * size,
+        )
         return tree
 
     def _make_room(self, root: DraftRoot, rows: int) -> None:
@@ -246,11 +254,11 @@ def _cache_of(root: DraftRoot) -> NativeDraftCache:
 def told_of(vocabulary: TextVocabulary) -> c.TextVocabulary:
     """What the library is told of a vocabulary, which the caller keeps alive."""
     return c.TextVocabulary(
-        vocabulary.map.shape[1],
-        vocabulary.bias,
-        address(vocabulary.lacks),
-        vocabulary.table.data_ptr(),
-        vocabulary.map.data_ptr(),
+        inputs=vocabulary.map.shape[1],
+        bias=vocabulary.bias,
+        lacks=address(vocabulary.lacks),
+        table=vocabulary.table.data_ptr(),
+        map=vocabulary.map.data_ptr(),
     )
 
 
@@ -259,9 +267,14 @@ def _text_tokens_of(root: DraftRoot) -> ctypes._Pointer[c.TextTokens] | None:
     if root.text_tokens is None:
         return None
     tokens, rows = root.text_tokens.buffers
-    vocabulary = ctypes.pointer(told_of(root.text_tokens.vocabulary))
     return ctypes.pointer(
-        c.TextTokens(vocabulary, len(root.text_tokens), len(tokens), address(tokens), rows.data_ptr())
+        c.TextTokens(
+            vocabulary=ctypes.pointer(told_of(root.text_tokens.vocabulary)),
+            count=len(root.text_tokens),
+            room=len(tokens),
+            tokens=address(tokens),
+            rows=rows.data_ptr(),
+        )
     )
 
 

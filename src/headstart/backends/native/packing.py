@@ -131,13 +131,14 @@ class RowTable:
         self._alive += [data, part.order]
         order = None if part.order is None else address(part.order)
         row_bytes = len(data) // stored.shape[1 if stored.turned else 0]
-        return Rows(address(data), order, row_bytes, KINDS[stored.type], part.rows)
+        return Rows(data=address(data), order=order, row_bytes=row_bytes, kind=KINDS[stored.type], rows=part.rows)
 
     def _tensor(self, weight: Tensor) -> Rows:
         weight = as_matrix(weight)
         self._alive.append(weight)
         kind = KINDS["BF16" if weight.dtype is torch.bfloat16 else "F32"]
-        return Rows(weight.data_ptr(), None, weight.shape[1] * weight.itemsize, kind, len(weight))
+        row_bytes = weight.shape[1] * weight.itemsize
+        return Rows(data=weight.data_ptr(), row_bytes=row_bytes, kind=kind, rows=len(weight))
 
 
 def read_matrix(matrix: Matrix, dtype: torch.dtype) -> Tensor:

@@ -49,7 +49,7 @@ class NativeRows:
 
 
 def _of(noise: NoiseKey) -> object:
-    return ctypes.byref(Noise(noise.key, noise.counter))
+    return ctypes.byref(Noise(**noise._asdict()))
 
 
 def _address(array: NDArray[np.generic]) -> int:

@@ -61,7 +61,7 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         growth_everywhere=growth.everywhere,
         experts=_experts(config.experts if config.has_experts else None),
         latent=_latent(config.latent),
-        convolution=Convolution(0 if config.convolution is None else config.convolution.length),
+        convolution=Convolution(length=0 if config.convolution is None else config.convolution.length),
         mamba=_mamba(config.mamba),
         mamba2=_mamba2(config.mamba2),
         delta=_delta(config.delta),
@@ -104,7 +104,9 @@ def _dense_size(config: ModelConfig, layer: LayerConfig) -> int:
 
 
 def _inputs(config: LayerInputsConfig | None) -> Inputs:
-    return Inputs() if config is None else Inputs(config.count, config.size, config.vocab_size)
+    if config is None:
+        return Inputs()
+    return Inputs(count=config.count, size=config.size, tokens=config.vocab_size)
 
 
 def _delta(config: DeltaConfig | None) -> Delta:

@@ -82,17 +82,14 @@ class NativeStretches:
         trees = np.empty((4, most_rounds, sequences, nodes), np.int32)
         chances = np.empty((most_rounds, sequences, nodes))
         rounds, spans = (c.Round * most_rounds)(), (c.Span * (most_rounds * sequences))()
-        stretched = (c.Stretched * sequences)(*map(_stretched, cached, roots, limits))
         ends = [np.array(sorted(each.end_tokens), np.int32) for each in limits]
+        stretched = (c.Stretched * sequences)(*map(_stretched, cached, roots, limits, ends))
         entered = []
-        for place, (to, tokens) in enumerate(zip(stretched, ends, strict=True)):
-            to.ends, to.end_tokens = len(tokens), address(tokens)
-            sampling = limits[place].sampling
-            if sampling is not None:
-                to.sampling = ctypes.pointer(_sampling(sampling))
-            for slot, guesser in zip(to.guessers, drafting.guessers[place] if drafting.guessers else (), strict=False):
+        for place, to in enumerate(stretched):
+            for slot, guesser in enumerate(drafting.guessers[place] if drafting.guessers else ()):
                 if guesser is not None:
-                    entered.append((slot, self._enter(slot, guesser, limits[place])))
+                    to.guessers[slot], memory = self._enter(guesser, limits[place])
+                    entered.append((to.guessers[slot], memory))
         after: list[IntArray] = []
         if states is not None:
             pools = [np.array(each, np.int32) for each in states.free]
@@ -144,29 +141,34 @@ class NativeStretches:
             for i in range(stretch.rounds)
         ]
 
-    def _enter(self, to: c.Guesser, guesser: Guesser, limits: StretchLimits) -> _Entered:
-        """Tell the library of a guesser."""
+    def _enter(self, guesser: Guesser, limits: StretchLimits) -> tuple[c.Guesser, _Entered]:
+        """What the library is told of a guesser."""
         compiled = guesser.compiled
-        if isinstance(compiled, NativeSuffixText):
-            to.suffix = ctypes.pointer(compiled.compiled)
-        elif isinstance(compiled, NativeHeadGrower):
-            to.head = ctypes.pointer(compiled.compiled)
-        else:
+        if not isinstance(compiled, NativeSuffixText | NativeHeadGrower):
             raise GuesserFault(f"a {type(compiled).__name__} is no guesser of this backend")
         if compiled.isa != self._library.isa:
             raise GuesserFault(f"a guesser is computed with {compiled.isa}, the model with {self._library.isa}")
-        to.room = limits.rounds * max(limits.budget.nodes, 1)
+        room = limits.rounds * max(limits.budget.nodes, 1)
         weights = guesser.weights
         entered = _Entered(
             guesser,
             np.array(guesser.log_odds, np.float64),
-            np.empty(to.room, np.int32),
-            None if weights is None else np.empty((to.room, len(weights))),
+            np.empty(room, np.int32),
+            None if weights is None else np.empty((room, len(weights))),
         )
-        to.log_odds, to.judgements = address(entered.log_odds), address(entered.judgements)
-        if weights is not None and entered.clues is not None:
-            to.weights, to.clues = address(weights), address(entered.clues)
-        return entered
+        told = c.Guesser(
+            log_odds=address(entered.log_odds),
+            weights=None if weights is None else address(weights),
+            room=room,
+            judgements=address(entered.judgements),
+            clues=None if entered.clues is None else address(entered.clues),
+        )
+        pointer = ctypes.pointer(compiled.compiled)
+        if isinstance(compiled, NativeHeadGrower):
+            told.head = pointer
+        else:
+            told.suffix = pointer
+        return told, entered
 
 
 def _end(cached: int, limits: StretchLimits) -> int:
@@ -174,14 +176,31 @@ def _end(cached: int, limits: StretchLimits) -> int:
     return cached + limits.rows
 
 
-def _stretched(cached: int, root: int, limits: StretchLimits) -> c.Stretched:
-    """A sequence for the library, but its end tokens and guessers."""
-    return c.Stretched(cached, root, limits.room, limits.budget.nodes, limits.budget.depth, limits.tokens)
+def _stretched(cached: int, root: int, limits: StretchLimits, end_tokens: IntArray) -> c.Stretched:
+    """A sequence for the library, but its guessers and states."""
+    sampling = limits.sampling
+    return c.Stretched(
+        cached=cached,
+        root=root,
+        room=limits.room,
+        nodes=limits.budget.nodes,
+        depth=limits.budget.depth,
+        most_tokens=limits.tokens,
+        ends=len(end_tokens),
+        end_tokens=address(end_tokens),
+        sampling=None if sampling is None else ctypes.pointer(_sampling(sampling)),
+    )
 
 
 def _sampling(sampling: Sampling) -> c.Sampling:
     depth = -sampling.temperature * math.log(sampling.min_p) if sampling.min_p else math.inf
-    return c.Sampling(sampling.temperature, depth, sampling.top_p, sampling.top_k, c.Noise(*sampling.noise))
+    return c.Sampling(
+        temperature=sampling.temperature,
+        depth=depth,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        noise=c.Noise(**sampling.noise._asdict()),
+    )
 
 
 def _taps(guessers: Sequence[Sequence[Guesser | None]]) -> tuple[int, ...]:
@@ -200,21 +219,27 @@ def _taps(guessers: Sequence[Sequence[Guesser | None]]) -> tuple[int, ...]:
 def _cut_rule(rule: CutRule) -> tuple[c.CutRule, tuple[IntArray, NDArray[np.float64]]]:
     """For the library, and the tables that it points to."""
     merits, seconds = np.array(rule.merits, np.int32), np.array(rule.pass_seconds, np.float64)
-    return c.CutRule(address(merits), len(seconds), address(seconds), rule.other_seconds), (merits, seconds)
+    compiled = c.CutRule(
+        merits=address(merits),
+        passes=len(seconds),
+        pass_seconds=address(seconds),
+        other_seconds=rule.other_seconds,
+    )
+    return compiled, (merits, seconds)
 
 
 def _record(done: c.Round, spans: Sequence[c.Span], tables: Sequence[Sequence[list[int]]]) -> RoundRecord:
     """One round; ``tables``: tokens, parents, grades, paths and chances [sequence][node]."""
     return RoundRecord(
-        [_span(*each) for each in zip(spans, *tables, strict=True)],
-        list(done.draft_seconds),
-        done.pass_seconds,
-        done.walk_seconds,
-        done.other_seconds,
-        done.expected_tokens,
-        done.expected_seconds,
-        done.row_seconds,
-        done.experts or None,
+        spans=[_span(*each) for each in zip(spans, *tables, strict=True)],
+        draft_seconds=list(done.draft_seconds),
+        pass_seconds=done.pass_seconds,
+        walk_seconds=done.walk_seconds,
+        other_seconds=done.other_seconds,
+        expected_tokens=done.expected_tokens,
+        expected_seconds=done.expected_seconds,
+        row_seconds=done.row_seconds,
+        experts=done.experts or None,
     )
 
 
@@ -224,14 +249,14 @@ def _span(
     drafted = done.drafted
     chances = chances[:drafted]
     return SpanRecord(
-        bool(done.asked),
-        tokens[:drafted],
-        parents[:drafted],
-        grades[:drafted],
-        path[: done.accepted],
-        done.token,
-        list(done.gains),
-        list(done.verified),
-        list(done.judged),
-        [] if _UNSAID in chances else chances,
+        asked=bool(done.asked),
+        tokens=tokens[:drafted],
+        parents=parents[:drafted],
+        grades=grades[:drafted],
+        path=path[: done.accepted],
+        token=done.token,
+        gains=list(done.gains),
+        verified=list(done.verified),
+        judged=list(done.judged),
+        chances=[] if _UNSAID in chances else chances,
     )

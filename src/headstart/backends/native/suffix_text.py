@@ -51,7 +51,14 @@ class NativeSuffixText:
             raise ConfigError(_NO_MEMORY)
         weakref.finalize(self, library.text_destroy, handle)
         self.isa = library.isa
-        self.compiled = Suffix(handle, factor, offset, min_probability, nodes, max_depth)
+        self.compiled = Suffix(
+            text=handle,
+            factor=factor,
+            offset=offset,
+            min_probability=min_probability,
+            nodes=nodes,
+            max_depth=max_depth,
+        )
         """For the library."""
 
     @property

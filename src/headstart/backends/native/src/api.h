@@ -1,4 +1,6 @@
-// The C interface that Python loads with ctypes. Plain types only: no Python, no torch.
+// The C interface that Python loads with ctypes, which reads it here (backends/native/library.py). Plain types only: no
+// Python, no torch. Fields with {} may be left out where a structure is made: they are 0 or null then, or written by
+// the library, or filled in before each call.
 #pragma once
 #include <cstdint>
 
@@ -21,15 +23,15 @@ struct HeadstartLatent {
 // What may differ from layer to layer, see headstart.models.config.LayerConfig.
 struct HeadstartLayer {
   int32_t mixer, channel;
-  int32_t window, chunk;  // 0: full attention; not within chunks
-  int32_t rope;           // -1: no rotation
+  int32_t window{}, chunk{};  // 0: full attention; not within chunks
+  int32_t rope;               // -1: no rotation
   int32_t head_dim, kv_heads;
-  int32_t reads;            // the earlier layer whose keys and values it reads; -1: it keeps its own
-  int32_t values_are_keys;  // before their norm and rotation
-  int32_t mlp;              // of the dense part or, where there are experts, of the shared one; 0: there is none
-  int32_t input;            // which of the inputs it reads, counted from 1; 0: none
-  int32_t cuts;             // gates count from `cut` standard deviations above their mean on
-  float cut;
+  int32_t reads;              // the earlier layer whose keys and values it reads; -1: it keeps its own
+  int32_t values_are_keys{};  // before their norm and rotation
+  int32_t mlp;                // of the dense part or, where there are experts, of the shared one; 0: there is none
+  int32_t input{};            // which of the inputs it reads, counted from 1; 0: none
+  int32_t cuts{};             // gates count from `cut` standard deviations above their mean on
+  float cut{};
 };
 
 // What layers read beside their stream, see headstart.models.config.LayerInputsConfig; `count` 0: nothing.
@@ -64,69 +66,71 @@ struct HeadstartDelta {
 struct HeadstartShape {
   int32_t vocab, hidden, heads, layers;
   int32_t precision, threads;
-  int32_t norm, activation, gated, parallel_residual;
-  int32_t joint_head_norms;                    // norms of queries and keys are over all heads together
-  int32_t head_norm;                           // their kind, by number as `norm`
-  int32_t own_head_norms, rotated_head_norms;  // heads have weights of their own; they are normed after the rotation
-  int32_t attention_gate;                      // what heads see is multiplied by a sigmoid; 2: by one for each head
-  int32_t entry, features, tokens;  // features: true ones of a row (draft heads); tokens: rows of the embedding table
-  int32_t cross;                    // layers read an encoder memory, too
-  float norm_eps, attention_scale, attention_softcap, logit_softcap;  // soft caps: 0 for none
+  int32_t norm, activation, gated, parallel_residual{};
+  int32_t joint_head_norms{};    // norms of queries and keys are over all heads together
+  int32_t head_norm{};           // their kind, by number as `norm`
+  int32_t own_head_norms{};      // heads have weights of their own
+  int32_t rotated_head_norms{};  // they are normed after the rotation
+  int32_t attention_gate{};      // what heads see is multiplied by a sigmoid; 2: by one for each head
+  int32_t entry{}, features{};   // features: true ones of a row (draft heads)
+  int32_t tokens;                // rows of the embedding table
+  int32_t cross{};               // layers read an encoder memory, too
+  float norm_eps, attention_scale, attention_softcap{}, logit_softcap{};  // soft caps: 0 for none
   float embedding_scale, tap_scale;  // the latter: of layers, not of what comes after the final norm
-  float qkv_clip;                    // queries, keys and values are cut off at it; 0 for none
-  float growth;                      // of queries, see headstart.models.config.QueryGrowth; 0 for none
-  int32_t growth_trained, growth_everywhere;
-  HeadstartExperts experts;
-  HeadstartLatent latent;
-  HeadstartConvolution convolution;
-  HeadstartMamba mamba;
-  HeadstartMamba2 mamba2;
-  HeadstartDelta delta;
-  HeadstartInputs inputs;
-  int32_t streams;    // residual streams; 0: one
-  int32_t side_rank;  // of a second path beside attention; 0: there is none
+  float qkv_clip{};                  // queries, keys and values are cut off at it; 0 for none
+  float growth{};                    // of queries, see headstart.models.config.QueryGrowth; 0 for none
+  int32_t growth_trained{}, growth_everywhere{};
+  HeadstartExperts experts{};
+  HeadstartLatent latent{};
+  HeadstartConvolution convolution{};
+  HeadstartMamba mamba{};
+  HeadstartMamba2 mamba2{};
+  HeadstartDelta delta{};
+  HeadstartInputs inputs{};
+  int32_t streams{};    // residual streams; 0: one
+  int32_t side_rank{};  // of a second path beside attention; 0: there is none
 };
 
 // One pass; field by field headstart.models.backend.PassBatch. A draft head's rows all have `inputs` beside their
 // tokens: the states that it made itself, or the target's.
 struct HeadstartPass {
   int32_t rows, sequences, blocks_per_sequence, pages_per_block;
-  int32_t wanted, best, layers, taps;
+  int32_t wanted, best{}, layers, taps;
   const int32_t *tokens;
-  const int32_t *positions;  // null: as `parents` say; needed where there are `paths`
-  const int32_t *parents, *row_starts, *cached_lengths, *block_tables;
-  const int32_t *logit_rows, *best_rows;  // [wanted], [best]: ascending, no row in both
-  const int32_t *tap_layers;              // [taps], -1: after the final norm
-  const float *inputs;                    // [rows][hidden] in place of token embeddings, or null
-  int32_t true_features;                  // draft heads: inputs are the target's, [rows][features]
-  int32_t path_length;
+  const int32_t *positions{};  // null: as `parents` say; needed where there are `paths`
+  const int32_t *parents{}, *row_starts, *cached_lengths, *block_tables;
+  const int32_t *logit_rows, *best_rows{};  // [wanted], [best]: ascending, no row in both
+  const int32_t *tap_layers;                // [taps], -1: after the final norm
+  const float *inputs{};                    // [rows][hidden] in place of token embeddings, or null
+  int32_t true_features{};                  // draft heads: inputs are the target's, [rows][features]
+  int32_t path_length{};
   // A draft that grows pass by pass: [rows][path_length] logical slots behind the cached ones that a row sees, from
   // the first to its own. Its rows stand behind those of the draft's earlier passes. Null: as `parents` say.
-  const int32_t *paths;
+  const int32_t *paths{};
   float *logits;           // [wanted][vocab]
-  int32_t *best_ids;       // [best] highest logit, the first of equals; -1 where it is not finite or one is no number
+  int32_t *best_ids{};     // [best] highest logit, the first of equals; -1 where it is not finite or one is no number
   float *const *tap_rows;  // [taps] pointers to [rows][hidden]
-  int32_t logit_stride;    // floats from one row of `logits` to the next; 0: vocab
+  int32_t logit_stride{};  // floats from one row of `logits` to the next; 0: vocab
   // Taps behind the last layer are wanted of logit_rows and best_rows alone, those of other rows are not written.
-  int32_t lean;
+  int32_t lean{};
   // Where layers read an encoder memory: [sequences] its positions, and [sequences][memory_blocks] its blocks.
-  int32_t memory_blocks;
-  const int32_t *memory_lengths, *memory_tables;
-  double *experts;  // distinct experts that its rows call, on average over layers that have any; null: nobody asks
+  int32_t memory_blocks{};
+  const int32_t *memory_lengths{}, *memory_tables{};
+  double *experts{};  // distinct experts that its rows call, on average over layers that have any; null: nobody asks
   // Block heads: the first rows stand for the target's states, `inputs` are theirs [context_rows][features]. Keys and
   // values are made of them in every layer, nothing else. They are sequences of their own.
-  int32_t context_rows;
-  int32_t both_ways;  // rows of a sequence see those behind them, too
+  int32_t context_rows{};
+  int32_t both_ways{};  // rows of a sequence see those behind them, too
   // Where layers keep states: [sequences] the slot of that after the cached tokens, -1 where there are none; [rows] the
   // slot that the one after the row goes to, -1: nowhere. Null: of texts of which nothing is cached, and none is kept.
-  const int32_t *states_before, *states_after;
+  const int32_t *states_before{}, *states_after{};
 };
 
 // Rows of a matrix as a file keeps them: `kind` is the number of their type in GGUF, or from 100 on of a folder's
 // blocks, of those that src/kernels/formats/stored_rows.h names. Output i reads row order[i]; null: row i.
 struct HeadstartRows {
   const void *data;
-  const int32_t *order;
+  const int32_t *order{};
   int64_t row_bytes;
   int32_t kind, rows;
 };
@@ -166,13 +170,13 @@ struct HeadstartTextTokens {
 
 // One sequence of a draft that grows.
 struct HeadstartDrafted {
-  int32_t cached, unread;  // true rows in the cache, and behind them those to be read first, at least one
-  int32_t depth, nodes;    // at most
-  int32_t pages;           // in page_table: room for all true rows, and for the width of every level but the last
-  int32_t found, beams;    // out: nodes written; rows of `logits` that the next level grows from
-  int32_t root;            // position of the last committed token, where there is `sampling`
-  const HeadstartSampling *sampling;       // ranks tokens by the noise that they will be drawn with; null: it does not
-  const HeadstartTextTokens *text_tokens;  // null: its text brings no tokens
+  int32_t cached, unread;    // true rows in the cache, and behind them those to be read first, at least one
+  int32_t depth, nodes;      // at most
+  int32_t pages;             // in page_table: room for all true rows, and for the width of every level but the last
+  int32_t found{}, beams{};  // out: nodes written; rows of `logits` that the next level grows from
+  int32_t root{};            // position of the last committed token, where there is `sampling`
+  const HeadstartSampling *sampling{};  // ranks tokens by the noise that they will be drawn with; null: it does not
+  const HeadstartTextTokens *text_tokens{};  // null: its text brings no tokens
   const int32_t *page_table;
   const int32_t *tokens;                // [unread]
   const float *features;                // [unread][features]
@@ -186,33 +190,34 @@ struct HeadstartBlock {
   int32_t causal;            // rows see none behind them
   // What a token adds to the logits of the next one: `following`, a linear layer, times the token's row of `before`
   // [vocab][rank]. Null: nothing, so that all depths are guessed at once.
-  void *following;
-  int32_t rank, tokens;
-  const float *before;
-  const int32_t *draft_ids;  // [tokens] rows of target ids there, -1 where the head lacks them
+  void *following{};
+  int32_t rank{}, tokens{};
+  const float *before{};
+  const int32_t *draft_ids{};  // [tokens] rows of target ids there, -1 where the head lacks them
   // How sure it is of a guess, by its state [hidden] and, behind that, the token before [rank]; null: it does not say.
-  const float *sureness;
-  float sureness_bias;
-  int32_t sureness_reads_token;
+  const float *sureness{};
+  float sureness_bias{};
+  int32_t sureness_reads_token{};
 };
 
 // A draft of a head that grows from the likeliest paths, for several sequences side by side: level by level, or at once
 // where the head guesses several tokens in one pass.
 struct HeadstartDraft {
-  int32_t sequences;
-  int32_t width;              // nodes of a level that get children, and children of each; with `slots` of a depth
-  int32_t state_tap;          // which tap is fed back
-  int32_t columns;            // of a row of logits: vocab, and as many as the sequence with most text tokens has or,
-                              // in a stretch, has room for
-  float min_log_prob;         // log-probability of a path; less likely nodes are left out
-  float min_parent_log_prob;  // of a path that is gone on from
-  const int32_t *target_ids;  // [vocab], -1 where the target has no such token
+  int32_t sequences{};
+  int32_t width;                // nodes of a level that get children, and children of each; with `slots` of a depth
+  int32_t state_tap;            // which tap is fed back
+  int32_t columns{};            // of a row of logits: vocab, and as many as the sequence with most text tokens has or,
+                                // in a stretch, has room for
+  float min_log_prob{};         // log-probability of a path; less likely nodes are left out
+  float min_parent_log_prob{};  // of a path that is gone on from
+  const int32_t *target_ids;    // [vocab], -1 where the target has no such token
   // [sequences * width][columns] scratch, the beams of each sequence behind one another; with `slots` as many for each.
-  float *logits;
-  int32_t slots, mask_token;    // tokens that one pass guesses, and what rows behind the last true one read in place of
-  const float *mask_features;   // one; [features] likewise. Slots 0: a pass for each level
-  const HeadstartBlock *block;  // null: masks are rows like others, which follow the true ones
-  HeadstartDrafted *drafted;    // [sequences]
+  float *logits{};
+  int32_t slots{};                // tokens that one pass guesses; 0: a pass for each level
+  int32_t mask_token{};           // what rows behind the last true one read in place of one
+  const float *mask_features{};   // [features] likewise
+  const HeadstartBlock *block{};  // null: masks are rows like others, which follow the true ones
+  HeadstartDrafted *drafted{};    // [sequences]
 };
 
 // A drafter that copies what followed the end of the text where that stood before. Options as SuffixOptions has them.
@@ -220,7 +225,7 @@ struct HeadstartSuffix {
   void *text;
   double factor, offset, min_probability;
   int32_t nodes, max_depth;
-  int32_t learnt;  // out: tokens of the stretch that the text holds
+  int32_t learnt{};  // out: tokens of the stretch that the text holds
 };
 
 // A head that reads along with one sequence, and guesses. Those of a stretch's sequences have one model and draft
@@ -234,24 +239,24 @@ struct HeadstartHead {
   int32_t cached, unread;       // as in HeadstartDrafted, but at least none; out: where it stands at the end
   int32_t pages;
   const int32_t *page_table;
-  HeadstartTextTokens *text_tokens;  // as in HeadstartDrafted
-  int32_t learnt;                    // out: tokens of the stretch that went into it
-  int32_t held, room;                // rows of `features`, the last of which are those unread; rows that fit. Out: held
-  float *features;                   // [room][features], in and out
-  const int32_t *tokens;             // [unread]
+  HeadstartTextTokens *text_tokens{};  // as in HeadstartDrafted
+  int32_t learnt{};                    // out: tokens of the stretch that went into it
+  int32_t held, room;     // rows of `features`, the last of which are those unread; rows that fit. Out: held
+  float *features;        // [room][features], in and out
+  const int32_t *tokens;  // [unread]
   int32_t bounds;
   const double *bound;  // [bounds] log-probabilities that part the grades of guesses, ascending
 };
 
 // One of several drafters: a text or a head, or neither.
 struct HeadstartGuesser {
-  HeadstartSuffix *suffix;
-  HeadstartHead *head;
-  const double *log_odds;  // [grade, with what the other says in its place] of how often its guesses hold
-  const double *weights;   // [10] of what its guesses are estimated from, see src/rounds/guesses.h
-  int32_t judged, room;    // out: guesses that were judged; how many fit
-  int32_t *judgements;     // out, [room]: 2 * grade, and 1 where the guess held; under a cut rule grades as above
-  double *clues;           // out, [room][10] of those guesses; null: there is no cut rule
+  HeadstartSuffix *suffix{};
+  HeadstartHead *head{};
+  const double *log_odds;   // [grade, with what the other says in its place] of how often its guesses hold
+  const double *weights{};  // [10] of what its guesses are estimated from, see src/rounds/guesses.h
+  int32_t judged{}, room;   // out: guesses that were judged; how many fit
+  int32_t *judgements;      // out, [room]: 2 * grade, and 1 where the guess held; under a cut rule grades as above
+  double *clues{};          // out, [room][10] of those guesses; null: there is no cut rule
 };
 
 // What decides how many guesses are verified.
@@ -286,15 +291,15 @@ struct HeadstartStretched {
   int32_t nodes, depth;  // of a tree at most
   int32_t most_tokens, ends;
   const int32_t *end_tokens;
-  const HeadstartSampling *sampling;  // null: the best token is said
-  HeadstartGuesser guessers[2];
+  const HeadstartSampling *sampling{};  // null: the best token is said
+  HeadstartGuesser guessers[2]{};
   // Where layers keep states: the slot of that after the cached tokens; slots that rows may take, one for each row of a
   // round and one for each round, and perhaps some more for those after a block's last token.
-  int32_t state, free_states;
-  const int32_t *state_slots;
+  int32_t state{}, free_states{};
+  const int32_t *state_slots{};
   // Out, by the row's place behind the cached tokens: the slot of the state after it, -1: it is not kept. Those after
   // the last row of each round, and after the rows of the last round. Room for as many as rows are reserved.
-  int32_t *states_after;
+  int32_t *states_after{};
 };
 
 // Rounds of some sequences side by side, one after the other.
@@ -303,17 +308,17 @@ struct HeadstartStretch {
   HeadstartStretched *stretched;  // [sequences]
   int32_t blocks, pages_per_block;
   const int32_t *block_tables;  // [sequences][blocks], room for all rounds
-  int32_t memory_blocks;        // as in HeadstartPass, as the next two are
-  const int32_t *memory_lengths, *memory_tables;
+  int32_t memory_blocks{};      // as in HeadstartPass, as the next two are
+  const int32_t *memory_lengths{}, *memory_tables{};
   int32_t most_rounds;  // it ends after so many, or after so many seconds
   double most_seconds;
   int32_t taps;  // as in HeadstartPass
   const int32_t *tap_layers;
-  const HeadstartCutRule *cut_rule;  // null: all guesses of the one guesser are verified
-  int32_t rounds;                    // out: how many were finished
-  int32_t at_fault;                  // out: the guesser that failed, -1: the target's pass
-  HeadstartRound *round;             // out, [most_rounds]
-  HeadstartSpan *span;               // out, [most_rounds][sequences]
+  const HeadstartCutRule *cut_rule{};  // null: all guesses of the one guesser are verified
+  int32_t rounds{};                    // out: how many were finished
+  int32_t at_fault{};                  // out: the guesser that failed, -1: the target's pass
+  HeadstartRound *round;               // out, [most_rounds]
+  HeadstartSpan *span;                 // out, [most_rounds][sequences]
   // Out, [most_rounds][sequences][nodes]: the trees, their grades (0 under a cut rule); nodes on the target's path.
   int32_t nodes;
   int32_t *node_tokens, *node_parents, *node_grades, *path;
