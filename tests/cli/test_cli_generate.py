@@ -542,7 +542,7 @@ class TestRefusals:
             (["--top-p", "2"], "top_p"),
             (["--min-tokens", "50"], "min_tokens"),
             (["--stop", ""], "stop"),
-            (["--seed", "-1"], "seed"),
+            (["--seed", "-2"], "seed"),
             (["--lenience", "2"], "lenience"),
             (["--typical", "1"], "typical"),
             (["--max-context", "100000"], "max_context"),
