@@ -1,64 +1,32 @@
-"""What can be trained, and each kind of it at its first step."""
+"""What can be trained, and each kind of it at its first step.
+
+Each kind is a row of the registry of methods (``drafting/method.py``): what it uses, its defaults, and who makes it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.dflash.head import BlockHead, block_config
-from headstart.drafting.methods.eagle.head import MOST_LAYERS, PARALLEL_KIND, EagleHead, eagle_config
-from headstart.drafting.methods.lookahead_embeddings.head import LookaheadEmbeddings
-from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads
+from headstart.drafting.method import Trained
+from headstart.drafting.methods.eagle.head import MOST_LAYERS
+from headstart.drafting.registry import trained_kinds
 from headstart.errors import ConfigError, meant
 from headstart.loading.model import Model
-from headstart.models.config import ModelConfig
-from headstart.models.layer_selection import choose_layers, select_layers
 from headstart.models.weights import DecoderWeights
-from headstart_train.decoder.trainable import TrainableDecoder
-from headstart_train.files.models import check_writable
-from headstart_train.module_start import MODULE_KIND, first_module, require_module
-from headstart_train.objectives.block import BlockObjective
-from headstart_train.objectives.draft import DraftModelObjective
-from headstart_train.objectives.eagle import EagleObjective
-from headstart_train.objectives.lookahead import LookaheadObjective
 from headstart_train.objectives.losses import LossName
-from headstart_train.objectives.multi_token import MultiTokenObjective
 from headstart_train.objectives.objective import Objective
-from headstart_train.objectives.parallel import ParallelObjective
 from headstart_train.warm_start import KnownHead
 
-HeadName = Literal[
-    "eagle3", "p-eagle", "dflash", "dspark", "jetspec", "eagle", "medusa", "blockwise", "mtp", "draft-model", "pass"
-]
-_FIRST_SURENESS = 0.1
-_SLOTS = 4
-_BLOCK_SLOTS, _BLOCK_LAYERS = 9, 3
-_MASKED_SLOTS = 8
-_RESIDUAL_BLOCKS = 4
-HEAD_NAMES: tuple[HeadName, ...] = get_args(HeadName)
-_BLOCK_NAMES: tuple[HeadName, ...] = ("dflash", "dspark", "jetspec")
-WHOLE_VOCABULARY = ("mtp", "draft-model", "pass")
-"""Those that say all of the target's tokens, and learn of all unless told otherwise."""
-_USERS: dict[str, tuple[HeadName, ...]] = {
-    "slots": ("p-eagle", *_BLOCK_NAMES, "medusa", "blockwise", "pass"),
-    "unroll": ("eagle3", "p-eagle", "eagle", "mtp"),
-    "dropout": ("eagle3", "p-eagle", "eagle"),
-    "layers": ("draft-model", *_BLOCK_NAMES, "eagle3", "p-eagle", "eagle"),
-    "init": ("eagle3", "p-eagle", *_BLOCK_NAMES, "eagle", "medusa", "blockwise", "mtp"),
-    "residual_blocks": ("medusa",),
-    "reads_token": ("medusa",),
-    "causal": _BLOCK_NAMES,
-    "markov_rank": _BLOCK_NAMES,
-    "confidence": _BLOCK_NAMES,
-    "root_speaks": _BLOCK_NAMES,
-    "spacing": _BLOCK_NAMES,
-}
-"""The heads that use a setting, where not all do."""
+HeadName = str
+"""One of ``HEAD_NAMES``."""
+HEAD_NAMES: tuple[HeadName, ...] = tuple(trained_kinds())
 
 
 @dataclass(frozen=True)
@@ -102,23 +70,60 @@ class HeadSettings:
     """Tokens of the text from one block of DFlash that is learnt to the next; None: as many as a block has rows."""
 
 
-_KIN: dict[HeadName, HeadSettings] = {
-    "dspark": HeadSettings(slots=7, markov_rank=64, confidence=True, root_speaks=True),
-    "jetspec": HeadSettings(slots=16, causal=True),
-}
-"""DFlash's kin -> what is set in it unless the user says otherwise (arXiv:2607.05147, 2606.18394)."""
+@dataclass(frozen=True)
+class Start:
+    """What the first step of a training is made of."""
+
+    kind: Trained
+    target: Model
+    weights: DecoderWeights
+    """The target's, float32."""
+    tables: TargetTables
+    """Where the training computes."""
+    ids: Tensor
+    """Tokens that it can say, int64 beside the tables."""
+    settings: HeadSettings
+    known: KnownHead | None
+    """The head that it begins from."""
+
+    @property
+    def slots(self) -> int:
+        """Future tokens that are guessed at once."""
+        return slots_of(self.kind.name, self.settings, self.known)
+
+    @property
+    def unroll(self) -> int:
+        """Steps that it is unrolled for."""
+        return self.kind.unroll if self.settings.unroll is None else self.settings.unroll
+
+    @property
+    def decay(self) -> float:
+        """Weight of a depth relative to the one above it."""
+        return 0.8 if self.settings.decay is None else self.settings.decay
 
 
 def trunk_of(name: HeadName, head: HeadSettings) -> tuple[HeadName, HeadSettings]:
-    """The kind of head that is trained under a name, and its settings: DFlash's kin are heads of its trunk."""
-    told = _KIN.get(name)
-    if told is None:
+    """The kind of head that is trained under a name, and its settings: kin of a method are heads of its trunk."""
+    kind = trained_kinds().get(name)
+    if kind is None or not kind.trunk:
         return name, head
-    if head.init is not None:
-        # Its blocks are as long as those that it is begun from.
-        told = replace(told, slots=None)
-    unset = {each.name: getattr(told, each.name) for each in fields(head) if getattr(head, each.name) is None}
-    return "dflash", replace(head, **unset)
+    # The blocks of one that begins from another are as long as those.
+    kept = {"slots"} if head.init is not None else set()
+    told = {setting: value for setting, value in kind.defaults.items() if setting not in kept}
+    unset: dict[str, Any] = {
+        each.name: told[each.name] for each in fields(head) if each.name in told and getattr(head, each.name) is None
+    }
+    return kind.trunk, replace(head, **unset)
+
+
+def says_all(name: HeadName) -> bool:
+    """Whether it says all of the target's tokens, and learns of all unless told otherwise."""
+    return trained_kinds()[name].whole_vocabulary
+
+
+def begins_by_itself(name: HeadName) -> bool:
+    """Whether its maker reads what it begins from, in place of ``load_known``."""
+    return trained_kinds()[name].own_start
 
 
 def require_used(name: HeadName, head: HeadSettings) -> None:
@@ -127,16 +132,17 @@ def require_used(name: HeadName, head: HeadSettings) -> None:
     Raises:
         ConfigError: which, or there is no such kind.
     """
-    if name not in HEAD_NAMES:
+    if (kind := trained_kinds().get(name)) is None:
         raise ConfigError(f"there is no head {name!r} to train; {meant(name, HEAD_NAMES)}")
-    for setting, users in _USERS.items():
-        if getattr(head, setting) is not None and name not in users:
+    for setting in (each.name for each in fields(head)):
+        users = [other.name for other in trained_kinds().values() if setting in other.settings]
+        if users and name not in users and getattr(head, setting) is not None:
             raise ConfigError(f"{setting} is a setting of {', '.join(users)}; leave it out for {name}.")
-    if head.loss == "dpace" and name not in _BLOCK_NAMES:
+    if head.loss == "dpace" and not kind.in_blocks:
         raise ConfigError(f"the loss dpace weighs the guesses of a block; for {name} choose ce, tv or lk.")
     if head.spacing is not None and head.spacing < 1:
         raise ConfigError(f"spacing is {head.spacing}; give a number of tokens, 1 or more.")
-    if name == "draft-model" or head.layers is None:
+    if kind.layers_of_target or head.layers is None:
         return
     if isinstance(head.layers, tuple):
         raise ConfigError(f"layers is {head.layers}, but {name} has layers of its own; give their number.")
@@ -145,22 +151,13 @@ def require_used(name: HeadName, head: HeadSettings) -> None:
 
 
 def require_trainable(name: HeadName, head: HeadSettings, target: Model) -> None:
-    """Refuse a draft model or a module that cannot be made of this target.
+    """Refuse what cannot be made of this target.
 
     Raises:
         ConfigError, CheckpointError: why.
     """
-    if name == "draft-model":
-        check_writable(target.config)
-        _first_layers(head.layers, target.config.num_layers)
-    if name == MODULE_KIND:
-        require_module(target, head.init)
-
-
-def _first_layers(wanted: int | tuple[int, ...] | None, available: int) -> list[int]:
-    """The target's layers that a draft model begins as."""
-    first_two_and_last = sorted({0, min(1, available - 1), available - 1})
-    return choose_layers(first_two_and_last if wanted is None else wanted, available)
+    if place := trained_kinds()[name].check:
+        _at(place)(target, head)
 
 
 def make_objective(
@@ -173,51 +170,10 @@ def make_objective(
     known: KnownHead | None,
 ) -> Objective:
     """What is trained, at its first step. ``ids``: tokens that the head can say."""
-    config, ids = target.config, ids.to(tables.head.device)
-    decay = 0.8 if settings.decay is None else settings.decay
-    if name == "draft-model":
-        with_ends = replace(config, eos_token_ids=target.eos_token_ids)
-        small, its_weights = select_layers(with_ends, weights, _first_layers(settings.layers, config.num_layers))
-        return DraftModelObjective(small, its_weights, tables, ids, target.checkpoint, loss=settings.loss)
-    if name == MODULE_KIND:
-        return MultiTokenObjective(
-            config,
-            weights,
-            target.checkpoint,
-            first_module(target, weights, settings.init),
-            tables,
-            ids,
-            loss=settings.loss,
-            steps=4 if settings.unroll is None else settings.unroll,
-            decay=decay,
-        )
-    if name == "pass":
-        lookahead = LookaheadEmbeddings(slots_of(name, settings, known), config.hidden_size).to(ids.device)
-        lookahead.begin_like(tables.embedding, config.embedding_scale)
-        frozen = TrainableDecoder(config, replace(weights, embedding=tables.embedding), frozen=True, device=ids.device)
-        return LookaheadObjective(lookahead, frozen, tables, ids, loss=settings.loss, decay=decay)
-    if name == "dflash":
-        block = _block_head(config, weights, ids, settings, known)
-        _name_tokens(block, ids)
-        return BlockObjective(
-            block.to(ids.device), tables, ids, loss=settings.loss, decay=settings.decay, spacing=settings.spacing
-        )
-    if name in ("medusa", "blockwise"):
-        heads = _parallel_heads(name, config, len(ids), settings, known)
-        _name_tokens(heads, ids)
-        return ParallelObjective(heads.to(ids.device), tables, ids, loss=settings.loss, decay=decay)
-    eagle = _eagle_head(name, config, weights, ids, settings, known)
-    _name_tokens(eagle, ids)
-    steps = (4 if name == "eagle3" else 1) if settings.unroll is None else settings.unroll
-    return EagleObjective(
-        eagle.to(ids.device),
-        tables,
-        ids,
-        loss=settings.loss,
-        steps=steps,
-        decay=decay,
-        dropout=settings.dropout or 0.0,
-    )
+    kind = trained_kinds()[name]
+    ids = ids.to(tables.head.device)
+    made: Objective = _at(kind.maker)(Start(kind, target, weights, tables, ids, settings, known))
+    return made
 
 
 def slots_of(name: HeadName, settings: HeadSettings, known: KnownHead | None) -> int:
@@ -226,103 +182,11 @@ def slots_of(name: HeadName, settings: HeadSettings, known: KnownHead | None) ->
         return settings.slots
     if known is not None and known.config.slots:
         return known.config.slots
-    return {"dflash": _BLOCK_SLOTS, PARALLEL_KIND: _MASKED_SLOTS}.get(name, _SLOTS)
+    return trained_kinds()[name].slots
 
 
-def _parallel_heads(
-    name: HeadName, config: ModelConfig, draft_vocab_size: int, settings: HeadSettings, known: KnownHead | None
-) -> ParallelHeads:
-    """New Medusa or blockwise heads, of the shape of the ``known`` ones if they are to begin from these."""
-    begun = known.config if isinstance(known, ParallelHeads) else None
-    return ParallelHeads(
-        ParallelConfig(
-            kind="medusa" if name == "medusa" else "blockwise",
-            hidden_size=config.hidden_size,
-            vocab_size=config.vocab_size,
-            draft_vocab_size=draft_vocab_size,
-            slots=slots_of(name, settings, known),
-            num_layers=settings.residual_blocks or (_RESIDUAL_BLOCKS if begun is None else begun.num_layers),
-            output_maps=name == "medusa" if begun is None else begun.output_maps,
-            reads_token=name == "medusa" if settings.reads_token is None else settings.reads_token,
-        )
-    )
-
-
-def _block_head(
-    config: ModelConfig, weights: DecoderWeights, ids: Tensor, settings: HeadSettings, known: KnownHead | None
-) -> BlockHead:
-    """A new block head; like the ``known`` one, if it is to begin from that, but for what may differ."""
-    layers = settings.layers if isinstance(settings.layers, int) else None
-    slots = slots_of("dflash", settings, known)
-    if isinstance(known, BlockHead):
-        begun = known.config
-        size = slots + begun.block_size - begun.slots
-        shape = replace(begun, num_layers=layers or begun.num_layers, draft_vocab_size=len(ids), block_size=size)
-    else:
-        shape = block_config(config, slots, layers or _BLOCK_LAYERS, _mask_token(config, ids), len(ids))
-    size = shape.slots
-    if settings.root_speaks is not None:
-        shape = replace(shape, root_speaks=settings.root_speaks, block_size=size + (not settings.root_speaks))
-    causal = shape.causal if settings.causal is None else settings.causal
-    rank = shape.markov_rank if settings.markov_rank is None else settings.markov_rank
-    sure = shape.confidence if settings.confidence is None else settings.confidence
-    shape = replace(shape, causal=causal, markov_rank=rank, confidence=sure, confidence_reads_token=sure and rank > 0)
-    head = BlockHead(shape)
-    with torch.no_grad():
-        # As in ``_eagle_head``.
-        head.norm.weight.copy_(_FIRST_SURENESS * (weights.final_norm.weight + config.norm_offset))
-        if shape.own_output:
-            head.lm_head.weight.copy_(weights.head.weight[ids.cpu()])
-    if isinstance(known, BlockHead):
-        head.embedding = known.embedding
-    return head
-
-
-def _mask_token(config: ModelConfig, ids: Tensor) -> int:
-    """What masks look like: a token that the text never holds, or hardly ever."""
-    rare = torch.ones(config.vocab_size, dtype=torch.bool)
-    rare[ids.cpu()] = False
-    return int(rare.nonzero().max()) if rare.any() else config.vocab_size - 1
-
-
-def _eagle_layers(settings: HeadSettings, known: KnownHead | None) -> int:
-    """Decoder layers of an EAGLE head."""
-    if isinstance(settings.layers, int):
-        return settings.layers
-    return known.config.num_layers if isinstance(known, EagleHead) else 1
-
-
-def _eagle_head(
-    name: HeadName,
-    config: ModelConfig,
-    weights: DecoderWeights,
-    ids: Tensor,
-    settings: HeadSettings,
-    known: KnownHead | None,
-) -> EagleHead:
-    """A new EAGLE head; EAGLE-3's output head and final norm begin as the target's own. P-EAGLE's is like the ``known``
-    one, if it is to begin from that, whose norms others may have chosen."""
-    fused, layers = name != "eagle", _eagle_layers(settings, known)
-    shape = eagle_config(config, "eagle3" if fused else "eagle", len(ids), layers)
-    if name == PARALLEL_KIND:
-        if isinstance(known, EagleHead):
-            shape = replace(known.config, draft_vocab_size=len(ids), num_layers=layers)
-        mask = shape.mask_token_id if shape.slots else _mask_token(config, ids)
-        shape = replace(shape, slots=slots_of(name, settings, known), mask_token_id=mask)
-    head = EagleHead(shape)
-    if name == PARALLEL_KIND and isinstance(known, EagleHead):
-        head.embedding = known.embedding
-    if fused:
-        with torch.no_grad():
-            # What the target's own head makes of its own final norm is the best guess there is.
-            head.lm_head.weight.copy_(weights.head.weight[ids.cpu()])
-            # But a head that knows nothing yet must not be sure of it, or it spends its first steps on forgetting that
-            # (docs/experiments/training.md, 0005).
-            head.norm.weight.copy_(_FIRST_SURENESS * (weights.final_norm.weight + config.norm_offset))
-    return head
-
-
-def _name_tokens(head: EagleHead | BlockHead | ParallelHeads, ids: Tensor) -> None:
-    """Let a head of a reduced vocabulary know which tokens it can say."""
-    if head.config.reduced:
-        head.d2t.copy_(ids.cpu() - torch.arange(len(ids)))
+def _at(place: str) -> Callable[..., Any]:
+    """What stands at ``module:function``."""
+    module, _, function = place.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), function)
+    return found

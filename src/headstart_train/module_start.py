@@ -20,10 +20,7 @@ from headstart.models.weight_loading import config_of
 from headstart.models.weights import DecoderWeights
 from headstart_train.decoder.trainable_module import require_trainable_module
 from headstart_train.files.models import check_modules_writable
-
-MODULE_KIND = "mtp"
-_FIRST_SURENESS = 0.1
-"""Of a fresh module: what knows nothing yet must not be sure of it (docs/experiments/training.md, 0005)."""
+from headstart_train.first_steps.tokens import FIRST_SURENESS
 
 
 def first_module(target: Model, weights: DecoderWeights, init: Path | None) -> MultiTokenModules:
@@ -75,7 +72,7 @@ def _fresh(config: ModelConfig, weights: DecoderWeights) -> MultiTokenModules:
     place = max(place for place, layer in enumerate(config.layers) if layer == like)
     size, offset = config.hidden_size, config.norm_offset
     flat = NormWeights(torch.full((size,), 1.0 - offset))
-    sure = _FIRST_SURENESS * (weights.final_norm.weight + offset) - offset
+    sure = FIRST_SURENESS * (weights.final_norm.weight + offset) - offset
     module = MultiTokenModule(
         embedding_norm=flat,
         hidden_norm=flat,

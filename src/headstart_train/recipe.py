@@ -32,16 +32,16 @@ from headstart_train.computed_states import ComputedStates
 from headstart_train.decoder.trainable import is_trainable
 from headstart_train.distributed import join_team
 from headstart_train.making import (
-    WHOLE_VOCABULARY,
     HeadName,
     HeadSettings,
+    begins_by_itself,
     make_objective,
     require_trainable,
     require_used,
+    says_all,
     slots_of,
     trunk_of,
 )
-from headstart_train.module_start import MODULE_KIND
 from headstart_train.objectives.objective import Objective
 from headstart_train.progressing import Progressing
 from headstart_train.report import write_report
@@ -124,13 +124,13 @@ def train_head(
         target = load_model(model, precision, device=place)
         # What cannot be trained is refused before hours of text are written.
         require_trainable(name, head, target)
-        known = None if head.init is None or name == MODULE_KIND else load_known(head.init, target.config, name)
+        known = None if head.init is None or begins_by_itself(name) else load_known(head.init, target.config, name)
         source = TextSource(
             model, target, text, out, wishes.seed, team.leads, told, precision=precision, writers=writers
         )
         _, weights = load_decoder(target.checkpoint, torch.float32)
         tables = TargetTables(weights.embedding.to(place), weights.head.weight.to(place))
-        all_tokens = head.draft_vocab == 0 or (head.draft_vocab is None and name in WHOLE_VOCABULARY)
+        all_tokens = head.draft_vocab == 0 or (head.draft_vocab is None and says_all(name))
         wanted = target.config.vocab_size if all_tokens else head.draft_vocab
         # What a head can say already it goes on saying.
         required = target.eos_token_ids if known is None else (*target.eos_token_ids, *known.target_ids.tolist())

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from headstart.drafting.head_files.loading import kind_of, load_head
 from headstart.drafting.methods.dflash.head import BlockConfig, BlockHead
-from headstart.drafting.methods.eagle.head import PARALLEL_KIND, EagleConfig, EagleHead
+from headstart.drafting.methods.eagle.head import EagleConfig, EagleHead
 from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads
+from headstart.drafting.registry import trained_kinds
 from headstart.errors import ConfigError
 from headstart.models.config import ModelConfig
 
@@ -21,9 +22,6 @@ _OUTPUTS = ("lm_head.", "heads.", "markov_head.")
 
 _BRANCH_ENDS = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
 """Of a decoder layer, what adds to the residual stream."""
-
-_FURTHER = {("eagle3", PARALLEL_KIND)}
-"""What a head of another kind may begin from."""
 
 KnownHead = EagleHead | BlockHead | ParallelHeads
 
@@ -43,7 +41,7 @@ def load_known(directory: Path, target: ModelConfig, kind: str) -> KnownHead:
         raise ConfigError(
             f"{directory} holds nothing that a training can begin from; name an EAGLE, DFlash or Medusa head."
         )
-    if kind_of(head) != kind and (kind_of(head), kind) not in _FURTHER:
+    if kind_of(head) != kind and kind_of(head) not in trained_kinds()[kind].begins_from:
         raise ConfigError(f"{directory} holds a head of kind {kind_of(head)}; name one of kind {kind} to begin from.")
     return head
 

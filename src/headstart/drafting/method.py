@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 OWN_LAYERS = "some of the target's own layers"
@@ -38,3 +39,39 @@ class Method:
     """Where nobody is named it guesses with a draft model, with a multi-token module alone, in another engine."""
     other_names: tuple[str, ...] = ()
     """Names of its kin, whose heads it runs, too."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What ``headstart train`` makes for a method. A folder of ``methods/`` lists its own in ``TRAINED``."""
+
+    name: str
+    listed: int
+    """Its place wherever all are listed, from 1."""
+    maker: str
+    """Where the training wing makes it, at its first step: ``module:function``, called with a ``making.Start``."""
+    settings: tuple[str, ...] = ()
+    """Of ``making.HeadSettings``, those that it uses and not all do."""
+    trunk: str = ""
+    """The kind of head that it really is, with other ``defaults``; empty: one of its own."""
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    """What is set in its trunk unless the user says otherwise."""
+    slots: int = 4
+    """Future tokens that it guesses unless told otherwise."""
+    unroll: int = 1
+    """Steps that it is unrolled for unless told otherwise."""
+    whole_vocabulary: bool = False
+    """It says all of the target's tokens, and learns of all unless told otherwise."""
+    in_blocks: bool = False
+    """It guesses in blocks, whose guesses the loss dpace weighs."""
+    layers_of_target: bool = False
+    """Its layers are chosen from the target's; else it has layers of its own, and ``layers`` is their number."""
+    begins_from: tuple[str, ...] = ()
+    """Further kinds whose heads it may begin from."""
+    own_start: bool = False
+    """Its maker reads what it begins from."""
+    check: str = ""
+    """Where the training wing refuses targets that it cannot be made of: ``module:function``, called with the target
+    and the settings."""
+    optimiser: Literal["adamw", "muon"] = "adamw"
+    learning_rate: float = 1e-3

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from headstart.common.memory import is_lack_of_memory
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.context import DraftContext
-from headstart.drafting.method import KINDS, Method
+from headstart.drafting.method import KINDS, Method, Trained
 from headstart.drafting.options import GuessesForEach, HasOptions, NoOptions, check_files, parse_options
 from headstart.errors import ConfigError, DrafterError, HeadstartError, meant
 
@@ -36,12 +36,21 @@ _PARTS = ("needs", "begin", "propose", "observe", "end")
 @cache
 def _own() -> dict[str, Method]:
     """The methods that come with Headstart, by kind, then by their folder. Imports none of their drafters."""
-    rows = [
-        method
-        for folder in sorted(each.name for each in iter_modules([str(Path(__file__).with_name("methods"))]))
-        for method in import_module(f"{__package__}.methods.{folder}").METHODS
-    ]
+    rows = [method for folder in _folders() for method in folder.METHODS]
     return {method.name: method for method in sorted(rows, key=lambda method: KINDS.index(method.kind))}
+
+
+def _folders() -> list[Any]:
+    """The packages of all methods, by their names."""
+    names = sorted(each.name for each in iter_modules([str(Path(__file__).with_name("methods"))]))
+    return [import_module(f"{__package__}.methods.{name}") for name in names]
+
+
+@cache
+def trained_kinds() -> dict[str, Trained]:
+    """What can be trained, by the name that ``headstart train`` has for it. Imports nothing of the training wing."""
+    rows = [kind for folder in _folders() for kind in getattr(folder, "TRAINED", ())]
+    return {kind.name: kind for kind in sorted(rows, key=lambda kind: kind.listed)}
 
 
 def default_for(place: str) -> str:

@@ -87,7 +87,8 @@ def import_(
     told: dict[str, Any] = {"directory": str(out), **record}
     if isinstance(loaded, EagleHead | BlockHead):
         told |= {"taps": list(loaded.config.taps), "draft_vocab_size": loaded.config.draft_vocab_size}
-        about = f", reads the inputs of layers {', '.join(map(str, loaded.config.taps))}" if kind != "eagle" else ""
+        if not isinstance(loaded, EagleHead) or loaded.config.side_by_side:
+            about = f", reads the inputs of layers {', '.join(map(str, loaded.config.taps))}"
         about += f", can say {loaded.config.draft_vocab_size} of {loaded.config.vocab_size} tokens"
     elif isinstance(loaded, ParallelHeads):
         told["heads"] = loaded.config.slots

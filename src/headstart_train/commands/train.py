@@ -86,7 +86,7 @@ def train(
             out,
             text=text.settings(),
             head=making.settings(),
-            settings=learning.settings(head),
+            settings=learning.settings(head.value),
             length=learning.length,
             minutes=learning.minutes,
             fit_batch=learning.batch is None,

@@ -11,6 +11,7 @@ import typer
 
 from headstart.cli import options
 from headstart.common import enumerations
+from headstart.drafting.registry import trained_kinds
 
 if TYPE_CHECKING:
     from headstart_train.making import HeadSettings
@@ -21,23 +22,9 @@ TEXT, HEAD, TRAINING = "Text", "Head", "Training"
 
 
 class HeadChoice(StrEnum):
-    """Names of ``training.making.HEAD_NAMES``, which is costly to import."""
+    """Everything that the registry of methods knows how to train."""
 
-    EAGLE3 = "eagle3"
-    P_EAGLE = "p-eagle"
-    DFLASH = "dflash"
-    DSPARK = "dspark"
-    JETSPEC = "jetspec"
-    EAGLE = "eagle"
-    MEDUSA = "medusa"
-    BLOCKWISE = "blockwise"
-    MTP = "mtp"
-    DRAFT_MODEL = "draft-model"
-    PASS = "pass"
-
-
-_RATES = {HeadChoice.BLOCKWISE: 2e-3, HeadChoice.PASS: 1e-2}
-"""Learning rates that differ from 1e-3."""
+    vars().update({name.upper().replace("-", "_"): name for name in trained_kinds()})
 
 
 class LossChoice(StrEnum):
@@ -54,13 +41,6 @@ class OptimiserChoice(StrEnum):
 
     MUON = "muon"
     ADAMW = "adamw"
-
-
-_OF_BLOCKS = (HeadChoice.DFLASH, HeadChoice.DSPARK, HeadChoice.JETSPEC)
-_OPTIMISERS = {
-    head: OptimiserChoice.MUON for head in (HeadChoice.EAGLE3, HeadChoice.P_EAGLE, *_OF_BLOCKS, HeadChoice.MEDUSA)
-}
-"""Where it is not adamw."""
 
 
 class ArithmeticChoice(StrEnum):
@@ -387,17 +367,18 @@ class LearningOptions:
         int, typer.Option(help="Seed of the text, the initial weights and the order.", rich_help_panel=TRAINING)
     ] = 0
 
-    def settings(self, head: HeadChoice) -> TrainSettings:
+    def settings(self, head: str) -> TrainSettings:
         """With the defaults of a kind of head."""
         from headstart_train.trainer import TrainSettings
 
+        kind = trained_kinds()[head]
         return TrainSettings(
             epochs=self.epochs,
             steps=self.steps,
             batch=self.batch or 16,
             micro_batch=self.micro_batch,
-            optimiser=(self.optimiser or _OPTIMISERS.get(head, OptimiserChoice.ADAMW)).value,
-            lr=_RATES.get(head, 1e-3) if self.lr is None else self.lr,
+            optimiser=self.optimiser.value if self.optimiser else kind.optimiser,
+            lr=kind.learning_rate if self.lr is None else self.lr,
             final_lr=self.final_lr,
             average=self.average,
             evaluate_every=self.evaluate_every,

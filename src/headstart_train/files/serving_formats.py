@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headstart.drafting.methods.eagle.files import LAYER_IDS, describe_eagle, eagle_tensors
-from headstart.drafting.methods.eagle.head import EagleConfig, EagleHead
+from headstart.drafting.methods.eagle.head import THIRD, EagleConfig, EagleHead
 from headstart.errors import CheckpointError
 
 ServingFormat = Literal["sglang", "specforge"]
@@ -29,7 +29,7 @@ def describe_for(kind: ServingFormat, head: EagleHead) -> dict[str, Any]:
         CheckpointError: the program cannot compute such a head.
     """
     _check(kind, head.config)
-    description = describe_eagle(head, "eagle3")
+    description = describe_eagle(head, THIRD)
     description["eagle_config"][LAYER_IDS] = [tap - 1 for tap in head.config.taps]
     if kind == "specforge":
         # There, "norm_output": false leaves the norm before the output head out; without the entry it is as usual.
@@ -40,7 +40,7 @@ def describe_for(kind: ServingFormat, head: EagleHead) -> dict[str, Any]:
 
 def tensors_for(kind: ServingFormat, head: EagleHead, embedding: Tensor) -> dict[str, Tensor]:
     """Its tensors by their names there; ``embedding``: the target's, for a file that must hold one."""
-    tensors = eagle_tensors(head, "eagle3", embedding if kind == "specforge" else None)
+    tensors = eagle_tensors(head, THIRD, embedding if kind == "specforge" else None)
     vocab, said = head.config.vocab_size, head.config.draft_vocab_size
     # Both tables are always there.
     tensors.setdefault("d2t", torch.zeros(said, dtype=torch.int64))

@@ -74,7 +74,7 @@ class EagleObjective:
         losses = StepLosses(self.head, self._teacher, batch, self._loss, self._decay, text_tokens)
         unrolled = Unrolled(self.head, self._embedding, self._rotary, batch, self._dropout, self._mask())
         total = torch.zeros((), device=batch.tokens.device)
-        token_weight = 1.0 if self.head.config.variant == "eagle3" else _TOKEN_WEIGHT
+        token_weight = 1.0 if self.head.config.side_by_side else _TOKEN_WEIGHT
         masked_from = self._steps
         if self.head.config.slots:
             masked_from = 1 if self._unmasked == 1 else int(torch.randint(1, self._unmasked + 1, ()))
@@ -87,7 +87,7 @@ class EagleObjective:
             learnt = output[places[unrolled.places]]
             loss = losses.loss(step, places, learnt, partial(self._logits, text_tokens))
             total = total + token_weight / kept * loss
-            if self.head.config.variant == "eagle":
+            if not self.head.config.side_by_side:
                 wanted = batch.guessed(step)
                 imitated = _ahead(batch.final, 1 + step)[wanted]
                 said = output[wanted[unrolled.places]].float()

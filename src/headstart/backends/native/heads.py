@@ -65,7 +65,8 @@ class NativeEaglePass(NativeCachingPass):
         isa: str | None = None,
     ) -> None:
         self.config = config = head.config
-        entry = _FUSED if config.variant == "eagle" else _BESIDE_NORMED if config.norm_before_residual else _BESIDE
+        beside = _BESIDE_NORMED if config.norm_before_residual else _BESIDE
+        entry = beside if config.side_by_side else _FUSED
         embedding = tables.embedding if head.embedding is None else head.embedding
         super().__init__(config, supports_head(config), entry, embedding, head.target_ids, precision, threads, isa)
         with torch.inference_mode():
@@ -121,9 +122,9 @@ class NativeEaglePass(NativeCachingPass):
 
     def _pack(self, head: EagleHead, tables: TargetTables) -> None:
         config, packer = self.config, Packer(self._library, self.handle)
-        self._pack_layers(packer, head.layers, first_is_normed=config.variant == "eagle3")
+        self._pack_layers(packer, head.layers, first_is_normed=config.side_by_side)
         packer.linear(-1, FUSE, LinearWeights(head.fc.weight, head.fc.bias))
-        if config.variant == "eagle3":
+        if config.side_by_side:
             packer.norm(-1, FEATURE_NORM, NormWeights(head.layers[0].hidden_norm.weight))
             packer.norm(-1, FINAL_NORM, NormWeights(head.norm.weight))
             packer.linear(-1, OUTPUT_HEAD, LinearWeights(head.lm_head.weight))

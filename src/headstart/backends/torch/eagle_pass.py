@@ -79,7 +79,7 @@ class EaglePass:
 
         self._layers = [packed(index, layer) for index, layer in enumerate(head.layers)]
         self._fc = linear(LinearWeights(head.fc.weight, head.fc.bias))
-        self._head = linear(LinearWeights(head.lm_head.weight if config.variant == "eagle3" else tables.head))
+        self._head = linear(LinearWeights(head.lm_head.weight if config.side_by_side else tables.head))
         embedding = tables.embedding if head.embedding is None else head.embedding
         self._embedding = embedding.to(self.device, dtype)
         self._norms = {
@@ -135,7 +135,7 @@ class EaglePass:
         """True features [row, taps * target hidden] -> [row, hidden] (``EagleHead.fuse``)."""
         config = self.config
         features = features.to(self.device)
-        if config.variant == "eagle":
+        if not config.side_by_side:
             return features.to(self.dtype)
         if config.norm_before_fc:
             features = self._norm("input_norm", features)
@@ -165,7 +165,7 @@ class EaglePass:
         """The same for int64 tokens and positions [row] on the device, whose caches have room for them."""
         config = self.config
         embeddings = F.embedding(tokens, self._embedding)
-        if config.variant == "eagle3":
+        if config.side_by_side:
             normed = self._norm("layers.0.hidden_norm", features)
             x = torch.cat((self._norm("layers.0.input_layernorm", embeddings), normed), dim=-1)
             residual = normed if config.norm_before_residual else features
@@ -189,7 +189,7 @@ class EaglePass:
     def say(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """A step's output -> (state to feed back [row, hidden], float32 logits [row, draft vocab])."""
         config = self.config
-        if config.variant == "eagle":
+        if not config.side_by_side:
             return output, self._head(output).float()
         normed = self._norm("norm", output)
         return normed if config.norm_output else output, self._head(normed).float()

@@ -78,7 +78,7 @@ class ParallelPass:
         self._kit = kit
         self.target_ids = head.target_ids.cpu()
         linear = kit.linear
-        if config.kind == "medusa":
+        if config.own_blocks:
             self._blocks = [
                 [linear(LinearWeights(block.weight, block.bias)) for block in depth] for depth in head.blocks_by_depth()
             ]
@@ -100,7 +100,7 @@ class ParallelPass:
     @property
     def nbytes(self) -> int:
         """Of its matrices, and of its copy of the embedding if it has one."""
-        if self.config.kind == "medusa":
+        if self.config.own_blocks:
             layers = [*(block for depth in self._blocks for block in depth), *self._maps]
             if self.config.reads_token:
                 layers.append(self._token_maps)
@@ -122,7 +122,7 @@ class ParallelPass:
         """
         config = self.config
         x, tokens = hidden.to(self._kit.device, self._kit.dtype), tokens.to(self._kit.device)
-        if config.kind == "medusa":
+        if config.own_blocks:
             slots = x.unsqueeze(1).expand(-1, config.slots, -1)
             if config.reads_token:
                 rows = token_rows(self._embedding, tokens).to(self._kit.dtype)

@@ -1,6 +1,6 @@
 """A chain from one trained layer that says several future tokens."""
 
-from headstart.drafting.method import Method
+from headstart.drafting.method import Method, Trained
 
 METHODS = (
     Method(
@@ -9,5 +9,15 @@ METHODS = (
         "Stern et al. 2018 (arXiv:1811.03115)",
         f"{__name__}.drafter:BlockwiseDrafter",
         "head",
+    ),
+)
+
+TRAINED = (
+    Trained(
+        "blockwise",
+        8,
+        "headstart_train.first_steps.parallel:make_blockwise",
+        settings=("slots", "init"),
+        learning_rate=2e-3,
     ),
 )

@@ -1,6 +1,8 @@
 """The method dflash."""
 
-from headstart.drafting.method import Method
+from dataclasses import replace
+
+from headstart.drafting.method import Method, Trained
 
 METHODS = (
     Method(
@@ -11,4 +13,22 @@ METHODS = (
         "head",
         other_names=("dspark", "jetspec"),
     ),
+)
+
+_DFLASH = Trained(
+    "dflash",
+    3,
+    "headstart_train.first_steps.block:make",
+    settings=("slots", "layers", "init", "causal", "markov_rank", "confidence", "root_speaks", "spacing"),
+    slots=9,
+    in_blocks=True,
+    optimiser="muon",
+)
+# Its kin: arXiv:2607.05147, 2606.18394.
+_DSPARK = {"slots": 7, "markov_rank": 64, "confidence": True, "root_speaks": True}
+_JETSPEC = {"slots": 16, "causal": True}
+TRAINED = (
+    _DFLASH,
+    replace(_DFLASH, name="dspark", listed=4, trunk="dflash", defaults=_DSPARK),
+    replace(_DFLASH, name="jetspec", listed=5, trunk="dflash", defaults=_JETSPEC),
 )

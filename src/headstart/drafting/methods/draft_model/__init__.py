@@ -1,6 +1,6 @@
 """A chain from a smaller model, or from some of the target's own layers."""
 
-from headstart.drafting.method import OWN_LAYERS, Method
+from headstart.drafting.method import OWN_LAYERS, Method, Trained
 
 METHODS = (
     Method(
@@ -11,5 +11,17 @@ METHODS = (
         "model",
         untaught=OWN_LAYERS,
         default_for="model",
+    ),
+)
+
+TRAINED = (
+    Trained(
+        "draft-model",
+        10,
+        "headstart_train.first_steps.draft_model:make",
+        settings=("layers",),
+        whole_vocabulary=True,
+        layers_of_target=True,
+        check="headstart_train.first_steps.draft_model:require_trainable",
     ),
 )

@@ -1,6 +1,6 @@
 """EAGLE 1 to 3."""
 
-from headstart.drafting.method import Method
+from headstart.drafting.method import Method, Trained
 
 METHODS = (
     Method(
@@ -23,5 +23,22 @@ METHODS = (
         "Li et al. 2024, EAGLE (arXiv:2401.15077)",
         f"{__name__}.drafter:EagleDrafter",
         "head",
+    ),
+)
+
+TRAINED = (
+    Trained(
+        "eagle3",
+        1,
+        "headstart_train.first_steps.eagle:make",
+        settings=("unroll", "dropout", "layers", "init"),
+        unroll=4,
+        optimiser="muon",
+    ),
+    Trained(
+        "eagle",
+        6,
+        "headstart_train.first_steps.eagle:make_first",
+        settings=("unroll", "dropout", "layers", "init"),
     ),
 )

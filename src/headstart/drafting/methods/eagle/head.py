@@ -28,6 +28,9 @@ from headstart.models.layers.layer import run_head_layers
 from headstart.passes.batch import FINAL_TAP
 
 MOST_LAYERS = 64
+Variant = Literal["eagle", "eagle3"]
+FIRST: Variant = "eagle"
+THIRD: Variant = "eagle3"
 PARALLEL_KIND = "p-eagle"
 """What an EAGLE-3 head is called that guesses several tokens in one pass."""
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -38,7 +41,7 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 class EagleConfig:
     """An EAGLE head. Sizes are in elements."""
 
-    variant: Literal["eagle", "eagle3"]
+    variant: Variant
     hidden_size: int
     target_hidden_size: int
     vocab_size: int
@@ -89,6 +92,11 @@ class EagleConfig:
         return PARALLEL_KIND if self.slots else self.variant
 
     @property
+    def side_by_side(self) -> bool:
+        """Embedding and feature enter the first layer side by side (EAGLE-3), not fused (EAGLE-1)."""
+        return self.variant == THIRD
+
+    @property
     def own_head(self) -> bool:
         """Whether it reduces the vocabulary or has a head besides the target's."""
         return self.variant == "eagle3" or self.draft_vocab_size != self.vocab_size
@@ -105,7 +113,7 @@ def eagle3_taps(num_layers: int) -> tuple[int, ...]:
 
 def eagle_config(
     target: ModelConfig,
-    variant: Literal["eagle", "eagle3"] = "eagle3",
+    variant: Variant = THIRD,
     draft_vocab_size: int | None = None,
     num_layers: int = 1,
     slots: int = 0,

@@ -1,6 +1,6 @@
 """PaSS: look-ahead embeddings in the pass that verifies."""
 
-from headstart.drafting.method import Method
+from headstart.drafting.method import Method, Trained
 
 METHODS = (
     Method(
@@ -9,5 +9,16 @@ METHODS = (
         "Monea et al. 2023, PaSS (arXiv:2311.13581)",
         f"{__name__}.drafter:PassDrafter",
         "head",
+    ),
+)
+
+TRAINED = (
+    Trained(
+        "pass",
+        11,
+        "headstart_train.first_steps.lookahead:make",
+        settings=("slots",),
+        whole_vocabulary=True,
+        learning_rate=1e-2,
     ),
 )

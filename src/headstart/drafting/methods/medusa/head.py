@@ -19,6 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 ParallelKind = Literal["medusa", "blockwise"]
+MEDUSA: ParallelKind = "medusa"
+BLOCKWISE: ParallelKind = "blockwise"
 _FIRST_SURENESS = 0.1
 """Scale of what an output map lets through at first: a slot that knows nothing yet must not be sure of it."""
 
@@ -46,6 +48,11 @@ class ParallelConfig:
     (Medusa)."""
     reads_token: bool = False
     """Each slot also reads the token after the state, by the target's embedding (Medusa)."""
+
+    @property
+    def own_blocks(self) -> bool:
+        """Each slot has residual blocks of its own (Medusa); else all share one wide layer (blockwise)."""
+        return self.kind == MEDUSA
 
     @property
     def reduced(self) -> bool:
@@ -80,7 +87,7 @@ class ParallelHeads(nn.Module):
         super().__init__()
         self.config = config
         hidden, slots = config.hidden_size, config.slots
-        if config.kind == "medusa":
+        if config.own_blocks:
             self.blocks = nn.ModuleList(
                 nn.Sequential(*(MedusaBlock(hidden) for _ in range(config.num_layers))) for _ in range(slots)
             )
@@ -140,7 +147,7 @@ class ParallelHeads(nn.Module):
         Returns:
             [..., slot, hidden].
         """
-        if self.config.kind == "medusa":
+        if self.config.own_blocks:
             entries = [hidden] * self.config.slots
             if self.config.reads_token and tokens is not None:
                 entries = [hidden + of_tokens(tokens) for of_tokens in self.maps_of_tokens()]

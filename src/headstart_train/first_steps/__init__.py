@@ -1,0 +1,1 @@
+"""What is trained, at its first step: one file for each family of heads."""

@@ -1,0 +1,65 @@
+"""EAGLE heads at their first step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from headstart.drafting.methods.eagle.head import FIRST, THIRD, EagleConfig, EagleHead, Variant, eagle_config
+from headstart_train.first_steps.tokens import FIRST_SURENESS, mask_token, name_tokens
+from headstart_train.making import Start
+from headstart_train.objectives.eagle import EagleObjective
+
+
+def make(start: Start) -> EagleObjective:
+    """An EAGLE-3 head at its first step."""
+    return _objective(start, EagleHead(_shape(start, THIRD)))
+
+
+def make_first(start: Start) -> EagleObjective:
+    """An EAGLE-1 head at its first step."""
+    return _objective(start, EagleHead(_shape(start, FIRST)))
+
+
+def make_parallel(start: Start) -> EagleObjective:
+    """A P-EAGLE head at its first step: like the known one, if it is to begin from that, whose norms others may have
+    chosen."""
+    shape, known = _shape(start, THIRD), start.known
+    if isinstance(known, EagleHead):
+        shape = replace(known.config, draft_vocab_size=len(start.ids), num_layers=shape.num_layers)
+    mask = shape.mask_token_id if shape.slots else mask_token(start.target.config, start.ids)
+    head = EagleHead(replace(shape, slots=start.slots, mask_token_id=mask))
+    if isinstance(known, EagleHead):
+        head.embedding = known.embedding
+    return _objective(start, head)
+
+
+def _shape(start: Start, variant: Variant) -> EagleConfig:
+    """A new head's."""
+    layers = start.settings.layers
+    if not isinstance(layers, int):
+        layers = start.known.config.num_layers if isinstance(start.known, EagleHead) else 1
+    return eagle_config(start.target.config, variant, len(start.ids), layers)
+
+
+def _objective(start: Start, head: EagleHead) -> EagleObjective:
+    """What a new head learns; EAGLE-3's output head and final norm begin as the target's own."""
+    weights, settings, ids = start.weights, start.settings, start.ids
+    if head.config.side_by_side:
+        with torch.no_grad():
+            # What the target's own head makes of its own final norm is the best guess there is.
+            head.lm_head.weight.copy_(weights.head.weight[ids.cpu()])
+            # But a head that knows nothing yet must not be sure of it, or it spends its first steps on forgetting that.
+            norm = weights.final_norm.weight + start.target.config.norm_offset
+            head.norm.weight.copy_(FIRST_SURENESS * norm)
+    name_tokens(head, ids)
+    return EagleObjective(
+        head.to(ids.device),
+        start.tables,
+        ids,
+        loss=settings.loss,
+        steps=start.unroll,
+        decay=start.decay,
+        dropout=settings.dropout or 0.0,
+    )
