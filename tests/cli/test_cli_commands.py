@@ -92,9 +92,10 @@ for path in (["generate", "--help"], ["--help"]):
         app(path, prog_name="headstart")
     except SystemExit:
         pass
-others = [f"headstart.cli.{name}" for name in ("bench", "audit", "train", "chat", "serve", "derive", "plan")]
-others += [f"headstart.{name}" for name in ("analysis", "training")]
-sys.exit(f"{set(others) & set(sys.modules)}" if set(others) & set(sys.modules) else 0)
+others = {f"headstart.cli.{name}" for name in ("chat", "serve", "transcribe", "drafters", "native")} & set(sys.modules)
+wings = ("headstart_lab.", "headstart_train.")
+others |= {name for name in sys.modules if name.startswith(wings) and name.partition(".")[2] != "commands"}
+sys.exit(f"{others}" if others else 0)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -95,7 +95,7 @@ HEADS = {"eagle": "eagle", "eagle2": "eagle", "eagle3": "eagle3"} | {
     name: name for name in ("dflash", "p-eagle", "medusa", "blockwise", "pass")
 }
 NEEDS_MODULES = "mtp"
-"""Runs what came with a target; GPT-2 has nothing of the kind (``head_drafters/test_mtp.py``)."""
+"""Runs what came with a target; GPT-2 has nothing of the kind (``tests/drafting/methods/test_mtp.py``)."""
 OWN = ("draft-model", "multi-draft", "hierarchical")
 """They run the target's own layers where they are given no model."""
 

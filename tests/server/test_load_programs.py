@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_environments import AIPERF, GUIDELLM, ROOT, VLLM, Environment, needs
-
-sys.path.append(str(ROOT / "tests" / "analysis"))
 
 VLLM_BENCH = """
 from vllm.benchmarks import serve

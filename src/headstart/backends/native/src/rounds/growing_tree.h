@@ -1,6 +1,6 @@
 // One sequence's tree of a draft while it grows: which nodes go on, and which stay.
 //
-// Tree for tree what ConfidenceTrees of drafting/head_drafters/head_trees.py makes of the same log-probabilities: a
+// Tree for tree what ConfidenceTrees of drafting/head_trees/trees.py makes of the same log-probabilities: a
 // path's is a sum of floats from the root down, and of equal ones the shallower, then the earlier node is the better.
 #pragma once
 #include <algorithm>

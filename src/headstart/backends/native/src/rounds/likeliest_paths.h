@@ -1,5 +1,5 @@
 // The likeliest paths where each depth has one law, whatever stands above it (DDTree, arXiv:2604.12989): node for node
-// what likeliest_paths of drafting/head_drafters/marginal_trees.py finds.
+// what likeliest_paths of drafting/head_trees/marginal_trees.py finds.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// What the target's own noise tells about the tokens to come (drafting/head_drafters/noise_ranking.py), in float.
+// What the target's own noise tells about the tokens to come (drafting/head_trees/noise_ranking.py), in float.
 //
 // Guesses alone depend on it: what is said is decided in sampling.h.
 #pragma once

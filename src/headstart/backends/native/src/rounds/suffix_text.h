@@ -1,5 +1,5 @@
-// Trees of what followed the longest repeated suffixes of a growing text: what the Python module
-// drafting/model_free/suffix_automaton.py holds and suffix.py proposes, state for state and tree for tree.
+// Trees of what followed the longest repeated suffixes of a growing text: what suffix_automaton.py
+// of drafting/methods/suffix/ holds and drafter.py proposes, state for state and tree for tree.
 #pragma once
 #include <cmath>
 #include <queue>
