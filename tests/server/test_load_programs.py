@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_environments import AIPERF, GUIDELLM, ROOT, VLLM, Environment, needs
+from engine_environments import AIPERF, GUIDELLM, VLLM, Environment, needs
 
 VLLM_BENCH = """
 from vllm.benchmarks import serve
