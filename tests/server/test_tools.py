@@ -206,3 +206,43 @@ def test_a_forced_call_has_the_declared_arguments_and_no_others(tiny_model_dir: 
         arguments = json.loads(call["function"]["arguments"])
         assert set(arguments) <= {"unit", "where"}
         assert set(arguments.get("where", {})) <= {"x"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "extra"),
+    [
+        ("#/$defs/Place", {}),
+        ("#/$defs/Place", {"$id": "https://example.org/weather"}),
+        ("https://example.org/weather#/$defs/Place", {"$id": "https://example.org/weather"}),
+        ("#/properties/kept/properties/$ref", {}),
+    ],
+)
+def test_a_required_call_follows_its_own_schemas_references(llm: LLM, reference: str, extra: dict[str, Any]) -> None:
+    """A function's parameters stand inside a larger schema then, where ``#`` would be another root."""
+    place = {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"]}
+    kept = {"type": "object", "properties": {"$ref": place, "#": {"const": {"$ref": "#/none"}}}, "required": ["#"]}
+    weather = {
+        **extra,
+        "type": "object",
+        "$defs": {"Place": place},
+        "properties": {"kept": kept, "where": {"$ref": reference}},
+        "required": ["kept", "where"],
+    }
+    tools = [tool("other"), {"type": "function", "function": {"name": "weather", "parameters": weather}}]
+    body = BODY | {"tools": tools, "tool_choice": allowing("required", "weather"), "max_tokens": 400}
+    (answered,) = post(llm, "/v1/chat/completions", body).json()["choices"]
+    arguments = json.loads(answered["message"]["tool_calls"][0]["function"]["arguments"])
+    assert arguments["where"]["x"] in (1, 2)
+    assert arguments["kept"]["#"] == {"$ref": "#/none"}
+
+
+def test_a_required_call_may_hold_calls_of_its_own_kind(llm: LLM) -> None:
+    """``#`` is the function's parameters, not the list of calls around them."""
+    tree = {"type": "object", "properties": {"kid": {"anyOf": [{"$ref": "#"}, {"const": 1}]}}, "required": ["kid"]}
+    tools = [{"type": "function", "function": {"name": "grow", "parameters": tree}}]
+    body = BODY | {"tools": tools, "tool_choice": "required", "max_tokens": 400, "temperature": 1, "n": 8, "seed": 0}
+    for answered in post(llm, "/v1/chat/completions", body).json()["choices"]:
+        arguments = json.loads(answered["message"]["tool_calls"][0]["function"]["arguments"])
+        while arguments != 1:
+            assert arguments.keys() == {"kid"}
+            arguments = arguments["kid"]

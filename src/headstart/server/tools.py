@@ -102,12 +102,45 @@ def _parameters(tool: Tool) -> dict[str, Any]:
 
 
 def _calls_schema(tools: Sequence[Tool], most: int) -> dict[str, Any]:
-    def call(tool: Tool) -> dict[str, Any]:
+    def call(place: int, tool: Tool) -> dict[str, Any]:
+        arguments = _moved(_parameters(tool), f"#/items/anyOf/{place}/properties/arguments")
         return {
             "type": "object",
-            "properties": {"name": {"const": tool.function.name}, "arguments": _parameters(tool)},
+            "properties": {"name": {"const": tool.function.name}, "arguments": arguments},
             "required": ["name", "arguments"],
             "additionalProperties": False,
         }
 
-    return {"type": "array", "items": {"anyOf": [call(tool) for tool in tools]}, "minItems": 1, "maxItems": most}
+    calls = [call(place, tool) for place, tool in enumerate(tools)]
+    return {"type": "array", "items": {"anyOf": calls}, "minItems": 1, "maxItems": most}
+
+
+def _moved(schema: dict[str, Any], place: str) -> dict[str, Any]:
+    """A schema for another place: its references to itself (``#``, ``#/...``) name what they named."""
+    home = schema.get("$id")
+    roots = ["#", *([f"{home.rstrip('#')}#"] if isinstance(home, str) else [])]
+
+    def moved(value: Any, keywords: bool) -> Any:
+        """``keywords``: an object's keys are keywords of a schema, not names that somebody chose."""
+        if isinstance(value, list):
+            return [moved(item, keywords) for item in value]
+        if not isinstance(value, dict):
+            return value
+        made = {}
+        for key, inner in value.items():
+            if keywords and key == "$ref" and isinstance(inner, str):
+                root = next((root for root in roots if inner == root or inner.startswith(f"{root}/")), None)
+                made[key] = inner if root is None else place + inner[len(root) :]
+            elif keywords and key in _VALUES:
+                made[key] = inner
+            else:
+                made[key] = moved(inner, not (keywords and key in _BY_NAME))
+        return made
+
+    return {key: value for key, value in moved(schema, keywords=True).items() if key != "$id"}
+
+
+_VALUES = ("const", "enum", "default", "examples")
+"""Keywords of a schema that hold values."""
+_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""Keywords of a schema that hold schemas by names."""
