@@ -124,7 +124,7 @@ def _brief(text: str, room: int) -> str:
     told = text.partition(" [")[0]
     ends = [match.start() for match in re.finditer(r"[.;:,](?= |$)| \(", told)]
     # A list that is cut short would look whole.
-    ends = [end for end in ends if told[end] != "," or not re.search(r"[:(]", told[:end])]
+    ends = [end for end in ends if told[end] in ".;" or not re.search(r"[:;(]", told[:end])]
     fitting = [end for end in ends if end < room] or ends[:1]
     sentences = [end for end in fitting if told[end] == "."]
     return f"{told[: max(sentences or fitting)]}." if fitting else told

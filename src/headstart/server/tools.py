@@ -126,7 +126,7 @@ def _moved(schema: dict[str, Any], place: str) -> dict[str, Any]:
             return [moved(item, keywords) for item in value]
         if not isinstance(value, dict):
             return value
-        made = {}
+        made: dict[str, Any] = {}
         for key, inner in value.items():
             if keywords and key == "$ref" and isinstance(inner, str):
                 root = next((root for root in roots if inner == root or inner.startswith(f"{root}/")), None)
