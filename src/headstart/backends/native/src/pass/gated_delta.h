@@ -1,5 +1,6 @@
 // The gated delta rule: a head's state, a matrix of keys to values, decays by a step that the row chooses; what it has
-// for the row's key is moved towards the row's value; it is read at the row's query (see headstart.models.layers.delta).
+// for the row's key is moved towards the row's value; it is read at the row's query (see
+// headstart.models.layers.delta).
 //
 // Columns of a state do not see each other, so that it is computed, and stands, in bands of them: [band][key][kBand].
 // A band stays in the nearest cache while it walks through the rows of a panel.

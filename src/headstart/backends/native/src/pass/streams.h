@@ -1,5 +1,5 @@
-// Several residual streams, see headstart.models.layers.streams: x is the first one, which layers compute; the others are
-// here.
+// Several residual streams, see headstart.models.layers.streams: x is the first one, which layers compute; the others
+// are here.
 #pragma once
 #include <cmath>
 
