@@ -189,8 +189,8 @@ def torch_draft(running: BlockPass, cache: DraftCache, features: NDArray[np.floa
                 chain = running.target_ids[(logits[:, slot] + running.following(chain)).argmax(-1)]
                 rows = logits[:, slot] + running.following(before)
                 log_probs, places = running.best(rows, 8)
-                tokens = running.target_ids.numpy()[places].astype(np.int64)
-                beams = trees.grow(log_probs[None], tokens[None])
+                children = np.asarray(running.target_ids.numpy()[places], dtype=np.int64)
+                beams = trees.grow(log_probs[None], children[None])
                 assert beams is not None
                 before = torch.from_numpy(beams.tokens[0])
             trees.trees(NODES, [DraftBudget(NODES, slots)])
