@@ -17,7 +17,7 @@ from cli_runs import headstart, refusal
 import headstart as package
 from headstart.cli import commands, prompts
 
-COMMANDS = list(commands.OWN)
+COMMANDS = list(commands.every())
 CALLS = [(), *((name,) for name in COMMANDS), ("bench", "serve")]
 QUICK = [
     ["--version"],

@@ -55,7 +55,7 @@ def test_absurd_values_are_refused_in_one_sentence_or_do_no_harm(
         ([[100000]], rf"rank 100000; the head says {len(DRAFT_IDS)} tokens"),
         ([[0], [len(DRAFT_IDS)]], rf"rank {len(DRAFT_IDS)}; the head says {len(DRAFT_IDS)} tokens"),
         ([[0] * depth for depth in range(1, 5)], "path of 4 ranks; the head has 3 slots"),
-        ([[True]], "no new path of ranks"),
+        ([[True]], "a list of lists of integers"),
     ],
 )
 def test_a_shape_of_medusa_must_fit_its_head(drafter_with: DrafterWith, shape: list[list[int]], said: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import engine_batches
 import numpy as np
 import pytest
 from engine_batches import EngineBatch, Row, looping, vllm_config
@@ -227,7 +228,7 @@ def test_an_empty_variable_names_nobody(monkeypatch: pytest.MonkeyPatch) -> None
         (
             "eagle3",
             ConfigError,
-            "cannot guess inside another engine, which hands out tokens alone; choose one of ngram",
+            "cannot guess inside another engine, which hands out tokens alone; choose one of copy, ngram",
         ),
         ("none", ConfigError, "cannot guess inside another engine"),
         ("dspark", ConfigError, "cannot guess inside another engine"),
@@ -314,7 +315,7 @@ def test_it_needs_numpy_and_torch_alone() -> None:
     """What else Headstart uses may be missing in an engine's environment, or of another version."""
     code = f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(Path(engine_batches.__file__).parent)!r})
 
 class Missing:
     def find_spec(self, name, path=None, target=None):

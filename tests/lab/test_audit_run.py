@@ -25,9 +25,11 @@ def few_rules(monkeypatch):
 
 
 def test_everything_is_checked_for_every_drafter(tiny_model_dir):
-    steps = []
+    units = []
     listed = contenders("ngram,draft-model:layers=1")
-    audit = run_audit(load_model(tiny_model_dir, "fp32"), listed, PROMPTS, SMALL, steps.append)
+    audit = run_audit(
+        load_model(tiny_model_dir, "fp32"), listed, PROMPTS, SMALL, lambda work, tokens: units.append(work)
+    )
     assert audit.passed, audit.faults
     assert [text.drafter for text in audit.texts] == [each.name for each in listed]
     assert {(law.drafter, law.rule) for law in audit.laws} == {
@@ -37,7 +39,7 @@ def test_everything_is_checked_for_every_drafter(tiny_model_dir):
         ("draft-model:layers=1", "rejection"),
     }
     assert all(law.goodness.samples == 30 for law in audit.laws)
-    assert len(steps) == 2 * len(listed) + 1
+    assert sum(units) == SMALL.planned_work(len(PROMPTS), len(listed))
     assert not audit.numerics.exact
 
 

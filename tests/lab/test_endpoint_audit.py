@@ -244,7 +244,7 @@ def test_log_probabilities_of_another_token_are_found(llm):
 def test_what_is_refused_is_not_offered(llm):
     def refuse(body: dict[str, Any], busy: int) -> None:
         if any(name in body for name in ("stop", "seed", "response_format", "tools")) or body.get("n", 1) > 1:
-            body["max_tokens"] = -1
+            body["max_tokens"] = -2
 
     async def work(greedy: Greedy) -> list[Finding]:
         return [
@@ -257,7 +257,7 @@ def test_what_is_refused_is_not_offered(llm):
 
     findings = check(llm, work, lambda app: Mutant(app, refuse))
     assert results(findings) == {Result.NOT_OFFERED}
-    assert all("max_tokens is -1" in finding.said for finding in findings)
+    assert all("max_tokens is -2" in finding.said for finding in findings)
 
 
 class Failing:

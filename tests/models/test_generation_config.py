@@ -119,7 +119,7 @@ def test_another_file_can_be_named(tmp_path: Path) -> None:
     [
         ({"temperature": "hot"}, "temperature"),
         ({"temperature": True}, "temperature"),
-        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.5}, "top_p"),
         ({"top_k": 2.5}, "top_k"),
         ({"min_p": [0.1]}, "min_p"),
         ({"max_new_tokens": 0}, "max_tokens"),

@@ -94,7 +94,7 @@ def test_the_runs_that_come_with_the_page_are_real_and_small() -> None:
 
 
 def test_recording_and_exporting_need_no_web_framework() -> None:
-    modules = "headstart.cli.lab, headstart.server.lab_files, headstart_lab.page.recording"
+    modules = "headstart_lab.commands.lab, headstart.server.lab_files, headstart_lab.page.recording"
     code = f"import sys; sys.modules['fastapi'] = sys.modules['starlette'] = None; import {modules}"
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -66,13 +66,19 @@ def describe(kind: Any) -> str:
     if origin in (dict, Mapping):
         return "a dictionary, in a command JSON in braces"
     if origin in (Sequence, list, tuple):
-        return "a list"
+        return f"a list of {_several(within[0])}"
     if origin is type:
         return "a class"
     if kind is NoneType:
         return "None"
     words = {int: "an integer", float: "a number", bool: "True or False", str: "a string"}
     return words.get(kind, kind.__name__ if isinstance(kind, type) else str(kind))
+
+
+def _several(kind: Any) -> str:
+    if get_origin(kind) in (Sequence, list, tuple):
+        return f"lists of {_several(get_args(kind)[0])}"
+    return {int: "integers", float: "numbers", str: "names"}.get(kind, "values")
 
 
 def dashed(name: str) -> str:

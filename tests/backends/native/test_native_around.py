@@ -186,7 +186,8 @@ def test_taps_are_pytorchs(kind: str) -> None:
     )
     ours, theirs = (each.forward(batch, each.allocate_cache(6, BLOCK)).hidden for each in backends)
     for tap in batch.taps:
-        assert abs(ours[tap] - theirs[tap]).max() <= 1e-4
+        # Sums round in another order: what is lost grows with the numbers.
+        assert abs(ours[tap] - theirs[tap]).max() <= 1e-5 * max(10, abs(theirs[tap]).max())
 
 
 @needs_native

@@ -359,7 +359,7 @@ def test_a_draft_model_is_made_of_the_targets_layers() -> None:
     [
         ({"draft_tokens": 0}, "draft_tokens is 0"),
         ({"temperature": -1.0}, "of the draft, temperature is -1.0"),
-        ({"top_p": 0.0}, "of the draft, top_p is 0.0"),
+        ({"top_p": 1.5}, "of the draft, top_p is 1.5"),
         ({"min_confidence": 1.5}, "min_confidence is 1.5"),
         ({"layers": 0}, "layers is 0"),
         ({"layers": 2, "model": "small"}, "give one of the two"),

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "summarise.py"
+SCRIPT = "headstart_lab.benchmarks.summarise"
 
 
 def test_single_runs_are_left_out(tmp_path: Path) -> None:
     kept = {"format": "headstart-bench/1", "contenders": [{"name": "plain", "mean": 0.1234567890123456}]}
     (tmp_path / "bench.json").write_text(json.dumps({**kept, "runs": [{"tokens": 3}], "forecasts": [1]}))
-    call = [sys.executable, str(SCRIPT), str(tmp_path / "bench.json"), str(tmp_path / "short.json")]
+    call = [sys.executable, "-m", SCRIPT, str(tmp_path / "bench.json"), str(tmp_path / "short.json")]
     subprocess.run(call, check=True)
     assert json.loads((tmp_path / "short.json").read_text(encoding="utf-8")) == kept

@@ -62,8 +62,8 @@ def test_left_to_itself_it_measures_what_pays_within_its_budget(tiny_model_dir, 
     assert [each["name"] for each in written["contenders"]] == [
         "none",
         "ngram",
-        "suffix",
         "recycling",
+        "suffix",
         "auto",
         "bigram",
     ]
