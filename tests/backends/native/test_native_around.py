@@ -180,14 +180,20 @@ def test_heads_that_are_too_wide_are_left_to_pytorch() -> None:
 def test_taps_are_pytorchs(kind: str) -> None:
     """Of several streams, the first."""
     batch = make_pass(Rows(random_tokens(20), 0, SHUFFLED), taps=(0, 2, 4, FINAL_TAP))
+    weights = random_weights(KINDS[kind])
+    # The same numbers, each of the embedding rounded otherwise: what the model itself makes of roundings.
+    steps = torch.randint(-1, 2, weights.embedding.shape, generator=torch.Generator().manual_seed(0))
+    rounded = weights.embedding.float() * (1 + steps * torch.finfo(torch.float32).eps)
     backends = (
         native(KINDS[kind], "fp32", FASTEST, 2),
-        TorchBackend(KINDS[kind], random_weights(KINDS[kind]), torch.float32),
+        TorchBackend(KINDS[kind], weights, torch.float32),
+        TorchBackend(KINDS[kind], replace(weights, embedding=rounded), torch.float32),
     )
-    ours, theirs = (each.forward(batch, each.allocate_cache(6, BLOCK)).hidden for each in backends)
+    ours, theirs, moved = (each.forward(batch, each.allocate_cache(6, BLOCK)).hidden for each in backends)
     for tap in batch.taps:
-        # Sums round in another order: what is lost grows with the numbers.
-        assert abs(ours[tap] - theirs[tap]).max() <= 1e-5 * max(10, abs(theirs[tap]).max())
+        # A pass rounds in many products, and the embedding is one place.
+        bound = max(1e-4, 4 * abs(moved[tap] - theirs[tap]).max())
+        assert abs(ours[tap] - theirs[tap]).max() <= bound
 
 
 @needs_native
