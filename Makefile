@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 DEMO_PROMPT ?= Write a Python class for a bank account with deposit, withdraw and transfer methods.
 
-.PHONY: demo test test-all test-slow test-emulated test-engines test-sanitized test-wheel wheel lint bench docs openapi emulator clean
+.PHONY: demo test test-all test-slow test-emulated test-engines test-sanitized test-wheel wheel lint bench docs emulator clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.run  ## answer a prompt plainly and with speculation, side by side
@@ -63,9 +63,6 @@ bench: $(VENV)/.run  ## two minutes of the drafters that pay, against plain deco
 
 docs: $(VENV)/.docs  ## the documentation site in site/, every link checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-
-openapi: $(VENV)/.run  ## write docs/openapi.json anew
-	$(BIN)/python -m headstart.server.openapi > docs/openapi.json
 
 # What is installed in a copy's environment is still the original: it is installed anew.
 ifneq ($(CURDIR),$(shell cat $(VENV)/.place 2>/dev/null))

@@ -1,4 +1,4 @@
-"""The OpenAPI document: ``python -m headstart.server.openapi`` prints it, ``docs/openapi.json`` keeps it."""
+"""The OpenAPI document: a server has it at ``/openapi.json``; ``python -m headstart.server.openapi`` prints it."""
 
 from __future__ import annotations
 
