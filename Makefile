@@ -7,14 +7,17 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 DEMO_PROMPT ?= Write a Python class for a bank account with deposit, withdraw and transfer methods.
 
-.PHONY: demo test test-all test-slow test-emulated test-engines test-sanitized test-wheel wheel lint bench docs emulator clean
+.PHONY: demo test test-thorough test-all test-slow test-emulated test-engines test-sanitized test-wheel wheel lint bench docs emulator clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.run  ## answer a prompt plainly and with speculation, side by side
 	$(BIN)/python -m headstart generate --chat --compare --temperature 0 --max-tokens 160 "$(DEMO_PROMPT)"
 
-test: $(VENV)/.dev  ## every test, large parametrisations by each value of each parameter; one worker a core
+test: $(VENV)/.dev  ## ten minutes of tests: large parametrisations by each value of each parameter; one worker a core
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
+test-thorough: $(VENV)/.dev  ## the same with the thorough ones: what CI runs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --thorough
 
 test-all: $(VENV)/.dev  ## every test with every combination of its parameters, and the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --all -m 'not emulated and not wheel and not engines'

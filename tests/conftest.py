@@ -25,7 +25,8 @@ if VARIABLE in os.environ:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all", action="store_true", help="every combination of large parametrisations (make test-all)")
+    parser.addoption("--thorough", action="store_true", help="the thorough tests as well (make test-thorough)")
+    parser.addoption("--all", action="store_true", help="these, and every combination of parameters (make test-all)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,7 +45,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if runs_all(config):
         return
     isas = {*(isa.name for isa in usable_sets()[:1]), "generic"}
-    kept = set(thinned([item for item in items if isa_of(item) in {None, *isas}]))
+    runs_thorough = config.getoption("--thorough")
+    kept = {item for item in items if isa_of(item) in {None, *isas}}
+    kept = {item for item in kept if runs_thorough or item.get_closest_marker("thorough") is None}
+    kept = set(thinned([item for item in items if item in kept]))
     if left := [item for item in items if item not in kept]:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item in kept]

@@ -1,7 +1,9 @@
-"""Fewer cases of large parametrisations: as many as show each value of each parameter.
+"""Which tests run: all where files or tests are named, else fewer.
 
-``make test`` runs these. Every combination is run by ``pytest --all`` (``make test-all``) and where files or tests are
-named.
+``make test`` leaves out what is marked ``thorough`` (what takes seconds, where cheaper tests of the same thing would
+find most faults), and runs of a large parametrisation as many cases as show each value of each parameter.
+``pytest --thorough`` (``make test-thorough``, which CI runs) leaves nothing marked so out, ``pytest --all``
+(``make test-all``) no combination either.
 """
 
 from __future__ import annotations
