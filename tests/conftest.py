@@ -54,6 +54,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item in kept]
 
 
+def pytest_collection_finish() -> None:
+    _collect()
+
+
+def _collect() -> None:
+    """Frees what nobody has any more. What is left, modules for the most part, is not searched again: models that are
+    closed collect as well, and half a second each time is much of a test."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a random tiny chat model (``tiny_checkpoint``); do not write to it."""
@@ -74,7 +85,7 @@ def memory_goes_back() -> Iterator[None]:
     """What the tests of a file have freed goes back to the system: a training tells its process to keep it
     (``memory.keep_freed``), and whoever starts an engine later asks how much is free."""
     yield
-    gc.collect()
+    _collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
