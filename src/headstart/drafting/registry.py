@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
+from headstart.common.installed import installed_points
 from headstart.common.memory import is_lack_of_memory
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.context import DraftContext
@@ -223,7 +224,7 @@ def _drafter_class(name: str | type[Any]) -> Any:
 
 def _entry_points() -> dict[str, EntryPoint]:
     points: dict[str, EntryPoint] = {}
-    for point in entry_points(group=ENTRY_POINT_GROUP):
+    for point in installed_points(ENTRY_POINT_GROUP):
         if drafter_name(point.name) in _own() or point.name in points:
             warnings.warn(f"drafter {point.name!r} of {point.value} is ignored: the name is taken.", stacklevel=3)
         else:

@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cache, partial
-from importlib.metadata import entry_points
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -17,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import ASGIApp, Scope
 
+from headstart.common.installed import installed_points
 from headstart.common.memory import is_lack_of_memory
 from headstart.entrypoints.async_engine import BusyError, ClosedError
 from headstart.entrypoints.llm import LLM
@@ -82,7 +82,7 @@ def create_app(
     add_page(app)
     add_docs(app)
     add_lab(app, engine, app.state.served.generator, settings)
-    for point in entry_points(group=ROUTES):
+    for point in installed_points(ROUTES):
         point.load()(app)
     checked: ASGIApp = AccessControl(
         app, settings, {"/health", *DOCS, *page_files()}, partial(_body_limit, app, settings)

@@ -13,11 +13,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from headstart.common.installed import installed_points
 from headstart.drafting.heads.files import RECORD_KEY
 from headstart.models.config import ModelConfig
 
@@ -75,7 +75,7 @@ def target_shape(config: ModelConfig) -> dict[str, Any]:
 def head_folders() -> tuple[Path, ...]:
     """Folders that hold a directory for each head: those of installed packages, which are not imported, and those of
     the checkout that runs."""
-    specs = [find_spec(point.value) for point in entry_points(group=GROUP) if point.value.isidentifier()]
+    specs = [find_spec(point.value) for point in installed_points(GROUP) if point.value.isidentifier()]
     installed = [Path(folder) for spec in specs if spec for folder in spec.submodule_search_locations or ()]
     return tuple(sorted({path.resolve() for path in (*installed, *_CHECKOUT.glob("headstart_heads_*"))}))
 
