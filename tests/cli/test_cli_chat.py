@@ -307,6 +307,7 @@ class TestTerminal:
         assert history.read_text().splitlines()[-1] == "Hello"
         assert history.stat().st_mode & 0o077 == 0
 
+    @pytest.mark.thorough
     def test_no_color_is_respected(self, terminal: Callable[..., Terminal], llm: LLM) -> None:
         shown = terminal("--max-tokens", "12", NO_COLOR="1")
         shown.until(">>> ")
@@ -321,6 +322,7 @@ class TestTerminal:
         shown.type("/quit\r")
         assert shown.end() == 0
 
+    @pytest.mark.thorough
     def test_ctrl_c_clears_a_line_and_ctrl_d_leaves(self, terminal: Callable[..., Terminal]) -> None:
         shown = terminal("-q", NO_COLOR="1")
         shown.until(">>> ")

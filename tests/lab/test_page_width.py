@@ -39,6 +39,7 @@ def summary(name: str) -> Summary:
     )
 
 
+@pytest.mark.thorough
 def test_every_column_of_the_widest_table_is_in_sight() -> None:
     page_of = to_html(
         "Benchmark", [overview(BenchRuns(), [summary("none"), summary("eagle3:min_probability=0:tree_nodes=31")])]

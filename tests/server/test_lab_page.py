@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thinning import thorough_but
 
 pytest.importorskip("fastapi", reason="needs the extra 'server'")
 pytest.importorskip("playwright.sync_api", reason="needs playwright (the extra 'dev')")
@@ -63,6 +64,7 @@ def send(page: Page, message: str = MESSAGE, tokens: int = 40) -> Locator:
     return page.locator("#lanes .answer")
 
 
+@pytest.mark.thorough
 def test_a_model_with_an_encoder_copies_what_it_read(
     open_address: OpenPage, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -139,6 +141,7 @@ def value_of(node: Locator) -> str:
     return (node.get_attribute("aria-label") or "").partition("model ")[2]
 
 
+@pytest.mark.thorough
 def test_the_drafter_is_switched_and_the_conversation_goes_on(open_page: OpenPage) -> None:
     page = ready(open_page())
     bodies: list[dict[str, Any]] = []
@@ -224,6 +227,7 @@ def test_dials_move_the_curves_as_the_theory_says(open_page: OpenPage) -> None:
     expect(page.locator("#advice")).to_contain_text("no draft length pays")
 
 
+@pytest.mark.thorough
 def test_this_machines_point_stands_on_the_curves(open_page: OpenPage) -> None:
     page = ready(open_page())
     limit(page, 40)
@@ -269,6 +273,7 @@ def test_words_come_one_after_another_where_motion_is_welcome(open_page: OpenPag
     assert seen[-1] == 200_000
 
 
+@pytest.mark.thorough
 def test_nothing_is_wider_than_a_phone(open_page: OpenPage) -> None:
     page = ready(open_page(viewport=PHONE))
     page.locator("#settings summary").click()
@@ -351,7 +356,7 @@ CONTRAST = """elements => elements.map(element => {
 })"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", thorough_but(["dark"], ["light", "dark"]))
 def test_text_stands_out_in_light_and_dark(open_page: OpenPage, scheme: str) -> None:
     page = ready(open_page(color_scheme=scheme, reduced_motion="reduce"))
     send(page, tokens=12)
@@ -368,6 +373,7 @@ def test_text_stands_out_in_light_and_dark(open_page: OpenPage, scheme: str) -> 
         assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (text, color, behind)
 
 
+@pytest.mark.thorough
 def test_a_server_with_keys_asks_for_one(open_page: OpenPage, tiny_model_dir: Path) -> None:
     llm = LLM(load_model(tiny_model_dir, "fp32"), "suffix", tolerant=True)
     with serving(llm, ServerSettings("tiny", api_keys=("open-sesame",))) as address:

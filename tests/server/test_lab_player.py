@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from thinning import thorough_but
 
 pytest.importorskip("fastapi", reason="needs the extra 'server'")
 pytest.importorskip("playwright.sync_api", reason="needs playwright (the extra 'dev')")
@@ -54,6 +55,7 @@ def enter(page: Page) -> Page:
     return page
 
 
+@pytest.mark.thorough
 def test_a_finished_answer_stays_until_somebody_plays(play: OpenPage) -> None:
     page = play(made_run(STORY), script=HELD)
     for _ in range(3):
@@ -65,6 +67,7 @@ def test_a_finished_answer_stays_until_somebody_plays(play: OpenPage) -> None:
     assert (lane(page), lane(page, "slow")) == (TEXT, TEXT)
 
 
+@pytest.mark.thorough
 def test_a_round_plays_step_by_step(play: OpenPage) -> None:
     page = enter(play(made_run(STORY), script=HELD))
     page.locator("#round-slider").fill("1")
@@ -107,6 +110,7 @@ def test_a_round_plays_step_by_step(play: OpenPage) -> None:
     assert state(page) == ("1", "draft", "true")
 
 
+@pytest.mark.thorough
 def test_tokens_fly_and_leave_nothing_behind(play: OpenPage) -> None:
     page = enter(play(made_run(STORY), script=HELD))
     page.locator("#round-slider").fill("1")
@@ -199,6 +203,7 @@ def test_where_motion_is_unwelcome_nothing_moves_by_itself(play: OpenPage) -> No
     assert page.locator(".ghost").count() == 0
 
 
+@pytest.mark.thorough
 def test_as_measured_each_step_takes_its_measured_time(play: OpenPage) -> None:
     slow = made_round((" b",), " c", times=(0.1, 0.3, 0.2))
     page = play(made_run([slow, slow]), script=HELD, **STILL)
@@ -323,7 +328,7 @@ OUTSIDE = """() => {
 }"""
 
 
-@pytest.mark.parametrize("width", [1280, 1024, 768, 390, 360])
+@pytest.mark.parametrize("width", thorough_but([390], [1280, 1024, 768, 390, 360]))
 def test_wide_and_deep_trees_and_long_words_fit(play: OpenPage, width: int) -> None:
     chain = made_round([f" step{i}" for i in range(24)], " end")
     word = made_round((), "a" * 300)
@@ -350,6 +355,7 @@ def test_wide_and_deep_trees_and_long_words_fit(play: OpenPage, width: int) -> N
     assert page.evaluate(OUTSIDE) == []
 
 
+@pytest.mark.thorough
 def test_a_page_that_gets_narrower_draws_its_tree_anew(play: OpenPage) -> None:
     page = play(made_run([wide_tree()]), viewport={"width": 1280, "height": 800}, **STILL)
     page.click("#view-rounds")

@@ -93,6 +93,7 @@ def test_the_runs_that_come_with_the_page_are_real_and_small() -> None:
         assert any(each["path"] for each in rounds_of(run["speculating"]))
 
 
+@pytest.mark.thorough
 def test_recording_and_exporting_need_no_web_framework() -> None:
     modules = "headstart_lab.commands.lab, headstart.server.lab_files, headstart_lab.page.recording"
     code = f"import sys; sys.modules['fastapi'] = sys.modules['starlette'] = None; import {modules}"
@@ -145,6 +146,7 @@ def test_the_page_works_from_a_static_host(open_address: OpenPage, host: str) ->
     assert page.locator("#recorded button").all_inner_texts() == [run["title"] for run in recorded_runs()]
 
 
+@pytest.mark.thorough
 def test_the_page_works_from_its_folder_without_a_server(play: OpenPage) -> None:
     hostile = made_run([made_round((), HOSTILE)], title="Hostile") | {"prompt": HOSTILE}
     runs = [*recorded_runs(), hostile]
@@ -170,6 +172,7 @@ def test_the_page_works_from_its_folder_without_a_server(play: OpenPage) -> None
     assert "headstart serve" in told.inner_text()
 
 
+@pytest.mark.thorough
 def test_what_needs_no_server_is_in_the_exported_page(play: OpenPage) -> None:
     page = play(*recorded_runs()[:1], reduced_motion="reduce")
     page.click("#tab-calculator")

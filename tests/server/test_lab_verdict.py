@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,16 +28,19 @@ def round_of(draft: float, target: float, rest: float = 0.01, kept: int = 2, row
     return made_round(names[:kept], " x", wrong=names[kept:], times=(draft, target, rest))
 
 
+more = partial(pytest.param, marks=pytest.mark.thorough)
+
+
 @pytest.mark.parametrize(
     ("rounds", "others", "tone", "reason"),
     [
         ([round_of(0.01, 0.5)] * 4, 0.02, "win", ""),
-        ([round_of(0.01, 0.5)] * 4, 0.5, "win", "other programs used 50 % of the machine’s cores"),
-        ([round_of(0.01, 1.18)] * 4, 0.0, "even", ""),
+        more([round_of(0.01, 0.5)] * 4, 0.5, "win", "other programs used 50 % of the machine’s cores"),
+        more([round_of(0.01, 1.18)] * 4, 0.0, "even", ""),
         ([round_of(0.01, 1.6)] * 4, 0.63, "loss", "the machine was busy. Other programs used 63 % of its cores"),
-        ([round_of(0.01, 0.6, kept=0)] * 4, 0.0, "loss", "hardly any guess was right"),
-        ([round_of(1.0, 0.5)] * 4, 0.0, "loss", "guesser itself took 66 % of the time"),
-        ([round_of(0.01, 1.6)] * 4, 0.0, "loss", "a pass over 7.0 rows costs this machine much more"),
+        more([round_of(0.01, 0.6, kept=0)] * 4, 0.0, "loss", "hardly any guess was right"),
+        more([round_of(1.0, 0.5)] * 4, 0.0, "loss", "guesser itself took 66 % of the time"),
+        more([round_of(0.01, 1.6)] * 4, 0.0, "loss", "a pass over 7.0 rows costs this machine much more"),
     ],
 )
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -63,6 +67,7 @@ def hexadecimal(color: str) -> str:
     return f"rgb({red}, {green}, {blue})"
 
 
+@pytest.mark.thorough
 def test_a_run_that_sometimes_lost_is_no_win(play: OpenPage) -> None:
     run = made_run([made_round((" two", " three"), " four")] * 4)
     assert run["factors"][0] > 1.5

@@ -15,6 +15,7 @@ pytest.importorskip("playwright.sync_api", reason="needs playwright (the extra '
 
 from lab_browser import HELD, MESSAGE, OpenPage, made_round, made_run, pass_time, ready, serving, words
 from playwright.sync_api import Page, Route, expect
+from thinning import thorough_but
 
 from headstart import LLM
 from headstart.loading.model import load_model
@@ -51,7 +52,7 @@ def bottom(page: Page, selector: str) -> float:
     return box["y"] + box["height"]
 
 
-@pytest.mark.parametrize(("width", "height"), WINDOWS)
+@pytest.mark.parametrize(("width", "height"), thorough_but([(390, 844)], WINDOWS))
 def test_a_message_can_be_sent_without_scrolling(open_address: OpenPage, address: str, width: int, height: int) -> None:
     page = ready(open_address(address, viewport={"width": width, "height": height}, reduced_motion="reduce"))
     for needed in ("#prompt", "#send", "#guide", "#sketch .lane >> nth=0"):
@@ -107,6 +108,7 @@ def test_a_first_visit_is_led_in_four_steps_and_only_once(open_address: OpenPage
     expect(ready(page).locator("#guide")).to_be_hidden()
 
 
+@pytest.mark.thorough
 def test_a_finished_answer_is_not_played_again_by_itself(open_address: OpenPage, address: str) -> None:
     page = ready(open_address(address))
     page.evaluate(
@@ -152,6 +154,7 @@ def test_a_reload_keeps_the_conversation(open_address: OpenPage, address: str) -
     assert ready(page).locator("#sketch").is_visible()
 
 
+@pytest.mark.thorough
 def test_figures_of_another_server_are_not_shown_as_this_ones(open_address: OpenPage, address: str) -> None:
     page = ready(open_address(address))
     ask(page)
@@ -190,7 +193,7 @@ def lose(page: Page, how: str) -> None:
         )
 
 
-@pytest.mark.parametrize("how", ["at once", "in the middle", "with an error"])
+@pytest.mark.parametrize("how", thorough_but(["in the middle"], ["at once", "in the middle", "with an error"]))
 def test_a_server_that_is_gone_is_said_with_what_to_do(open_address: OpenPage, address: str, how: str) -> None:
     page = ready(open_address(address, viewport={"width": 390, "height": 844}, reduced_motion="reduce"))
     ask(page, "abc abc")
@@ -224,6 +227,7 @@ def of_tokens(*tokens: tuple[str, bool]) -> dict[str, Any]:
     return made_run(made)
 
 
+@pytest.mark.thorough
 def test_characters_are_whole_in_the_lanes(play: OpenPage) -> None:
     texts = [("", True), ("", True), ("你", False), ("好", True), ("🎉", False)]
     texts += [(text, False) for text in ("👩", "\u200d", "💻", "🇫", "🇷", "e", "\u0301!")]
@@ -247,6 +251,7 @@ def test_characters_are_whole_in_the_lanes(play: OpenPage) -> None:
     assert "inside of a character" in (page.locator(".fast .token").first.get_attribute("aria-label") or "")
 
 
+@pytest.mark.thorough
 def test_wide_letters_fit_into_the_tree(play: OpenPage) -> None:
     page = play(made_run([made_round(("漢字仮名交じり文", "🎉🎉🎉🎉"), "한국어문장")]), reduced_motion="reduce")
     page.click("#view-rounds")
@@ -258,6 +263,7 @@ def test_wide_letters_fit_into_the_tree(play: OpenPage) -> None:
         assert text["x"] + text["width"] <= body["x"] + body["width"]
 
 
+@pytest.mark.thorough
 def test_a_round_never_flashes_black(play: OpenPage) -> None:
     """Nodes have their colours when they are put into the page: they do not fade in from black."""
     rounds = [made_round((" two", " three"), " four", wrong=(" five",)), made_round((" six",), " seven")]

@@ -21,6 +21,7 @@ import torch
 from devices import DEVICES
 from multi_token_models import write_tiny_mimo
 from test_documents import COMMANDS, ROOT, unknown
+from thinning import thorough_but
 from tiny_checkpoint import write_tiny_model
 from tiny_encoder_decoders import make_model as make_encoder_decoder
 from tiny_encoder_decoders import name_languages
@@ -36,6 +37,8 @@ from headstart.models.weight_loading import load_decoder
 from headstart_train.files.heads import save_head
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LONG_PAGES = {"beam_search", "benchmarks", "cli", "models", "serving_elsewhere", "training"}
+"""Those whose commands take more than seconds."""
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = {"", "bash", "sh", "console"}
 SHORTER = {
@@ -167,7 +170,9 @@ def run(call: Call) -> Any:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", thorough_but([page for page in PAGES if page.stem not in LONG_PAGES], PAGES), ids=lambda page: page.stem
+)
 def test_a_pages_commands_run_in_their_order(page: Path) -> None:
     for call in calls(page.read_text(encoding="utf-8")):
         assert call.command in LONG or call.command in SHORTER, call.line

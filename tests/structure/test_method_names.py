@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 from headstart.drafting.registry import available_drafters, trained_kinds
@@ -28,6 +29,7 @@ EXCEPTIONS = {
 """Files and folders that may name methods of other folders -> why."""
 
 
+@cache
 def folders() -> dict[str, str]:
     """The names of methods -> the folder of each."""
     found = {
@@ -41,8 +43,11 @@ def folders() -> dict[str, str]:
 
 def strangers(path: str, source: str) -> set[str]:
     """Names of methods that stand as texts in a file out of their folder."""
-    texts = {node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)}
-    return {name for name, folder in folders().items() if name in texts and not path.startswith(f"{METHODS}{folder}/")}
+    strange = {name for name, folder in folders().items() if not path.startswith(f"{METHODS}{folder}/")}
+    # Most files hold no such word at all, and need not be parsed.
+    if not any(name in source for name in strange):
+        return set()
+    return strange & {node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)}
 
 
 def test_names_of_methods_out_of_their_folder_are_found() -> None:

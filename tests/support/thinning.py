@@ -9,12 +9,23 @@ find most faults), and runs of a large parametrisation as many cases as show eac
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import pytest
 
 FEW = 6
 """So many cases of a test are never thinned."""
+
+
+def thorough_but(kept: Collection[object], values: Iterable[Any]) -> list[Any]:
+    """The values of a parametrisation, those of several names as tuples: all but those in ``kept`` are thorough."""
+    return [
+        value
+        if value in kept
+        else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.thorough)
+        for value in values
+    ]
 
 
 def runs_all(config: pytest.Config) -> bool:

@@ -53,6 +53,7 @@ def default_model() -> Tokenizer:
     return Tokenizer.from_checkpoint(open_checkpoint(DEFAULT_MODEL))
 
 
+@pytest.mark.thorough
 @pytest.mark.model
 def test_the_default_model_is_tokenized_as_transformers_does(default_model: Tokenizer) -> None:
     from transformers import AutoTokenizer

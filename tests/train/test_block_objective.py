@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from thinning import thorough_but
 from training_toys import packs, tables, target
 
 from headstart.backends.torch.block_pass import BlockPass
@@ -191,6 +192,7 @@ def test_a_killed_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
+@pytest.mark.thorough
 def test_sequences_learnt_by_heart_are_accepted(tmp_path: Path) -> None:
     """Through training, files, drafter and engine, in a batch; an untrained head cannot."""
     learnt = packs(48)[:8]
@@ -217,6 +219,7 @@ def test_sequences_learnt_by_heart_are_accepted(tmp_path: Path) -> None:
     assert said["trained"] > 0.75
 
 
+@pytest.mark.thorough
 def test_a_training_begins_from_a_head_with_other_tokens_fewer_layers_and_shorter_blocks(tmp_path: Path) -> None:
     text = TextSettings(tokens=400, temperatures=(0.0,), answer_tokens=16, batch_size=6, directory=tmp_path / "text")
     settings = TrainSettings(steps=2, batch=2, micro_batch=1, evaluate_every=2, save_every=2)
@@ -271,7 +274,7 @@ def test_confidence_learns_how_much_the_laws_have_in_common() -> None:
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("name", ["dspark", "jetspec"])
+@pytest.mark.parametrize("name", thorough_but(["dspark"], ["dspark", "jetspec"]))
 def test_kin_of_dflash_are_trained_by_their_names(name: HeadName, tmp_path: Path) -> None:
     text = TextSettings(tokens=300, temperatures=(0.0,), answer_tokens=16, batch_size=6, directory=tmp_path / "text")
     settings = TrainSettings(steps=1, batch=1, micro_batch=1, evaluate_every=1, save_every=1)

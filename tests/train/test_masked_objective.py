@@ -148,6 +148,7 @@ def test_it_begins_with_the_first_guess_of_an_eagle3_head() -> None:
         assert torch.equal(head.get_parameter(name), parameter), name
 
 
+@pytest.mark.thorough
 def test_a_trained_head_guesses_for_its_target(tmp_path: Path) -> None:
     """From an EAGLE-3 head to P-EAGLE, through files, as the command line does it."""
     start, out = tmp_path / "eagle3", tmp_path / "p-eagle"

@@ -137,6 +137,7 @@ def test_a_fresh_one_is_the_targets_last_layer_that_is_sure_of_nothing() -> None
     assert objective(begun).loss(batch).item() == pytest.approx(most * torch.tensor(float(VOCAB)).log().item(), rel=0.1)
 
 
+@pytest.mark.thorough
 def test_loss_falls_and_the_drafter_accepts_more(tmp_path: Path) -> None:
     objective().save(tmp_path / "untrained", {})
     settings = TrainSettings(steps=40, batch=8, micro_batch=8, evaluate_every=20, save_every=40, lr=5e-3)

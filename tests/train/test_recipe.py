@@ -424,6 +424,7 @@ train_head("medusa", model, Path(out), text=text, head=head, settings=settings, 
 """
 
 
+@pytest.mark.thorough
 def test_two_processes_learn_what_one_does(tmp_path: Path, corpus: Path) -> None:
     """torchrun with gloo: the mean of two halves' gradients is the whole's."""
     script = tmp_path / "two.py"

@@ -61,6 +61,7 @@ def test_right_drafters_pass(invoke, tmp_path, monkeypatch):
     assert escape(verdict) in (tmp_path / "out" / "audit.html").read_text()
 
 
+@pytest.mark.thorough
 def test_a_target_on_an_accelerator_is_judged_there(invoke, tmp_path):
     with on("simulated") as device:
         result = invoke("--drafters", "suffix", "--device", device, "--out", str(tmp_path))

@@ -36,6 +36,7 @@ def prompts(tmp_path: Path) -> Path:
 FEW = ["--max-tokens", 12, "--samples", 40, "--quiet"]
 
 
+@pytest.mark.thorough
 def test_a_sound_server_passes(llm: LLM, prompts: Path, tmp_path: Path) -> None:
     with served(llm) as url:
         result = headstart("audit", "--url", url, "--prompts", prompts, *FEW, "--out", tmp_path / "out")
