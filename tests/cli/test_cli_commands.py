@@ -94,7 +94,7 @@ for path in (["generate", "--help"], ["--help"]):
     except SystemExit:
         pass
 others = {f"headstart.cli.{name}" for name in ("chat", "serve", "transcribe", "drafters", "native")} & set(sys.modules)
-wings = ("headstart_lab.", "headstart_train.")
+wings = ("headstart_integrations", "headstart_lab.", "headstart_train.")
 others |= {name for name in sys.modules if name.startswith(wings) and name.partition(".")[2] != "commands"}
 sys.exit(f"{others}" if others else 0)
 """
@@ -110,7 +110,7 @@ try:
     app(["--help"], prog_name="headstart")
 except SystemExit:
     pass
-slow = {"pydantic", "rich", "headstart.entrypoints.engine_options", "headstart.server", "headstart.integrations.ray"}
+slow = {"pydantic", "rich", "headstart.entrypoints.engine_options", "headstart.server", "headstart_integrations"}
 sys.exit(f"{slow & set(sys.modules)}" if slow & set(sys.modules) else 0)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -184,7 +184,7 @@ def test_a_drain_ends_though_a_client_never_sends_the_rest(tiny_model_dir: Path)
 
 
 def test_a_model_that_is_not_there_is_refused_before_ray_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headstart.integrations.ray.require_ray", lambda: None)
+    monkeypatch.setattr("headstart_integrations.ray.require_ray", lambda: None)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert "/missing/model" in refusal(headstart("serve", "--ray", "-m", "/missing/model"))
 

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 from ray_trial import KEY, Client, ask, chat, stats, until
 
-from headstart.integrations.ray.arguments import RayArguments
-from headstart.integrations.ray.cluster import Need, connected, running
+from headstart_integrations.ray.arguments import RayArguments
+from headstart_integrations.ray.cluster import Need, connected, running
 
 USERS = 6
 PATIENCE = 120.0

@@ -18,16 +18,16 @@ from typing import Any
 
 import httpx
 
-from headstart.integrations.ray.guarding import guard_cluster
+from headstart_integrations.ray.guarding import guard_cluster
 
 guard_cluster()
 
 import ray  # noqa: E402
 from ray import serve  # noqa: E402
 
-from headstart.integrations.ray import application  # noqa: E402
-from headstart.integrations.ray.arguments import RayArguments  # noqa: E402
-from headstart.integrations.ray.cluster import NAME, Need, connected, running  # noqa: E402
+from headstart_integrations.ray import application  # noqa: E402
+from headstart_integrations.ray.arguments import RayArguments  # noqa: E402
+from headstart_integrations.ray.cluster import NAME, Need, connected, running  # noqa: E402
 
 KEY = "secret"
 REPLICA = "headstart-replica"

@@ -156,7 +156,7 @@ def test_a_config_file_is_served(model: Path) -> None:
         port = free.getsockname()[1]
     application = {
         "name": "headstart",
-        "import_path": "headstart.integrations.ray:build_app",
+        "import_path": "headstart_integrations.ray:build_app",
         "args": {"model": str(model), "precision": "fp32", "drafter": "none", "served_name": "tiny, small"},
     }
     config = model / "serve.json"  # JSON is YAML

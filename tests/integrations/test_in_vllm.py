@@ -19,9 +19,9 @@ from headstart.drafting.head_files.shipped import head_folders
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.registry import create_drafter
 from headstart.engine.sequence import Sequence
-from headstart.integrations.hosted import best_path
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
+from headstart_integrations.hosted import best_path
 from headstart_train.files.heads import export_head
 from headstart_train.files.models import save_model
 from headstart_train.files.tokenizers import save_tokenizer
@@ -93,7 +93,7 @@ def test_texts_are_plain_decodings_and_acceptance_is_the_drafters_own(
     found = decode(
         model, prompts,
         speculative_config={
-            "method": "custom_class", "model": "headstart.integrations.vllm.Proposer", "num_speculative_tokens": K,
+            "method": "custom_class", "model": "headstart_integrations.vllm.Proposer", "num_speculative_tokens": K,
         },
         additional_config={} if named is None else {"headstart": named},
     )  # fmt: skip

@@ -16,11 +16,11 @@ import httpx
 from starlette.types import Message, Receive, Scope, Send
 
 from headstart.errors import ConfigError
-from headstart.integrations.ray import build_app
-from headstart.integrations.ray.arguments import RayArguments
-from headstart.integrations.ray.forwarding import BODY, START, Forwarded, answers
-from headstart.integrations.ray.gateway import TRIES, FullError, Gateway, LostReplicaError
-from headstart.integrations.ray.replica import Replica
+from headstart_integrations.ray import build_app
+from headstart_integrations.ray.arguments import RayArguments
+from headstart_integrations.ray.forwarding import BODY, START, Forwarded, answers
+from headstart_integrations.ray.gateway import TRIES, FullError, Gateway, LostReplicaError
+from headstart_integrations.ray.replica import Replica
 
 JSON, EVENTS = b"application/json", b"text/event-stream; charset=utf-8"
 LOST: Message = {"type": "lost"}

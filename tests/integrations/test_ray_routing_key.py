@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headstart.integrations.ray.routing_key import BEGINNING, preferred, routing_key
+from headstart_integrations.ray.routing_key import BEGINNING, preferred, routing_key
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 SYSTEM = {"role": "system", "content": "Be brief."}

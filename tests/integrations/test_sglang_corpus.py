@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from engine_batches import VOCAB, looping
 
-from headstart.integrations.hosted import HostedDrafter
-from headstart.integrations.sglang import DrafterCorpus, visibility
 from headstart.passes.draft_tree import ROOT, DraftTree
+from headstart_integrations.hosted import HostedDrafter
+from headstart_integrations.sglang import DrafterCorpus, visibility
 
 PROMPT = [3, 9, 4, 1, 5, 9, 2, 6]
 ROWS = 8

@@ -22,10 +22,10 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.method import Method
 from headstart.drafting.registry import create_drafter, hosted_drafters
 from headstart.errors import CheckpointError, ConfigError
-from headstart.integrations.hosted import best_path
-from headstart.integrations.vllm import Proposer
 from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.params import SamplingParams
+from headstart_integrations.hosted import best_path
+from headstart_integrations.vllm import Proposer
 
 PROMPT = [3, 9, 4, 1, 5, 9, 2, 6]
 FROM_TOKENS = [name for name in hosted_drafters() if name not in ("rest",)]
@@ -262,7 +262,7 @@ def test_a_store_of_texts_is_read_with_the_engines_tokenizer(tmp_path: Any, monk
 
 
 def test_it_is_found_by_both_ways_of_writing_its_name() -> None:
-    package = import_module("headstart.integrations")
+    package = import_module("headstart_integrations")
     assert getattr(package, "vllm:Proposer") is Proposer
     with pytest.raises(AttributeError):
         getattr(package, "nothing")  # noqa: B009
@@ -326,7 +326,7 @@ sys.meta_path.insert(0, Missing())
 import torch
 threads = torch.get_num_threads()
 from engine_batches import EngineBatch, looping, vllm_config
-from headstart.integrations.vllm import Proposer
+from headstart_integrations.vllm import Proposer
 batch = EngineBatch(Proposer(vllm_config()), looping(5))
 row = batch.add([3, 9, 4, 1, 5, 9, 2, 6])
 for _ in range(20):

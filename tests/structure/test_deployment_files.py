@@ -14,8 +14,8 @@ import yaml
 pytest.importorskip("fastapi", reason="needs the extra 'server'")
 from test_documents import unknown
 
-import headstart.integrations.ray
-from headstart.integrations.ray.arguments import RayArguments
+import headstart_integrations.ray
+from headstart_integrations.ray.arguments import RayArguments
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "deploy"
@@ -36,8 +36,8 @@ def on_kubernetes() -> Any:
 def test_applications_are_ours_and_their_arguments_go_together(config: Any) -> None:
     (application,) = config["applications"]
     module, _, name = application["import_path"].partition(":")
-    assert module == headstart.integrations.ray.__name__
-    assert callable(getattr(headstart.integrations.ray, name))
+    assert module == headstart_integrations.ray.__name__
+    assert callable(getattr(headstart_integrations.ray, name))
     arguments = RayArguments(**application["args"])
     arguments.check()
     assert arguments.bounds == (2, 8)

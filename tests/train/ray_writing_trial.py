@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable
 
-from headstart.integrations.ray.guarding import guard_cluster
+from headstart_integrations.ray.guarding import guard_cluster
 
 guard_cluster()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from types import MappingProxyType
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
@@ -27,18 +28,27 @@ class Only:
         object.__setattr__(self, "names", names)
 
 
-def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+def with_groups(
+    command: Callable[..., None], found: Mapping[str, type[Any]] = MappingProxyType({})
+) -> Callable[..., None]:
     """The command as Typer reads it: each parameter that is such a dataclass becomes its fields, in its place.
 
     A field that is declared as an ``Option`` becomes one of the command line; others carry Typer's own. The command
     itself is called with the dataclass, made of what was given on the command line.
+
+    Args:
+        found: further dataclasses by name, of packages that the command does not know: its ``**`` parameter.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, tuple[type[Any], list[Parameter]]] = {}
     shown: list[Parameter] = []
     for parameter in signature(command).parameters.values():
         kind, only = _group(hints[parameter.name])
-        if kind is not None:
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            for name, more in found.items():
+                groups[name] = more, _options_of(more, None)
+                shown += groups[name][1]
+        elif kind is not None:
             groups[parameter.name] = kind, _options_of(kind, only)
             shown += groups[parameter.name][1]
         else:

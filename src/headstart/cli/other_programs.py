@@ -119,9 +119,9 @@ def _elsewhere() -> set[str]:
     # Imported here: the page of all commands has no such options, and is quick without.
     from headstart.common.option_values import dashed
     from headstart.common.options import declared
-    from headstart.integrations.ray.arguments import RayArguments
+    from headstart.server.arguments import ServeArguments
 
-    options = declared(RayArguments)
+    options = declared(ServeArguments)
     names = {name for each in options for name in (*each.option.elsewhere, *each.option.opposites)}
     off = {dashed(f"no_{each.name}") for each in options if each.default is False}
     return off | {dashed(name) for name in names} | {dashed(f"no_{name}") for name in names}

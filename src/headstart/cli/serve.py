@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,19 +13,18 @@ import typer
 
 from headstart.cli.configuration import configured
 from headstart.cli.option_groups import with_groups
-from headstart.cli.scaling import Scaling
+from headstart.cli.serving import Way, ways
 from headstart.errors import ConfigError
-from headstart.integrations.ray.arguments import RayArguments
-from headstart.server.arguments import SERVER
+from headstart.server.arguments import SERVER, ServeArguments
 
 SPARE_CONNECTIONS = 16
 """For requests that are not generation, and for those that are told to come again later."""
 
 
-@with_groups
+@partial(with_groups, found=ways())
 def serve(
     *,
-    arguments: RayArguments,
+    arguments: ServeArguments,
     host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=SERVER)] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.", rich_help_panel=SERVER)] = 8000,
     max_connections: Annotated[
@@ -43,7 +43,6 @@ def serve(
             rich_help_panel=SERVER,
         ),
     ] = 60.0,
-    scaling: Scaling,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -55,6 +54,7 @@ def serve(
             callback=configured,
         ),
     ] = None,
+    **added: Way,
 ) -> None:
     """Serve a model over the OpenAI API, with speculation and a page at / that shows it at work.
 
@@ -85,15 +85,17 @@ def serve(
     if arguments.allow_host is None and host in LOOPBACK:
         arguments = arguments.changed(allow_host=LOOPBACK)
     keys = arguments.keys()
-    scaling.check(arguments)
+    for way in added.values():
+        way.check(arguments)
     with bound(host, port):
         pass  # An address that cannot be used is refused before anything slow is done.
     arguments.check()
     if host not in LOOPBACK and not keys:
         typer.echo("Warning: there are no API keys; everybody who can reach this address is served.", err=True)
-    if scaling.ray:
-        scaling.serve(arguments, keys, host, port)
-        return
+    for way in added.values():
+        if way.chosen:
+            way.serve(arguments, keys, host, port)
+            return
     with Activity() as activity, phases.heard(activity.phase):
         llm = arguments.load()
     patience = Patience(room_for_connections(max_connections), client_seconds, arguments.drain_seconds)

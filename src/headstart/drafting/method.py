@@ -34,7 +34,7 @@ class Method:
     untaught: str = ""
     """What it guesses with where no model is named, if nobody has taught that to guess."""
     from_tokens: bool = False
-    """It needs nothing but a sequence's tokens, so that another engine can run it (``headstart.integrations``)."""
+    """It needs nothing but a sequence's tokens, so that another engine can run it (``headstart_integrations``)."""
     default_for: Literal["", "model", "module", "engine"] = ""
     """Where nobody is named it guesses with a draft model, with a multi-token module alone, in another engine."""
     other_names: tuple[str, ...] = ()

@@ -57,7 +57,7 @@ class RayWriting:
             ConfigError: naming it.
         """
         if self.ray:
-            from headstart.integrations.ray import require_ray
+            from headstart_integrations.ray import require_ray
 
             require_ray("writing on Ray", "pyarrow", "pandas")
             return
@@ -75,7 +75,7 @@ class RayWriting:
         if not self.ray or os.environ.get("RANK", "0") != "0":
             yield None
             return
-        from headstart.integrations.ray.guarding import guard_cluster
+        from headstart_integrations.ray.guarding import guard_cluster
 
         address = self.ray_address or os.environ.get("RAY_ADDRESS")
         if address is None:

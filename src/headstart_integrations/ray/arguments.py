@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from headstart.common.options import Option, declares
+from headstart.common.options import Option, Options, declares
 from headstart.errors import ConfigError
 from headstart.server.arguments import ServeArguments
 
@@ -12,8 +12,8 @@ RAY = "Replicas on Ray"
 
 
 @declares
-class RayArguments(ServeArguments):
-    """Fields as in a Serve config file's ``args``, or as ``name=value`` after ``serve run``.
+class Replicas(Options):
+    """How many engines answer, and with what.
 
     Raises:
         ConfigError: as ``EngineOptions``.
@@ -66,6 +66,15 @@ class RayArguments(ServeArguments):
             least=0,
         ),
     ] = 4
+
+
+@declares
+class RayArguments(Replicas, ServeArguments):
+    """Fields as in a Serve config file's ``args``, or as ``name=value`` after ``serve run``.
+
+    Raises:
+        ConfigError: as ``EngineOptions``.
+    """
 
     @property
     def scales(self) -> bool:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.integrations.hosted import HostedDrafter, HostedSequence, drafter_of
 from headstart.passes.draft_tree import DraftTree
+from headstart_integrations.hosted import HostedDrafter, HostedSequence, drafter_of
 
 if TYPE_CHECKING:
     from sglang.srt.server_args import ServerArgs

@@ -12,7 +12,7 @@ from typing import Any
 
 def __getattr__(name: str) -> Any:
     """What an entry point's form, ``module:name``, names in this package: engines that split a path at its last dot
-    then find ``headstart.integrations.vllm:Proposer`` as well."""
+    then find ``headstart_integrations.vllm:Proposer`` as well."""
     module, colon, attribute = name.partition(":")
     if not colon:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

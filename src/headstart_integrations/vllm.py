@@ -1,7 +1,7 @@
 """Headstart's drafters in vLLM, through its method ``custom_class``.
 
     vllm serve MODEL --speculative-config \
-        '{"method": "custom_class", "model": "headstart.integrations.vllm.Proposer", "num_speculative_tokens": 8}'
+        '{"method": "custom_class", "model": "headstart_integrations.vllm.Proposer", "num_speculative_tokens": 8}'
 
 The interface is that of ``vllm/v1/spec_decode/custom_class_proposer.py`` and of the V1 runner's
 ``propose_draft_token_ids`` (vLLM 0.32 and 0.33). vLLM shows tokens alone: no request ids, no states, no wishes of a
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.integrations.hosted import HostedDrafter, HostedSequence, best_path, drafter_of
+from headstart_integrations.hosted import HostedDrafter, HostedSequence, best_path, drafter_of
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig

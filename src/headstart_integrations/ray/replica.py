@@ -9,8 +9,8 @@ from typing import Any
 
 from starlette.types import Message
 
-from headstart.integrations.ray.arguments import RayArguments
-from headstart.integrations.ray.forwarding import BODY, START, Forwarded, answers
+from headstart_integrations.ray.arguments import RayArguments
+from headstart_integrations.ray.forwarding import BODY, START, Forwarded, answers
 
 
 class Replica:

@@ -12,12 +12,12 @@ from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
 from starlette.types import ASGIApp, Message
 
-from headstart.integrations.ray.arguments import RayArguments
-from headstart.integrations.ray.forwarding import Forwarded
-from headstart.integrations.ray.gateway import FullError, Gateway, LostReplicaError
-from headstart.integrations.ray.replica import Replica
 from headstart.server.access import AccessControl, body_limit
 from headstart.server.settings import ServerSettings
+from headstart_integrations.ray.arguments import RayArguments
+from headstart_integrations.ray.forwarding import Forwarded
+from headstart_integrations.ray.gateway import FullError, Gateway, LostReplicaError
+from headstart_integrations.ray.replica import Replica
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -104,7 +104,7 @@ def deploy(arguments: RayArguments, keys: tuple[str, ...]) -> Application:
         health_check_period_s=5,
         ray_actor_options=actor | {"runtime_env": {"env_vars": variables}},
         request_router_config=RequestRouterConfig(
-            request_router_class="headstart.integrations.ray.router.PrefixRouter",
+            request_router_class="headstart_integrations.ray.router.PrefixRouter",
             request_router_kwargs={"slack": arguments.affinity_slack},
         ),
         **number,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ray.serve.request_router import RequestRouter
 
-from headstart.integrations.ray.forwarding import Forwarded
-from headstart.integrations.ray.routing_key import preferred
+from headstart_integrations.ray.forwarding import Forwarded
+from headstart_integrations.ray.routing_key import preferred
 
 if TYPE_CHECKING:
     from ray.serve.request_router import PendingRequest, RunningReplica

@@ -12,12 +12,13 @@ import typer
 
 from headstart.common.options import declared
 from headstart.errors import ConfigError
-from headstart.integrations.ray.arguments import RAY, RayArguments
+from headstart.server.arguments import ServeArguments
+from headstart_integrations.ray.arguments import RAY, RayArguments, Replicas
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """How many engines answer: options of the command (``option_groups``)."""
+@dataclass(frozen=True, kw_only=True)
+class OnRay(Replicas):
+    """Options of the command (``headstart.cli.serving.Way``)."""
 
     ray: Annotated[
         bool,
@@ -36,40 +37,40 @@ class Scaling:
         ),
     ] = None
 
-    def check(self, arguments: RayArguments) -> None:
-        """Refuse what shows at once.
+    @property
+    def chosen(self) -> bool:
+        return self.ray
 
-        Raises:
-            ConfigError: naming it.
-        """
+    def check(self, arguments: ServeArguments) -> None:
+        """As ``Way``: what is of replicas needs ``--ray``, and that needs Ray."""
         if not self.ray:
-            own = [each for each in declared(RayArguments) if each.option.group == RAY]
-            given = [each.name for each in own if getattr(arguments, each.name) != each.default]
+            given = [each.name for each in declared(Replicas) if getattr(self, each.name) != each.default]
             if given or self.ray_address is not None:
                 name = [*given, "ray_address"][0].replace("_", "-")
                 raise ConfigError(f"--{name} is of replicas on Ray; give --ray as well.")
             return
-        from headstart.integrations.ray import require_ray
+        from headstart_integrations.ray import require_ray
 
         require_ray()
+        self._told(arguments).check()
 
-    def serve(self, arguments: RayArguments, keys: tuple[str, ...], host: str, port: int) -> None:
+    def serve(self, arguments: ServeArguments, keys: tuple[str, ...], host: str, port: int) -> None:
         """Serve until a signal ends it, then let requests end.
 
         Raises:
             ConfigError: the replicas do not fit, or do not start.
         """
         from headstart.entrypoints.outline import Outline
-        from headstart.integrations.ray.guarding import guard_cluster
+        from headstart_integrations.ray.guarding import guard_cluster
 
-        arguments.check()
+        told = self._told(arguments)
         address = self.ray_address or os.environ.get("RAY_ADDRESS")
         if address is None:
             # On this machine the model is looked at before anything is started; Ray would try a bad one three times.
             Outline.open(str(arguments.model), arguments.revision, arguments.generation_config, arguments.reading)
             guard_cluster()
         # Ray reads the environment when it is imported.
-        from headstart.integrations.ray.cluster import Need, connected, running
+        from headstart_integrations.ray.cluster import Need, connected, running
 
         ended = threading.Event()
 
@@ -78,12 +79,15 @@ class Scaling:
                 raise KeyboardInterrupt
             ended.set()
 
-        with connected(address, Need.of(arguments)):
+        with connected(address, Need.of(told)):
             # Ray puts a handler of its own in place when it connects.
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, end)
-            with running(arguments, keys, host, port):
+            with running(told, keys, host, port):
                 where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
                 typer.echo(f"Serving {arguments.model} from replicas on Ray.\nOpenAI API: {where}/v1", err=True)
                 ended.wait()
                 typer.echo("Ending: requests in progress may finish.", err=True)
+
+    def _told(self, arguments: ServeArguments) -> RayArguments:
+        return RayArguments(**arguments.given(), **self.given(Replicas))

@@ -13,8 +13,8 @@ from ray import serve
 from ray.exceptions import RayError
 
 from headstart.errors import ConfigError
-from headstart.integrations.ray import application
-from headstart.integrations.ray.arguments import RayArguments
+from headstart_integrations.ray import application
+from headstart_integrations.ray.arguments import RayArguments
 
 NAME = "headstart"
 """Of the Serve application."""

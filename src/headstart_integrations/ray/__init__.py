@@ -1,6 +1,6 @@
 """Headstart on Ray Serve: replicas of the engine behind gateways that send each chat back to the replica that knows it.
 
-    serve run headstart.integrations.ray:build_app model=smollm2 replicas=2
+    serve run headstart_integrations.ray:build_app model=smollm2 replicas=2
 
 A gateway (``gateway.py``) reads a request, makes its routing key (``routing_key.py``) and hands it to a replica
 (``replica.py``), which answers it with the application of ``headstart serve``. Which replica, says ``router.py``.
@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from headstart.errors import ConfigError
-from headstart.integrations.ray.arguments import RayArguments
+from headstart_integrations.ray.arguments import RayArguments
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -42,7 +42,7 @@ def build_app(arguments: Mapping[str, Any] | RayArguments) -> Application:
 def application(arguments: RayArguments, keys: tuple[str, ...]) -> Application:
     """The same, with keys that were read already and arguments that were checked."""
     try:
-        from headstart.integrations.ray.deployments import deploy
+        from headstart_integrations.ray.deployments import deploy
     except ImportError as error:
         raise _missing(error.name) from error
     return deploy(arguments, keys)
