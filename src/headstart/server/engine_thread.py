@@ -57,7 +57,7 @@ class EngineThread(AsyncEngine):
         }
 
     def _waited(self, first: bool, seconds: float) -> None:
-        self.metrics.observe("time_to_first_token" if first else "inter_token_latency", seconds)
+        self.metrics.waited(first, seconds)
 
     def _finished(self, sequence: Sequence, drafter: str | None) -> None:
         self.metrics.finished(sequence, drafter)

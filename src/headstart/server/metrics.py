@@ -1,124 +1,117 @@
-"""The server's counts in Prometheus' text format, under vLLM's names where vLLM has the same metric."""
+"""The server's counts for Prometheus, under vLLM's names where vLLM has the same metric."""
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from headstart.engine.outputs import SequenceStats
 from headstart.engine.sequence import Sequence
 
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-Labels = tuple[tuple[str, str], ...]
-
-
-class Histogram:
-    """Observations in seconds, counted in buckets with upper bounds."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(_SECONDS) + 1)
-        self.total = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(_SECONDS, seconds)] += 1
-        self.total += seconds
-
-    def lines(self, name: str) -> Iterator[str]:
-        seen = 0
-        for bound, count in zip((*map(str, _SECONDS), "+Inf"), self.counts, strict=True):
-            seen += count
-            yield f'{name}_bucket{{le="{bound}"}} {seen}'
-        yield f"{name}_sum {self.total}"
-        yield f"{name}_count {seen}"
+"""Upper bounds of a histogram's buckets."""
+_BY_PLACE = ("drafter", "position")
 
 
 class Metrics:
-    """Counts since the start. The engine's thread writes them, others read them."""
+    """Counts since the start, in a registry of their own: a process may have several engines. The engine's thread
+    writes them, others read them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counters: dict[tuple[str, Labels], float] = {}
-        self._histograms = {
-            name: Histogram()
-            for name in (
-                "vllm:time_to_first_token_seconds",
-                "vllm:inter_token_latency_seconds",
-                "vllm:e2e_request_latency_seconds",
-            )
-        }
+        self._registry = CollectorRegistry()
+        self._ended = self._counter("vllm:request_success", "Requests that ended, by why.", "finished_reason")
+        self._prompt = self._counter("vllm:prompt_tokens", "Tokens of prompts.")
+        self._generated = self._counter("vllm:generation_tokens", "Tokens of answers.")
+        self._preempted = self._counter("vllm:num_preemptions", "Times that a request made room for another.")
+        self._queried = self._counter("vllm:prefix_cache_queries", "Tokens of prompts that were looked for.")
+        self._hit = self._counter("vllm:prefix_cache_hits", "Tokens of prompts that were computed before.")
+        self._drafts = self._counter("vllm:spec_decode_num_drafts", "Drafts that were verified.")
+        self._drafted = self._counter("vllm:spec_decode_num_draft_tokens", "Guesses that were verified.")
+        self._accepted = self._counter("vllm:spec_decode_num_accepted_tokens", "Guesses that were accepted.")
+        self._accepted_at = self._counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos", "The same by place in a draft, from 0.", "position"
+        )
+        self._drafted_by = self._counter(
+            "headstart:spec_decode_drafted_per_pos", "Guesses of a drafter that were verified.", *_BY_PLACE
+        )
+        self._accepted_by = self._counter(
+            "headstart:spec_decode_accepted_per_pos", "Guesses of a drafter that were accepted.", *_BY_PLACE
+        )
+        self._first_token = self._histogram("vllm:time_to_first_token_seconds", "From a request to its first token.")
+        self._next_token = self._histogram("vllm:inter_token_latency_seconds", "Between rounds that yielded tokens.")
+        self._request = self._histogram("vllm:e2e_request_latency_seconds", "From a request to its end.")
 
-    def count(self, name: str, amount: float = 1, **labels: str) -> None:
-        """Add to a counter."""
+    def waited(self, first: bool, seconds: float) -> None:
+        """Count a wait for a request's first token, or for its next ones."""
         with self._lock:
-            self._count(name, amount, **labels)
-
-    def observe(self, name: str, seconds: float) -> None:
-        """Add to the histogram ``vllm:<name>_seconds``."""
-        with self._lock:
-            self._observe(name, seconds)
+            (self._first_token if first else self._next_token).observe(seconds)
 
     def finished(self, sequence: Sequence, drafter: str | None) -> None:
         """Count a sequence that has left the engine, all at once, so that no reader sees half of it."""
         stats = sequence.stats
         with self._lock:
-            self._count("vllm:request_success_total", finished_reason=str(sequence.finish_reason))
-            self._count("vllm:prompt_tokens_total", stats.prompt_tokens)
-            self._count("vllm:generation_tokens_total", stats.tokens)
-            self._count("vllm:num_preemptions_total", stats.preemptions)
-            self._count("vllm:prefix_cache_queries_total", stats.prompt_tokens)
-            self._count("vllm:prefix_cache_hits_total", min(stats.cached_tokens, stats.prompt_tokens))
-            self._observe("e2e_request_latency", stats.seconds)
+            self._ended.labels(str(sequence.finish_reason)).inc()
+            self._prompt.inc(stats.prompt_tokens)
+            self._generated.inc(stats.tokens)
+            self._preempted.inc(stats.preemptions)
+            self._queried.inc(stats.prompt_tokens)
+            self._hit.inc(min(stats.cached_tokens, stats.prompt_tokens))
+            self._request.observe(stats.seconds)
             if drafter is not None:
-                self._drafted(stats, drafter)
+                self._count_drafts(stats, drafter)
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, float]:
         """Counters as plain values: name, or name{label="value"}, -> number."""
+        counted = [each for each in self._collected() if each.type == "counter"]
+        lines = _text(counted).decode().splitlines()
+        series = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, _, value in series}
+
+    def render(self, gauges: Mapping[str, float], model: str) -> bytes:
+        """Everything in Prometheus' text format, version 0.0.4; each series is labelled with the model's name."""
+        now = [GaugeMetricFamily(name, "As it is now.", value) for name, value in gauges.items()]
+        families = [*now, *self._collected()]
+        for each in families:
+            each.samples = [seen._replace(labels={**seen.labels, "model_name": model}) for seen in each.samples]
+        return _text(families)
+
+    def _counter(self, name: str, said: str, *labels: str) -> Counter:
+        return Counter(name, said, labels, registry=self._registry)
+
+    def _histogram(self, name: str, said: str) -> Histogram:
+        return Histogram(name, said, buckets=_SECONDS, registry=self._registry)
+
+    def _count_drafts(self, stats: SequenceStats, drafter: str) -> None:
+        self._drafts.inc(sum(stats.drafted_per_position[:1]))
+        self._drafted.inc(stats.drafted)
+        self._accepted.inc(stats.accepted)
+        places = zip(stats.drafted_per_position, stats.accepted_per_position, strict=True)
+        for place, (drafted, accepted) in enumerate(places):
+            self._accepted_at.labels(str(place)).inc(accepted)
+            self._drafted_by.labels(drafter, str(place)).inc(drafted)
+            self._accepted_by.labels(drafter, str(place)).inc(accepted)
+
+    def _collected(self) -> list[Metric]:
+        """All series of one moment, but when each began."""
         with self._lock:
-            return {name + _labels(labels): value for (name, labels), value in sorted(self._counters.items())}
-
-    def _count(self, name: str, amount: float = 1, **labels: str) -> None:
-        key = (name, tuple(sorted(labels.items())))
-        self._counters[key] = self._counters.get(key, 0) + amount
-
-    def _observe(self, name: str, seconds: float) -> None:
-        self._histograms[f"vllm:{name}_seconds"].observe(seconds)
-
-    def _drafted(self, stats: SequenceStats, drafter: str) -> None:
-        self._count("vllm:spec_decode_num_drafts_total", sum(stats.drafted_per_position[:1]))
-        self._count("vllm:spec_decode_num_draft_tokens_total", stats.drafted)
-        self._count("vllm:spec_decode_num_accepted_tokens_total", stats.accepted)
-        for position, (drafted, accepted) in enumerate(
-            zip(stats.drafted_per_position, stats.accepted_per_position, strict=True)
-        ):
-            self._count("vllm:spec_decode_num_accepted_tokens_per_pos_total", accepted, position=str(position))
-            where = {"drafter": drafter, "position": str(position)}
-            self._count("headstart:spec_decode_drafted_per_pos_total", drafted, **where)
-            self._count("headstart:spec_decode_accepted_per_pos_total", accepted, **where)
-
-    def render(self, gauges: Mapping[str, float], model: str) -> str:
-        """Everything, each series labelled with the model's name."""
-        lines = []
-        for name, value in gauges.items():
-            lines += [f"# TYPE {name} gauge", f"{name}{_labels((('model_name', model),))} {value}"]
-        with self._lock:
-            before = ""
-            for (name, labels), value in sorted(self._counters.items()):
-                if name != before:
-                    lines.append(f"# TYPE {name} counter")
-                before = name
-                lines.append(f"{name}{_labels((*labels, ('model_name', model)))} {value}")
-            for name, histogram in self._histograms.items():
-                lines += [f"# TYPE {name} histogram", *histogram.lines(name)]
-        return "\n".join(lines) + "\n"
+            families = list(self._registry.collect())
+        for each in families:
+            each.samples = [seen for seen in each.samples if not seen.name.endswith("_created")]
+        return families
 
 
-def _labels(labels: Labels) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{key}="{_escaped(value)}"' for key, value in labels) + "}"
+class _Collected(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
 
 
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+def _text(families: Iterable[Metric]) -> bytes:
+    return generate_latest(_Collected(families))

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, log, sqrt
 from typing import TypeVar
 
-import torch
+from headstart.errors import ConfigError
+
+try:
+    from scipy import special
+except ImportError as error:
+    raise ConfigError(f"an audit needs {error.name}; install headstart with its extra: headstart[lab].") from error
 
 Outcome = TypeVar("Outcome", bound=Hashable)
 _LEAST_EXPECTED = 5.0
@@ -49,11 +54,10 @@ class Goodness:
         freedom = self.cells - 1
         if freedom < 1:
             return None
-        critical = _where_falls(lambda x: chi_square_tail(x, freedom), least_p_value)
+        critical = special.chdtri(freedom, least_p_value)
         if self.largest_statistic < critical:
             return None
-        noncentrality = _where_falls(lambda x: -_noncentral_tail(critical, freedom, x), -power)
-        distance = sqrt(noncentrality / (4 * self.samples))
+        distance = sqrt(special.chndtrinc(critical, freedom, 1 - power) / (4 * self.samples))
         return distance if distance < 1 else None
 
 
@@ -79,28 +83,7 @@ def g_test(samples: Iterable[Outcome], law: Mapping[Outcome, float]) -> Goodness
 
 def chi_square_tail(statistic: float, freedom: int) -> float:
     """Chance of more than ``statistic`` under the chi-square law."""
-    half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(half[0], half[1]))
-
-
-def _noncentral_tail(statistic: float, freedom: int, noncentrality: float) -> float:
-    """The same under the noncentral law: chi-square laws of freedom + 2k, k being Poisson of half the parameter."""
-    mean = noncentrality / 2
-    k = torch.arange(int(mean + 12 * sqrt(mean) + 40), dtype=torch.float64)
-    weights = torch.exp(torch.special.xlogy(k, torch.tensor(mean, dtype=torch.float64)) - mean - torch.lgamma(k + 1))
-    tails = torch.special.gammaincc(freedom / 2 + k, torch.full_like(k, statistic / 2))
-    return float(weights @ tails)
-
-
-def _where_falls(falling: Callable[[float], float], level: float) -> float:
-    """Where a function that falls from above ``level`` at 0 reaches it, by bisection."""
-    low, high = 0.0, 1.0
-    while falling(high) > level:
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if falling(middle) > level else (low, middle)
-    return high
+    return float(special.chdtrc(freedom, statistic))
 
 
 def _merged(pairs: list[tuple[int, float]]) -> list[tuple[int, float]]:
