@@ -212,21 +212,6 @@ Quiet = Annotated[
 ]
 
 
-def layer_choice(text: str) -> int | tuple[int, ...]:
-    """Layers as ``--layers`` names them: how many, or which.
-
-    Raises:
-        BadParameter: neither a number nor a list of them.
-    """
-    try:
-        numbers = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is neither a number nor a list of them, like 10 or 0,1,14,29.", param_hint="--layers"
-        ) from None
-    return numbers if "," in text else numbers[0]
-
-
 def made_folder(option: typer.CallbackParam, out: Path | None) -> Path | None:
     """Make the folder that an option names before anything slow is done, not when its results would be lost.
 
@@ -254,20 +239,3 @@ def new_folder(option: typer.CallbackParam, out: Path) -> Path:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{option.opts[0]} is {out}, which exists already; name a new folder, or empty it.")
     return out
-
-
-def first_key(path: Path) -> str:
-    """The first API key of a file.
-
-    Raises:
-        ConfigError: it cannot be read, or holds none.
-    """
-    from headstart.server.access import read_keys
-
-    try:
-        keys = read_keys(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--api-key-file is {path}, which cannot be read: {error}.") from error
-    if not keys:
-        raise ConfigError(f"--api-key-file is {path}, which holds no key.")
-    return keys[0]

@@ -87,7 +87,6 @@ def acceptance(
     if full and minutes is not None:
         raise typer.BadParameter("--full has no limit; leave out one of the two.", param_hint="--minutes")
     began = time.perf_counter()
-    from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity
     from headstart.loading.provenance import Origin
     from headstart.sampling.params import SamplingParams
@@ -97,6 +96,7 @@ def acceptance(
     from headstart_lab.bench.prompts import by_turns_of_groups, choose, read_prompts
     from headstart_lab.commands.contenders import saying_memory
     from headstart_lab.commands.exhibits import hand_out, measurement_record
+    from headstart_lab.commands.interruption import Interruption
     from headstart_lab.workbench import PLAIN, Workbench, contenders, most_rows, usual_contenders
 
     named = None if drafter is None else contenders(drafter)

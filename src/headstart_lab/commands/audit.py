@@ -164,7 +164,6 @@ def audit(
             quiet=quiet,
         )
         return
-    from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity
     from headstart.loading.provenance import Origin
     from headstart_lab.audit.report import exhibits, to_json
@@ -172,6 +171,7 @@ def audit(
     from headstart_lab.bench.prompts import choose, read_prompts
     from headstart_lab.commands.contenders import saying_memory
     from headstart_lab.commands.exhibits import hand_out, measurement_record
+    from headstart_lab.commands.interruption import Interruption
     from headstart_lab.workbench import contenders
 
     chosen, listed = choose(read_prompts(prompts), per_group), contenders(drafters)

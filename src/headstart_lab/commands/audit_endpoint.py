@@ -7,9 +7,9 @@ from pathlib import Path
 
 import typer
 
-from headstart.cli import options
 from headstart.cli.wording import tell_error
 from headstart.errors import ConfigError, HeadstartError
+from headstart.server.arguments import api_keys
 
 SAMPLES = 300
 NO_VERDICT = 3
@@ -44,7 +44,6 @@ def audit_endpoint(
         ConfigError: an address, a key or a file of prompts is wrong, or the budget is too small.
         Exit: the audit fails, or there is no verdict, since a server cannot be reached, refuses or fails.
     """
-    from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity
     from headstart.loading.provenance import Origin
     from headstart_lab.audit.endpoint.client import Endpoint
@@ -52,9 +51,10 @@ def audit_endpoint(
     from headstart_lab.audit.endpoint.run import EndpointRun, EndpointSettings
     from headstart_lab.bench.prompts import choose, read_prompts
     from headstart_lab.commands.exhibits import hand_out
+    from headstart_lab.commands.interruption import Interruption
 
     held_to = frozenset(filter(None, map(str.strip, offers.split(","))))
-    key = None if api_key_file is None else options.first_key(api_key_file)
+    key = None if api_key_file is None else api_keys(api_key_file)[0]
     chosen = choose(read_prompts(prompts), per_group)
     servers = 1 if against is None else 2
     settings = EndpointSettings(max_tokens, SAMPLES if samples is None else samples, budget, seed)

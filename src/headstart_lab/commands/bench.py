@@ -136,7 +136,6 @@ def bench(
     if full and minutes is not None:
         raise typer.BadParameter("--full has no limit; leave out one of the two.", param_hint="--minutes")
     began = time.perf_counter()
-    from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity, spoken
     from headstart.loading.provenance import Origin
     from headstart.sampling.params import SamplingParams
@@ -148,6 +147,7 @@ def bench(
     from headstart_lab.bench.summary import summarise
     from headstart_lab.commands.contenders import saying_memory
     from headstart_lab.commands.exhibits import hand_out, measurement_record
+    from headstart_lab.commands.interruption import Interruption
     from headstart_lab.workbench import Workbench, contenders, most_rows, usual_contenders
 
     budget = None

@@ -18,6 +18,7 @@ from headstart.common.options import declares
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.entrypoints.engine_options import EngineOptions
 from headstart.errors import ConfigError, HeadstartError
+from headstart.server.arguments import api_keys
 
 if TYPE_CHECKING:
     from headstart.entrypoints.llm import LLM
@@ -121,7 +122,6 @@ def bench_serve(
 
         headstart bench serve --drafter synthetic:rates=0.8,0.6,0.4 --predict
     """
-    from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity
     from headstart.loading.provenance import Origin
     from headstart_lab.bench.load import Client, Load
@@ -129,6 +129,7 @@ def bench_serve(
     from headstart_lab.bench.load_run import OFF, LoadRun, LoadSitting
     from headstart_lab.bench.prompts import read_prompts
     from headstart_lab.commands.exhibits import hand_out
+    from headstart_lab.commands.interruption import Interruption
 
     loads = [Load(users=int(users)) for users in _numbers("--concurrency", concurrency, whole=True)]
     loads += [Load(rate=rate) for rate in _numbers("--rates", rates)]
@@ -138,7 +139,7 @@ def bench_serve(
         raise ConfigError(f"--drafter is {engine.drafter!r}; name one that guesses, to compare with none.")
     # A server that is there already knows its drafters itself.
     drafter = str(engine.check()[0] if url is None else engine.drafter or DEFAULT_DRAFTER)
-    key = None if api_key_file is None else options.first_key(api_key_file)
+    key = None if api_key_file is None else api_keys(api_key_file)[0]
     questions = [prompt.turns[0] for prompt in read_prompts(prompts)]
     fields = {"max_tokens": max_tokens, "ignore_eos": ignore_eos, "temperature": temperature, "seed": seed}
     where = Origin(computes_here=url is None)

@@ -13,10 +13,10 @@ from headstart.cli.json_output import print_json
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
-    from headstart.cli.interruption import Interruption
     from headstart.loading.model import Model
     from headstart.loading.provenance import Origin
     from headstart_lab.bench.prompts import BenchPrompt
+    from headstart_lab.commands.interruption import Interruption
     from headstart_lab.report.bars import BarChart
     from headstart_lab.report.page import Drawing, Table
     from headstart_lab.report.plots import Figure

@@ -75,13 +75,13 @@ def paper(
 
         headstart paper --model ./t5-large --drafts draft-model:model=./t5-small --prompts articles.jsonl
     """
-    from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity
     from headstart.drafting.options import pieces
     from headstart.loading.provenance import Origin
     from headstart.sampling.params import SamplingParams
     from headstart_lab.bench.prompts import choose, encode_turns, read_prompts
     from headstart_lab.commands.exhibits import hand_out, measurement_record, write_text
+    from headstart_lab.commands.interruption import Interruption
     from headstart_lab.paper.measuring import Pair, Sheet, measure
     from headstart_lab.paper.pictures import lines_svg, timeline_svg
     from headstart_lab.paper.report import exhibits, to_json

@@ -55,13 +55,13 @@ def plan(
 
         headstart plan --prompts mine.jsonl --per-group 4 --out results
     """
-    from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity
     from headstart.loading.provenance import Origin
     from headstart.sampling.params import SamplingParams
     from headstart_lab.bench.prompts import choose, encode_turns, read_prompts
     from headstart_lab.commands.contenders import saying_memory
     from headstart_lab.commands.exhibits import hand_out, measurement_record
+    from headstart_lab.commands.interruption import Interruption
     from headstart_lab.plan.draft_limits import freely
     from headstart_lab.plan.forecast import Plan, make_plan, planned_work
     from headstart_lab.plan.forecast import check as check_plan

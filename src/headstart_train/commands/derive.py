@@ -13,6 +13,7 @@ from headstart.cli import options
 from headstart.cli.asking import Named
 from headstart.cli.option_groups import with_groups
 from headstart.errors import ConfigError
+from headstart_train.commands.layers import layer_choice
 
 
 class Dtype(StrEnum):
@@ -49,7 +50,7 @@ def derive(
 
         headstart generate "Once upon a time" --drafter draft-model --draft-model small --compare
     """
-    wanted = options.layer_choice(layers)
+    wanted = layer_choice(layers)
 
     import torch
 

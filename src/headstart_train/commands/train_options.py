@@ -12,6 +12,7 @@ import typer
 from headstart.cli import options
 from headstart.common import enumerations
 from headstart.drafting.registry import trained_kinds
+from headstart_train.commands.layers import layer_choice
 
 if TYPE_CHECKING:
     from headstart_train.making import HeadSettings
@@ -272,7 +273,7 @@ class HeadOptions:
             self.slots,
             self.unroll,
             loss=self.loss.value,
-            layers=None if self.layers is None else options.layer_choice(self.layers),
+            layers=None if self.layers is None else layer_choice(self.layers),
             init=self.init,
             residual_blocks=self.residual_blocks,
             reads_token=self.read_token,

@@ -77,7 +77,7 @@ def test_a_wrong_server_fails(llm: LLM, prompts: Path) -> None:
             ["--url", "http://127.0.0.1:1", "--budget", "5"],
             "--budget is 5; to compare the texts of one prompt",
         ),
-        (["--url", "http://127.0.0.1:1", "--api-key-file", "/nowhere"], "--api-key-file is /nowhere"),
+        (["--url", "http://127.0.0.1:1", "--api-key-file", "/nowhere"], "the API keys cannot be read from /nowhere"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_one_sentence(arguments: list[str], named: str) -> None:

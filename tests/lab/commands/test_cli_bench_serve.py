@@ -58,7 +58,7 @@ def test_answers_sent_along_are_guessed_from_at_the_rates_asked_for(tiny_model_d
         (["--drafter", "none"], "--drafter is 'none'"),
         (["--drafter", "synthetic:rates=0.5,0.6"], "rates is '0.5,0.6'; give numbers from 1 down to 0"),
         (["--url", "localhost"], "--url is 'localhost'"),
-        (["--url", "http://127.0.0.1:1", "--api-key-file", "/nowhere"], "--api-key-file is /nowhere"),
+        (["--url", "http://127.0.0.1:1", "--api-key-file", "/nowhere"], "the API keys cannot be read from /nowhere"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_in_one_sentence(arguments: list[str], named: str) -> None:
