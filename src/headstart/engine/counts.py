@@ -35,14 +35,7 @@ class Counts:
 
     def add(self, stats: SequenceStats) -> None:
         """Count a sequence."""
-        self._sums["vllm:prompt_tokens"] += stats.prompt_tokens
-        self._sums["vllm:generation_tokens"] += stats.tokens
-        self._sums["vllm:num_preemptions"] += stats.preemptions
-        self._sums["vllm:prefix_cache_queries"] += stats.prompt_tokens
-        self._sums["vllm:prefix_cache_hits"] += min(stats.cached_tokens, stats.prompt_tokens)
-        self._sums["vllm:spec_decode_num_drafts"] += sum(stats.drafted_per_position[:1])
-        self._sums["vllm:spec_decode_num_draft_tokens"] += stats.drafted
-        self._sums["vllm:spec_decode_num_accepted_tokens"] += stats.accepted
+        self._sums.update(sums(stats))
         deeper = len(stats.accepted_per_position) - len(self._accepted_per_position)
         self._accepted_per_position += [0] * max(deeper, 0)
         for position, accepted in enumerate(stats.accepted_per_position):
@@ -52,3 +45,17 @@ class Counts:
         """By vLLM's names."""
         counters: list[Counter | Vector] = [Counter(name, value) for name, value in self._sums.items()]
         return [*counters, Vector("vllm:spec_decode_num_accepted_tokens_per_pos", list(self._accepted_per_position))]
+
+
+def sums(stats: SequenceStats) -> dict[str, int]:
+    """What a sequence adds to each counter, by vLLM's names."""
+    return {
+        "vllm:prompt_tokens": stats.prompt_tokens,
+        "vllm:generation_tokens": stats.tokens,
+        "vllm:num_preemptions": stats.preemptions,
+        "vllm:prefix_cache_queries": stats.prompt_tokens,
+        "vllm:prefix_cache_hits": min(stats.cached_tokens, stats.prompt_tokens),
+        "vllm:spec_decode_num_drafts": sum(stats.drafted_per_position[:1]),
+        "vllm:spec_decode_num_draft_tokens": stats.drafted,
+        "vllm:spec_decode_num_accepted_tokens": stats.accepted,
+    }

@@ -9,12 +9,22 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from headstart.engine.outputs import SequenceStats
+from headstart.engine.counts import sums
 from headstart.engine.sequence import Sequence
 
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of a histogram's buckets."""
-_BY_PLACE = ("drafter", "position")
+_SUMS = {
+    "vllm:prompt_tokens": "Tokens of prompts.",
+    "vllm:generation_tokens": "Tokens of answers.",
+    "vllm:num_preemptions": "Times that a request made room for another.",
+    "vllm:prefix_cache_queries": "Tokens of prompts that were looked for in the cache.",
+    "vllm:prefix_cache_hits": "Tokens of prompts that were found there.",
+    "vllm:spec_decode_num_drafts": "Drafts that were verified.",
+    "vllm:spec_decode_num_draft_tokens": "Guesses that were verified.",
+    "vllm:spec_decode_num_accepted_tokens": "Guesses that were accepted.",
+}
+"""Counters without labels, as ``engine.counts`` has them, and what they count."""
 
 
 class Metrics:
@@ -24,23 +34,19 @@ class Metrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._registry = CollectorRegistry()
+        self._sums = {name: self._counter(name, said) for name, said in _SUMS.items()}
         self._ended = self._counter("vllm:request_success", "Requests that ended, by why.", "finished_reason")
-        self._prompt = self._counter("vllm:prompt_tokens", "Tokens of prompts.")
-        self._generated = self._counter("vllm:generation_tokens", "Tokens of answers.")
-        self._preempted = self._counter("vllm:num_preemptions", "Times that a request made room for another.")
-        self._queried = self._counter("vllm:prefix_cache_queries", "Tokens of prompts that were looked for.")
-        self._hit = self._counter("vllm:prefix_cache_hits", "Tokens of prompts that were computed before.")
-        self._drafts = self._counter("vllm:spec_decode_num_drafts", "Drafts that were verified.")
-        self._drafted = self._counter("vllm:spec_decode_num_draft_tokens", "Guesses that were verified.")
-        self._accepted = self._counter("vllm:spec_decode_num_accepted_tokens", "Guesses that were accepted.")
         self._accepted_at = self._counter(
-            "vllm:spec_decode_num_accepted_tokens_per_pos", "The same by place in a draft, from 0.", "position"
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Guesses that were accepted, by place in a draft.",
+            "position",
         )
+        by_place = ("drafter", "position")
         self._drafted_by = self._counter(
-            "headstart:spec_decode_drafted_per_pos", "Guesses of a drafter that were verified.", *_BY_PLACE
+            "headstart:spec_decode_drafted_per_pos", "Guesses of a drafter that were verified.", *by_place
         )
         self._accepted_by = self._counter(
-            "headstart:spec_decode_accepted_per_pos", "Guesses of a drafter that were accepted.", *_BY_PLACE
+            "headstart:spec_decode_accepted_per_pos", "Guesses of a drafter that were accepted.", *by_place
         )
         self._first_token = self._histogram("vllm:time_to_first_token_seconds", "From a request to its first token.")
         self._next_token = self._histogram("vllm:inter_token_latency_seconds", "Between rounds that yielded tokens.")
@@ -56,14 +62,14 @@ class Metrics:
         stats = sequence.stats
         with self._lock:
             self._ended.labels(str(sequence.finish_reason)).inc()
-            self._prompt.inc(stats.prompt_tokens)
-            self._generated.inc(stats.tokens)
-            self._preempted.inc(stats.preemptions)
-            self._queried.inc(stats.prompt_tokens)
-            self._hit.inc(min(stats.cached_tokens, stats.prompt_tokens))
+            for name, amount in sums(stats).items():
+                self._sums[name].inc(amount)
             self._request.observe(stats.seconds)
-            if drafter is not None:
-                self._count_drafts(stats, drafter)
+            places = zip(stats.drafted_per_position, stats.accepted_per_position, strict=True)
+            for place, (drafted, accepted) in enumerate(places if drafter is not None else ()):
+                self._accepted_at.labels(place).inc(accepted)
+                self._drafted_by.labels(drafter, place).inc(drafted)
+                self._accepted_by.labels(drafter, place).inc(accepted)
 
     def snapshot(self) -> dict[str, float]:
         """Counters as plain values: name, or name{label="value"}, -> number."""
@@ -85,16 +91,6 @@ class Metrics:
 
     def _histogram(self, name: str, said: str) -> Histogram:
         return Histogram(name, said, buckets=_SECONDS, registry=self._registry)
-
-    def _count_drafts(self, stats: SequenceStats, drafter: str) -> None:
-        self._drafts.inc(sum(stats.drafted_per_position[:1]))
-        self._drafted.inc(stats.drafted)
-        self._accepted.inc(stats.accepted)
-        places = zip(stats.drafted_per_position, stats.accepted_per_position, strict=True)
-        for place, (drafted, accepted) in enumerate(places):
-            self._accepted_at.labels(str(place)).inc(accepted)
-            self._drafted_by.labels(drafter, str(place)).inc(drafted)
-            self._accepted_by.labels(drafter, str(place)).inc(accepted)
 
     def _collected(self) -> list[Metric]:
         """All series of one moment, but when each began."""
