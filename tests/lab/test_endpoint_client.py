@@ -13,12 +13,12 @@ import httpx2
 import pytest
 
 from headstart.errors import ConfigError, HeadstartError
-from headstart.loading.provenance import provenance
 from headstart_lab.audit.endpoint.answers import Answer
 from headstart_lab.audit.endpoint.client import Endpoint, Refused
 from headstart_lab.audit.endpoint.findings import Result
 from headstart_lab.audit.endpoint.run import EndpointRun, EndpointSettings, declared_fields
 from headstart_lab.audit.endpoint.texts import Greedy
+from headstart_lab.provenance import provenance
 
 Reply = Callable[[httpx2.Request], httpx2.Response]
 

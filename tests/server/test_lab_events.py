@@ -11,7 +11,7 @@ from headstart.engine.outputs import FinishReason, TokenOrigin
 from headstart.engine.trace import RoundTrace, TracedNode
 from headstart.entrypoints.request import Sample, StreamPiece
 from headstart.passes.draft_tree import ROOT
-from headstart.server.lab_events import LabEvents
+from headstart_lab.page.events import LabEvents
 
 TOKENIZER = byte_level("")
 

@@ -18,8 +18,8 @@ import pytest
 from lab_browser import OpenPage, made_round, made_run, words
 
 from headstart import LLM, SamplingParams
-from headstart.server.lab_files import page_files
 from headstart.text.chat import ChatTemplate
+from headstart_lab.page.files import page_files
 from headstart_lab.page.recording import PAIRS, record
 from headstart_lab.page.rules_at_work import rules_at_work
 from headstart_lab.page.static_page import recorded_runs, static_page
@@ -95,7 +95,7 @@ def test_the_runs_that_come_with_the_page_are_real_and_small() -> None:
 
 @pytest.mark.thorough
 def test_recording_and_exporting_need_no_web_framework() -> None:
-    modules = "headstart_lab.commands.lab, headstart.server.lab_files, headstart_lab.page.recording"
+    modules = "headstart_lab.commands.lab, headstart_lab.page.files, headstart_lab.page.recording"
     code = f"import sys; sys.modules['fastapi'] = sys.modules['starlette'] = None; import {modules}"
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -27,9 +27,6 @@ from headstart.server.docs_page import add_docs
 from headstart.server.engine_thread import EngineThread
 from headstart.server.generation import Generator, UnknownModelError
 from headstart.server.json_body import BadBody, JsonRoute
-from headstart.server.lab_files import page_files
-from headstart.server.lab_page import add_page
-from headstart.server.lab_routes import add_lab
 from headstart.server.listening import CUT_OFF
 from headstart.server.openapi import describe
 from headstart.server.replies import Reply
@@ -40,7 +37,8 @@ from headstart.server.transcriptions import Transcriber
 _log = logging.getLogger(__name__)
 
 ROUTES = "headstart.routes"
-"""Entry points of this group are called with the application and add routes to it."""
+"""Entry points of this group are called with the application, add routes to it (``app.state.served`` is what they
+serve), and may return the paths among them that need no key."""
 
 
 def create_app(
@@ -79,14 +77,11 @@ def create_app(
     # Built on the first request, then kept.
     app.openapi = cache(lambda: describe(app))  # type: ignore[method-assign]
     _add_error_handlers(app, settings)
-    add_page(app)
     add_docs(app)
-    add_lab(app, engine, app.state.served.generator, settings)
+    open_paths = {"/health", *DOCS}
     for point in installed_points(ROUTES):
-        point.load()(app)
-    checked: ASGIApp = AccessControl(
-        app, settings, {"/health", *DOCS, *page_files()}, partial(_body_limit, app, settings)
-    )
+        open_paths.update(point.load()(app) or ())
+    checked: ASGIApp = AccessControl(app, settings, open_paths, partial(_body_limit, app, settings))
     if settings.cors_origins:
         # Outside access control, because browsers send preflight requests without a key.
         checked = CORSMiddleware(

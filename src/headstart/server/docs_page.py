@@ -10,12 +10,18 @@ from typing import Any
 from fastapi import FastAPI, Response
 from jinja2 import Environment, StrictUndefined
 
-from headstart.server.lab_page import HEADERS
-
 _FOLDER = Path(__file__).parent / "docs"
 _STYLE = "/docs/page.css"
 PATHS = ("/docs", _STYLE)
 """They say nothing of who is served, and browsers send no keys: they need none."""
+HEADERS = {
+    # The page loads nothing from other servers, and nothing in a model's text can become a script or a style.
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+"""Under which browsers show a page of the server's own."""
 
 
 def add_docs(app: FastAPI) -> None:

@@ -30,9 +30,9 @@ from typing import Any
 
 from headstart.engine.engine import Engine
 from headstart.loading.model import load_model
-from headstart.loading.provenance import finished, model_record, provenance
 from headstart.sampling.params import SamplingParams
 from headstart_lab.bench.prompts import choose, encode_turns, read_prompts
+from headstart_lab.provenance import finished, model_record, provenance
 from headstart_lab.workbench import PLAIN, Workbench, contenders
 
 

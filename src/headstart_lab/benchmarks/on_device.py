@@ -30,7 +30,6 @@ from headstart.backends.torch.recorder import recorder_of
 from headstart.drafting.options import pieces
 from headstart.errors import HeadstartError
 from headstart.loading.model import load_model
-from headstart.loading.provenance import finished, model_record, provenance
 from headstart.loading.reading import Reading
 from headstart.passes.runner import Span
 from headstart.sampling.params import SamplingParams
@@ -38,6 +37,7 @@ from headstart_lab.bench.prompts import choose, encode_turns, read_prompts
 from headstart_lab.benchmarks.native.bench_pass import SHAPES, random_model
 from headstart_lab.differences import first_difference, numerics_of
 from headstart_lab.plan.pass_times import measure_passes
+from headstart_lab.provenance import finished, model_record, provenance
 from headstart_lab.workbench import PLAIN, Contender, Workbench
 
 TINY = dict(hidden=64, heads=4, kv_heads=2, head_dim=16, mlp=128, layers=2, vocab=512)

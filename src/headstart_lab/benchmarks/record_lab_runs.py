@@ -2,8 +2,8 @@
 
     python -m headstart_lab.benchmarks.record_lab_runs [FILE.json]
 
-writes ``src/headstart/server/lab/recorded/runs.json``, or the file that is named. Record on a machine that does nothing
-else: the file says how busy it was, and so does the page.
+writes ``src/headstart_lab/page/static/recorded/runs.json``, or the file that is named. Record on a machine that does
+nothing else: the file says how busy it was, and so does the page.
 """
 
 from __future__ import annotations

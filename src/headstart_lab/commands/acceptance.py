@@ -88,7 +88,6 @@ def acceptance(
         raise typer.BadParameter("--full has no limit; leave out one of the two.", param_hint="--minutes")
     began = time.perf_counter()
     from headstart.cli.progress import Activity
-    from headstart.loading.provenance import Origin
     from headstart.sampling.params import SamplingParams
     from headstart_lab.acceptance.measuring import PASSES_OF_A_TOKEN, Acceptance, measure_acceptance, plain_pace
     from headstart_lab.acceptance.report import exhibits, to_json
@@ -97,6 +96,7 @@ def acceptance(
     from headstart_lab.commands.contenders import saying_memory
     from headstart_lab.commands.exhibits import hand_out, measurement_record
     from headstart_lab.commands.interruption import Interruption
+    from headstart_lab.provenance import Origin
     from headstart_lab.workbench import PLAIN, Workbench, contenders, most_rows, usual_contenders
 
     named = None if drafter is None else contenders(drafter)

@@ -165,13 +165,13 @@ def audit(
         )
         return
     from headstart.cli.progress import Activity
-    from headstart.loading.provenance import Origin
     from headstart_lab.audit.report import exhibits, to_json
     from headstart_lab.audit.run import Audit, AuditSettings, run_audit
     from headstart_lab.bench.prompts import choose, read_prompts
     from headstart_lab.commands.contenders import saying_memory
     from headstart_lab.commands.exhibits import hand_out, measurement_record
     from headstart_lab.commands.interruption import Interruption
+    from headstart_lab.provenance import Origin
     from headstart_lab.workbench import contenders
 
     chosen, listed = choose(read_prompts(prompts), per_group), contenders(drafters)

@@ -45,13 +45,13 @@ def audit_endpoint(
         Exit: the audit fails, or there is no verdict, since a server cannot be reached, refuses or fails.
     """
     from headstart.cli.progress import Activity
-    from headstart.loading.provenance import Origin
     from headstart_lab.audit.endpoint.client import Endpoint
     from headstart_lab.audit.endpoint.report import exhibits, to_json
     from headstart_lab.audit.endpoint.run import EndpointRun, EndpointSettings
     from headstart_lab.bench.prompts import choose, read_prompts
     from headstart_lab.commands.exhibits import hand_out
     from headstart_lab.commands.interruption import Interruption
+    from headstart_lab.provenance import Origin
 
     held_to = frozenset(filter(None, map(str.strip, offers.split(","))))
     key = None if api_key_file is None else api_keys(api_key_file)[0]

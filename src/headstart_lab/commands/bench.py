@@ -137,7 +137,6 @@ def bench(
         raise typer.BadParameter("--full has no limit; leave out one of the two.", param_hint="--minutes")
     began = time.perf_counter()
     from headstart.cli.progress import Activity, spoken
-    from headstart.loading.provenance import Origin
     from headstart.sampling.params import SamplingParams
     from headstart_lab.bench.extent import MOST_REPEATS, MOST_TOKENS, Extent, fit
     from headstart_lab.bench.lengths import by_length, of_lengths, parse_lengths
@@ -148,6 +147,7 @@ def bench(
     from headstart_lab.commands.contenders import saying_memory
     from headstart_lab.commands.exhibits import hand_out, measurement_record
     from headstart_lab.commands.interruption import Interruption
+    from headstart_lab.provenance import Origin
     from headstart_lab.workbench import Workbench, contenders, most_rows, usual_contenders
 
     budget = None

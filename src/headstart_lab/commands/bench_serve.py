@@ -123,13 +123,13 @@ def bench_serve(
         headstart bench serve --drafter synthetic:rates=0.8,0.6,0.4 --predict
     """
     from headstart.cli.progress import Activity
-    from headstart.loading.provenance import Origin
     from headstart_lab.bench.load import Client, Load
     from headstart_lab.bench.load_report import exhibits, summarise, to_json
     from headstart_lab.bench.load_run import OFF, LoadRun, LoadSitting
     from headstart_lab.bench.prompts import read_prompts
     from headstart_lab.commands.exhibits import hand_out
     from headstart_lab.commands.interruption import Interruption
+    from headstart_lab.provenance import Origin
 
     loads = [Load(users=int(users)) for users in _numbers("--concurrency", concurrency, whole=True)]
     loads += [Load(rate=rate) for rate in _numbers("--rates", rates)]

@@ -14,9 +14,9 @@ from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
     from headstart.loading.model import Model
-    from headstart.loading.provenance import Origin
     from headstart_lab.bench.prompts import BenchPrompt
     from headstart_lab.commands.interruption import Interruption
+    from headstart_lab.provenance import Origin
     from headstart_lab.report.bars import BarChart
     from headstart_lab.report.page import Drawing, Table
     from headstart_lab.report.plots import Figure
@@ -33,7 +33,7 @@ _GAP = 2
 def show(exhibits: Sequence[Exhibit], record: Mapping[str, Any]) -> None:
     """The tables among the exhibits, the most important last, where it stays in sight; before it where the figures come
     from, in a line, and what disturbed them, in another."""
-    from headstart.loading.provenance import origin_line
+    from headstart_lab.provenance import origin_line
     from headstart_lab.report.page import Table
 
     tables = [each for each in exhibits if isinstance(each, Table) and each.rows]
@@ -147,7 +147,7 @@ def measurement_record(
     **settings: Any,
 ) -> dict[str, Any]:
     """What every report of a measurement begins with: where, with which model, on which prompts, how, and how much."""
-    from headstart.loading.provenance import model_record
+    from headstart_lab.provenance import model_record
 
     return {
         "provenance": where.finished(),

@@ -77,7 +77,6 @@ def paper(
     """
     from headstart.cli.progress import Activity
     from headstart.drafting.options import pieces
-    from headstart.loading.provenance import Origin
     from headstart.sampling.params import SamplingParams
     from headstart_lab.bench.prompts import choose, encode_turns, read_prompts
     from headstart_lab.commands.exhibits import hand_out, measurement_record, write_text
@@ -86,6 +85,7 @@ def paper(
     from headstart_lab.paper.pictures import lines_svg, timeline_svg
     from headstart_lab.paper.report import exhibits, to_json
     from headstart_lab.paper.tracing import TracedRun, lines_of, trace_run
+    from headstart_lab.provenance import Origin
     from headstart_lab.workbench import PLAIN, Contender, Workbench, most_rows
 
     pairs = [Pair(name.strip()) for name in dict.fromkeys(pieces(drafts, ",")) if name.strip()]

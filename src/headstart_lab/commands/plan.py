@@ -56,7 +56,6 @@ def plan(
         headstart plan --prompts mine.jsonl --per-group 4 --out results
     """
     from headstart.cli.progress import Activity
-    from headstart.loading.provenance import Origin
     from headstart.sampling.params import SamplingParams
     from headstart_lab.bench.prompts import choose, encode_turns, read_prompts
     from headstart_lab.commands.contenders import saying_memory
@@ -66,6 +65,7 @@ def plan(
     from headstart_lab.plan.forecast import Plan, make_plan, planned_work
     from headstart_lab.plan.forecast import check as check_plan
     from headstart_lab.plan.report import exhibits, to_json
+    from headstart_lab.provenance import Origin
     from headstart_lab.workbench import Workbench, contenders, most_rows, usual_contenders
 
     batches, named = _batches(batch_sizes), None if drafters is None else contenders(drafters)

@@ -73,10 +73,10 @@ def quality(
         headstart quality --model ./my-model --reference fp32 --precisions bf16,int8 --prompts my.jsonl --out results
     """
     from headstart.cli.progress import Activity
-    from headstart.loading.provenance import Origin
     from headstart_lab.bench.prompts import choose, encode_turns, read_prompts
     from headstart_lab.commands.exhibits import hand_out, measurement_record
     from headstart_lab.commands.interruption import Interruption
+    from headstart_lab.provenance import Origin
     from headstart_lab.quality.passages import read_passages, windows
     from headstart_lab.quality.report import exhibits, to_json
     from headstart_lab.quality.run import GreedyPair, Quality, answer_greedily, read_texts

@@ -1,1 +1,1 @@
-"""The lab page as files that need no server, and what it asks of the laboratory."""
+"""The lab page: what a server adds at ``/``, and the same as files that need no server."""

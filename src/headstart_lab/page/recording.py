@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from headstart.entrypoints.llm import LLM
-from headstart.loading.provenance import finished, model_record, provenance
 from headstart.sampling.params import SamplingParams
-from headstart.server.lab_events import Event, LabEvents, lab_prompt
+from headstart_lab.page.events import Event, LabEvents, lab_prompt
+from headstart_lab.provenance import finished, model_record, provenance
 
 PAIRS = 5
 """How often a prompt is decoded both ways: the pair with the median speed-up is kept, and all speed-ups are named."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from headstart.server.lab_files import page_files
+from headstart_lab.page.files import page_files
 from headstart_lab.page.rules_at_work import rules_beforehand
 
 _SCRIPTS, _RECORDED = "/lab/scripts/", "/lab/recorded/runs.json"

@@ -11,7 +11,6 @@ from typing import Any
 import httpx2
 
 from headstart.errors import ConfigError, HeadstartError
-from headstart.loading.provenance import without_user
 from headstart_lab.audit.endpoint.answers import (
     CHAT,
     COMPLETIONS,
@@ -22,6 +21,7 @@ from headstart_lab.audit.endpoint.answers import (
     streamed_answer,
     whole_answer,
 )
+from headstart_lab.provenance import without_user
 
 _PATHS = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions"}
 _TIMEOUT = 600.0

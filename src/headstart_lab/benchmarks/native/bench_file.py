@@ -27,7 +27,6 @@ import torch
 from headstart.backends.native.backend import NativeBackend
 from headstart.common.enumerations import Precision
 from headstart.loading.model import create_backend, weights_dtype
-from headstart.loading.provenance import finished, provenance
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
 from headstart.passes.batch import PassBatch
@@ -35,6 +34,7 @@ from headstart_lab.benchmarks.native.bench_pass import chain
 from headstart_lab.benchmarks.native.random_gguf import HYBRIDS, MIXES, SHAPES, write
 from headstart_lab.benchmarks.peers.environments import PEERS, Peer
 from headstart_lab.benchmarks.peers.sitting import Worker
+from headstart_lab.provenance import finished, provenance
 
 FORMAT = "headstart-file/1"
 GOALS = {"plain / llama.cpp": 1.4, "prompt / llama.cpp": 1.5, "8 rows / 1 row": 1.6, "kept / file": 1.02}

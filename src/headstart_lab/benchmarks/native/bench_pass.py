@@ -26,11 +26,11 @@ from torch import Tensor
 
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.precision import PRECISIONS
-from headstart.loading.provenance import finished, provenance
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.weights import AttentionWeights, DecoderWeights, LayerWeights, MlpWeights
 from headstart.passes.batch import PassBatch
+from headstart_lab.provenance import finished, provenance
 
 FORMAT = "headstart-pass/1"
 SHAPES = {

@@ -32,10 +32,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from headstart.errors import HeadstartError
-from headstart.loading.provenance import finished, provenance
 from headstart.models.aliases import DEFAULT_MODEL
 from headstart_lab.bench.prompts import read_prompts
 from headstart_lab.benchmarks.peers.servers import SERVERS, Room, StartError, started
+from headstart_lab.provenance import finished, provenance
 
 TIMEOUT = 600
 """Seconds that a server has for one answer."""

@@ -22,13 +22,13 @@ import torch
 
 from headstart.errors import HeadstartError
 from headstart.loading.model import load_model
-from headstart.loading.provenance import finished, model_record, provenance
 from headstart.models.aliases import DEFAULT_MODEL
 from headstart_lab.bench.lengths import of_lengths, parse_lengths
 from headstart_lab.bench.prompts import BenchPrompt, choose, groups_of, read_prompts
 from headstart_lab.benchmarks.peers.environments import PEERS
 from headstart_lab.benchmarks.peers.report import report
 from headstart_lab.benchmarks.peers.sitting import sit
+from headstart_lab.provenance import finished, model_record, provenance
 
 MAX_CONTEXT = 2048
 """Tokens of a prompt and its answer that there is room for, unless longer prompts are asked for."""

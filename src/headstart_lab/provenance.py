@@ -115,7 +115,7 @@ def _versions() -> dict[str, str]:
 
 def _commit() -> str | None:
     """The commit of the source tree this package runs from, "+" after it where files differ; None: no source tree."""
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None
     try:

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-_FOLDER = Path(__file__).parent / "lab"
+_FOLDER = Path(__file__).parent / "static"
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -19,7 +19,7 @@ MEDIA_TYPES = {
 
 @cache
 def page_files() -> Mapping[str, Path]:
-    """URL path -> file. These need no key: the page itself asks for it and sends it with every request for data."""
+    """URL path -> file."""
     files = (path for path in _FOLDER.rglob("*") if path.suffix in MEDIA_TYPES)
     found = {f"/lab/{path.relative_to(_FOLDER).as_posix()}": path for path in files}
     return MappingProxyType({"/": found.pop("/lab/index.html"), **found})
