@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from headstart.backends.torch.device import parse_device
 from headstart.common.enumerations import Precision
-from headstart.common.memory import free_bytes, keep_freed
+from headstart.common.memory import free_bytes
 from headstart.drafting.heads.files import CONFIG_FILE
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockHead
@@ -42,6 +42,7 @@ from headstart_train.making import (
     slots_of,
     trunk_of,
 )
+from headstart_train.memory import keep_freed
 from headstart_train.objectives.objective import Objective
 from headstart_train.progressing import Progressing
 from headstart_train.report import write_report

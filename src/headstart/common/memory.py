@@ -1,8 +1,7 @@
-"""Memory: what a target with its drafters takes, a refusal in one sentence where that cannot fit, and what is kept."""
+"""Memory: what a target with its drafters takes, and a refusal in one sentence where that cannot fit."""
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import resource
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ _REFUSALS = (
     *("no memory for the", "cannot allocate memory", "failed to map segment"),
 )
 """Parts of messages of PyTorch, Python, the native pass and the loader of libraries that mean a lack of memory."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""Of mallopt(3)."""
 
 
 @dataclass(frozen=True)
@@ -92,20 +89,6 @@ def is_lack_of_memory(error: BaseException) -> bool:
     if isinstance(error, (RuntimeError, ValueError, ImportError)):
         return any(part in str(error).lower() for part in _REFUSALS)
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-
-
-def keep_freed() -> None:
-    """Let this process keep the memory that it frees, for what it allocates next.
-
-    glibc gives large blocks back to the system as they are freed, and those that are allocated come page by page,
-    zeroed: where a step of training makes and frees gigabytes, that takes up to a third of it
-    (docs/experiments/training.md, 0069).
-    Other C libraries do as they do.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    # Older glibc takes no more than 32 MB. Once one threshold is set, it no longer raises the other by itself.
-    if mallopt is not None and (mallopt(_M_MMAP_THRESHOLD, 1 << 30) or mallopt(_M_MMAP_THRESHOLD, 32 << 20)):
-        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def require_room(size: int, what: str, mend: str) -> None:

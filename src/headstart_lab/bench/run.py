@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.drafting.base import Drafter, SpeculationParams
-from headstart.drafting.wrapper import DrafterWrapper, WatchedRound
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import SequenceStats
 from headstart.engine.sequence import Sequence as Decoded
@@ -30,6 +29,7 @@ from headstart_lab.bench.reliability import Reliability, judged
 from headstart_lab.differences import Difference, first_difference
 from headstart_lab.plan.expert_passes import ExpertPass
 from headstart_lab.workbench import PLAIN, Contender, Workbench
+from headstart_lab.wrapper import DrafterWrapper, WatchedRound
 
 _WARM_UP = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 _STREAM_BYTES = 1 << 29

@@ -17,13 +17,13 @@ from headstart.drafting.abilities import Graded
 from headstart.drafting.base import DraftBudget, Drafter, SequenceView
 from headstart.drafting.grades import grades_of
 from headstart.drafting.planning.guess_rates import first_rates
-from headstart.drafting.wrapper import DrafterWrapper, WatchedRound
 from headstart.passes.draft_tree import ROOT, DraftTree
 from headstart.passes.rounds import StretchDrafting, StretchLimits
 from headstart.sampling.params import SamplingParams
 from headstart_lab.plan.profiles import Profile, RoundSeconds
 from headstart_lab.theory.trees import reach_of
 from headstart_lab.workbench import Contender, Workbench
+from headstart_lab.wrapper import DrafterWrapper, WatchedRound
 
 _SHORT_EVERY = 4
 BATCH_ROUNDS = 16

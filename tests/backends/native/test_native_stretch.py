@@ -31,7 +31,6 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.methods.auto.drafter import AutoDrafter
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.registry import create_drafter
-from headstart.drafting.wrapper import DrafterWrapper, WatchedRound
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
@@ -44,6 +43,7 @@ from headstart_lab.bench.run import RecordingDrafter
 from headstart_lab.plan.pass_times import PassTimer, measure_passes
 from headstart_lab.plan.watching import Watching
 from headstart_lab.workbench import Workbench
+from headstart_lab.wrapper import DrafterWrapper, WatchedRound
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 

@@ -17,7 +17,6 @@ from tiny_encoder_decoders import make_model, save_model
 
 from headstart.common.enumerations import VerifyRule
 from headstart.drafting.base import DraftBudget, SequenceView, SpeculationParams
-from headstart.drafting.wrapper import DrafterWrapper, WatchedRound
 from headstart.engine.trace import Trace
 from headstart.errors import ConfigError
 from headstart.loading.model import Model, load_model
@@ -32,6 +31,7 @@ from headstart_lab.paper.report import chosen, exhibits, from_json, table_2, to_
 from headstart_lab.paper.tracing import lines_of, trace_run
 from headstart_lab.theory import formulas as theory
 from headstart_lab.workbench import Contender, Workbench
+from headstart_lab.wrapper import DrafterWrapper, WatchedRound
 
 PROMPTS = [BenchPrompt("a", "qa", ("Hello there?",)), BenchPrompt("b", "summary", ("One, two.",))]
 FEW = (5, 50, 120, 200)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from drafting_toys import ToySequence
 
-from headstart.drafting.wrapper import watched_rounds
 from headstart.passes.rounds import RoundRecord, SpanRecord
+from headstart_lab.wrapper import watched_rounds
 
 
 def span(tokens: list[int], parents: list[int], path: list[int], token: int) -> SpanRecord:
