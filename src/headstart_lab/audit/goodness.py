@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from math import inf, log, sqrt
 from typing import TypeVar
 
-from headstart.errors import ConfigError
+from headstart_lab.extra import missing
 
 try:
     from scipy import special
 except ImportError as error:
-    raise ConfigError(f"an audit needs {error.name}; install headstart with its extra: headstart[lab].") from error
+    raise missing(error) from error
 
 Outcome = TypeVar("Outcome", bound=Hashable)
 _LEAST_EXPECTED = 5.0

@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx2
-
 from headstart.errors import ConfigError, HeadstartError
 from headstart_lab.audit.endpoint.answers import (
     CHAT,
@@ -21,7 +19,13 @@ from headstart_lab.audit.endpoint.answers import (
     streamed_answer,
     whole_answer,
 )
+from headstart_lab.extra import missing
 from headstart_lab.provenance import without_user
+
+try:
+    import httpx2
+except ImportError as error:
+    raise missing(error) from error
 
 _PATHS = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions"}
 _TIMEOUT = 600.0
