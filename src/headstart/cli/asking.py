@@ -103,31 +103,11 @@ def require_template(engine: EngineOptions) -> None:
         raise ConfigError(no_template(name))
 
 
-def given(**values: Any) -> dict[str, Any]:
-    """The options that were given: neither None nor an empty list."""
-    return {name: value for name, value in values.items() if value is not None and value not in ([], ())}
-
-
 def warn_of_losses(speculation: SpeculationParams, params: SamplingParams) -> None:
     """Say on stderr that the output will not be the target's own."""
     lossy = speculation.lossy_for(params)
     if lossy is not None:
         typer.echo(f"Warning: --{lossy} is LOSSY; the output no longer follows the target's own law.", err=True)
-
-
-def token_bias(text: str) -> tuple[int, float]:
-    """``ID=BIAS``.
-
-    Raises:
-        BadParameter: it is something else.
-    """
-    token, _, bias = text.partition("=")
-    try:
-        return int(token), float(bias)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is not of the form ID=BIAS, like 42=-1.5.", param_hint="--logit-bias"
-        ) from None
 
 
 def _check_prompt(conversation: Conversation, outline: Outline, params: SamplingParams, limits: Limits) -> None:

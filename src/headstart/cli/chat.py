@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from headstart.cli import options
-from headstart.cli.asking import Asked, given, require_template, warn_of_losses
+from headstart.cli.asking import Asked, require_template, warn_of_losses
 from headstart.cli.lines import BLOCK, ScriptLines, TerminalLines, read_message
-from headstart.cli.option_groups import with_groups
+from headstart.cli.option_groups import Only, with_groups
 from headstart.cli.options import OUTPUT
+from headstart.cli.sampling import SamplingOptions
 from headstart.cli.wording import tell_aside, tell_error
 from headstart.common.options import declares
 from headstart.drafting.registry import free_drafters
@@ -43,12 +44,10 @@ def chat(
     *,
     system: Annotated[str | None, typer.Option(help="System message.", metavar="TEXT")] = None,
     engine: ChatOptions,
-    temperature: options.AskedTemperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    seed: options.Seed = None,
+    sampling: Annotated[
+        SamplingOptions,
+        Only("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "stop"),
+    ],
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -57,7 +56,6 @@ def chat(
             metavar="N",
         ),
     ] = None,
-    stop: options.Stop = None,
     plain_text: Annotated[
         bool,
         typer.Option(
@@ -83,17 +81,8 @@ def chat(
 
         printf 'My name is Ann.\\nWhat is my name?\\n' | headstart chat --quiet
     """
-    sampling = given(
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        seed=seed,
-        max_tokens=max_tokens,
-        stop=stop,
-    )
-    asked = Asked(engine, sampling)
+    given = sampling.given() | ({} if max_tokens is None else {"max_tokens": max_tokens})
+    asked = Asked(engine, given)
     interactive = sys.stdin is not None and sys.stdin.isatty()
     require_template(engine)
 
@@ -110,10 +99,10 @@ def chat(
 
     colours = not plain_text and sys.stdout.isatty()
     own: dict[str, Any] = {"max_tokens": MAX_TOKENS}
-    drawn = {"temperature", "top_k", "top_p", "min_p", "repetition_penalty"} & sampling.keys()
+    drawn = {"temperature", "top_k", "top_p", "min_p", "repetition_penalty"} & given.keys()
     if not drawn and engine.generation_config != "none":
         own["repetition_penalty"] = REPETITION_PENALTY
-    conversation = Conversation(llm, sampling, own, speculation, system, colours=colours, stoppable=interactive)
+    conversation = Conversation(llm, given, own, speculation, system, colours=colours, stoppable=interactive)
     talk = Talk(conversation, quiet)
     lines = TerminalLines([f"/{name}" for name in talk.commands]) if interactive else ScriptLines()
     if interactive and not quiet:

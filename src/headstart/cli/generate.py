@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headstart.cli import options
-from headstart.cli.asking import Asked, given, refuse_if_none, require_template, token_bias, warn_of_losses
+from headstart.cli.asking import Asked, refuse_if_none, require_template, warn_of_losses
 from headstart.cli.option_groups import with_groups
 from headstart.cli.options import OUTPUT
-from headstart.common import enumerations
+from headstart.cli.sampling import SamplingOptions
 from headstart.entrypoints.engine_options import EngineOptions
 
 if TYPE_CHECKING:
@@ -76,33 +76,7 @@ def generate(
         typer.Option(help="Language of the output, likewise.", metavar="NAME", rich_help_panel=PROMPT_PANEL),
     ] = None,
     engine: EngineOptions,
-    truncate_prompt: options.TruncatePrompt = None,
-    temperature: options.AskedTemperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    presence_penalty: options.PresencePenalty = 0.0,
-    frequency_penalty: options.FrequencyPenalty = 0.0,
-    logit_bias: options.LogitBias = None,
-    allow_token: options.AllowTokens = None,
-    ban_token: options.BanTokens = None,
-    bad_word: options.BadWords = None,
-    no_repeat_ngram: options.NoRepeatNgram = None,
-    encoder_no_repeat_ngram: options.EncoderNoRepeatNgram = None,
-    seed: options.Seed = None,
-    n: options.Samples = 1,
-    beams: options.Beams = None,
-    length_penalty: options.LengthPenalty = 1.0,
-    early_stopping: options.EarlyStopping = enumerations.EarlyStopping.NO,
-    logprobs: options.Logprobs = None,
-    prompt_logprobs: options.PromptLogprobs = None,
-    max_tokens: options.AskedMaxTokens = None,
-    min_tokens: options.MinTokens = 0,
-    stop: options.Stop = None,
-    include_stop: options.IncludeStop = False,
-    stop_token: options.StopTokens = None,
-    ignore_eos: options.IgnoreEos = False,
+    sampling: SamplingOptions,
     compare: Annotated[
         bool,
         typer.Option(
@@ -151,37 +125,9 @@ def generate(
         raise typer.BadParameter("the prompt is given twice; leave one out.", param_hint="--prompt")
     prompt = prompt_option if prompt is None else prompt
     prompt = _piped() if prompt is None and prompts is None else prompt
-    _check_together(prompt, prompts, show_drafts, n, as_json, logprobs, prompt_logprobs)
-    sampling = given(
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        logit_bias=dict(token_bias(text) for text in logit_bias) if logit_bias else None,
-        allowed_token_ids=allow_token,
-        banned_token_ids=ban_token,
-        bad_words=bad_word,
-        no_repeat_ngram_size=no_repeat_ngram,
-        encoder_no_repeat_ngram_size=encoder_no_repeat_ngram,
-        min_tokens=min_tokens,
-        max_tokens=max_tokens,
-        stop=stop,
-        include_stop_str_in_output=include_stop,
-        stop_token_ids=stop_token,
-        ignore_eos=ignore_eos,
-        seed=seed,
-        n=n,
-        beam_width=beams,
-        length_penalty=length_penalty,
-        early_stopping=early_stopping.value_of_params,
-        logprobs=logprobs,
-        prompt_logprobs=prompt_logprobs,
-        truncate_prompt_tokens=truncate_prompt,
-    )
-    asked = Asked(engine, sampling)
+    _check_together(prompt, prompts, show_drafts, as_json, sampling)
+    given = sampling.given()
+    asked = Asked(engine, given)
     if chat or system is not None:
         require_template(engine)
     conversations = _conversations(prompt, prompts, chat or system is not None, system)
@@ -199,7 +145,7 @@ def generate(
         refuse_if_none(conversations, quiet)
         warn_of_losses(speculation, params)
         if not quiet:
-            _remark(params, sampling)
+            _remark(params, given)
         llm = asked.load(activity, outline)
         from headstart.cli.answering import Clock, answer_all
         from headstart.cli.reports import JsonReport, Report, TextReport
@@ -207,13 +153,15 @@ def generate(
 
         if compare:
             # Sampled outputs can be compared at one seed only.
-            params = replace(params, seed=fresh_seed() if seed is None else seed)
+            params = replace(params, seed=fresh_seed() if sampling.seed is None else sampling.seed)
         comparator = _warm_comparator(llm, params, speculation, activity) if compare else None
         report: Report
         if as_json:
             report = JsonReport(llm, activity, comparator)
         else:
-            live = _live(llm, conversations[0], params, show_drafts, quiet) if prompts is None and n == 1 else None
+            live = (
+                _live(llm, conversations[0], params, show_drafts, quiet) if prompts is None and params.n == 1 else None
+            )
             report = TextReport(llm, activity, comparator, live)
         clock = Clock()
         try:
@@ -241,10 +189,8 @@ def _check_together(
     prompt: str | None,
     prompts: str | None,
     show_drafts: bool,
-    n: int,
     as_json: bool,
-    logprobs: int | None,
-    prompt_logprobs: int | None,
+    sampling: SamplingOptions,
 ) -> None:
     """Refuse options that do not go together.
 
@@ -253,11 +199,11 @@ def _check_together(
     """
     if (prompt is None) == (prompts is None):
         raise typer.BadParameter("give either a prompt or --prompts FILE.", param_hint="PROMPT")
-    if show_drafts and (prompt is None or n != 1 or as_json):
+    if show_drafts and (prompt is None or sampling.n != 1 or as_json):
         raise typer.BadParameter(
             "it shows one sample of one prompt; leave out --prompts, --n and --json.", param_hint="--show-drafts"
         )
-    for name, wanted in (("--logprobs", logprobs), ("--prompt-logprobs", prompt_logprobs)):
+    for name, wanted in (("--logprobs", sampling.logprobs), ("--prompt-logprobs", sampling.prompt_logprobs)):
         if wanted is not None and not as_json:
             raise typer.BadParameter("log-probabilities come with --json; add it.", param_hint=name)
 
@@ -296,14 +242,14 @@ def _live(llm: LLM, conversation: Conversation, params: SamplingParams, show_dra
     return drafts
 
 
-def _remark(params: SamplingParams, sampling: Mapping[str, Any]) -> None:
+def _remark(params: SamplingParams, given: Mapping[str, Any]) -> None:
     """Say on stderr which of the options given are without effect."""
     if not params.greedy or params.use_beam_search:
         return
     idle = {
-        "--top-k": sampling.get("top_k", 0) != 0,
-        "--top-p": sampling.get("top_p", 1) != 1,
-        "--min-p": sampling.get("min_p", 0) != 0,
+        "--top-k": given.get("top_k", 0) != 0,
+        "--top-p": given.get("top_p", 1) != 1,
+        "--min-p": given.get("min_p", 0) != 0,
         "--n": params.n > 1,
     }
     if any(idle.values()):

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headstart.cli import options
-from headstart.cli.asking import Asked, given, warn_of_losses
-from headstart.cli.option_groups import with_groups
+from headstart.cli.asking import Asked, warn_of_losses
+from headstart.cli.option_groups import Only, with_groups
 from headstart.cli.options import OUTPUT
+from headstart.cli.sampling import SamplingOptions
 from headstart.common import enumerations
 from headstart.entrypoints.engine_options import EngineOptions
 
@@ -60,15 +61,20 @@ def transcribe(
         ),
     ] = False,
     engine: EngineOptions,
-    temperature: options.AskedTemperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    no_repeat_ngram: options.NoRepeatNgram = None,
-    seed: options.Seed = None,
-    beams: options.Beams = None,
-    length_penalty: options.LengthPenalty = 1.0,
+    sampling: Annotated[
+        SamplingOptions,
+        Only(
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "repetition_penalty",
+            "no_repeat_ngram_size",
+            "seed",
+            "beam_width",
+            "length_penalty",
+        ),
+    ],
     timestamps: Annotated[
         bool, typer.Option("--timestamps", help="Put its times before each segment.", rich_help_panel=OUTPUT)
     ] = False,
@@ -128,18 +134,8 @@ def transcribe(
         raise typer.BadParameter("it is for texts; srt, vtt and verbose_json show times.", param_hint="--timestamps")
     if word_timestamps and form is enumerations.TranscriptFormat.JSON:
         raise typer.BadParameter("json shows no times; ask for verbose_json.", param_hint="--word-timestamps")
-    sampling = given(
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        no_repeat_ngram_size=no_repeat_ngram,
-        seed=seed,
-        beam_width=beams,
-        length_penalty=length_penalty,
-    )
-    asked = Asked(engine, sampling)
+    given = sampling.given()
+    asked = Asked(engine, given)
 
     from headstart.cli.progress import Activity
     from headstart.engine.usefulness import Usefulness
@@ -160,7 +156,7 @@ def transcribe(
                 heard.append(read_recording(file_content(path)))
         _, speculation, outline = asked.checked()
         SpeechTokens.of(outline.config, outline.tokenizer).check(language, task)
-        drawing = outline.sampling_defaults.params(sampling, {"max_tokens": None})
+        drawing = outline.sampling_defaults.params(given, {"max_tokens": None})
         check_sampling(drawing)
         activity.stop()
         warn_of_losses(speculation, drawing)

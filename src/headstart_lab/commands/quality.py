@@ -11,7 +11,7 @@ from headstart.cli import options
 from headstart.cli.asking import READING
 from headstart.cli.option_groups import Only, with_groups
 from headstart.common import enumerations
-from headstart.entrypoints.engine_options import EngineOptions
+from headstart.entrypoints.engine_options import MODEL, EngineOptions
 from headstart.errors import ConfigError
 from headstart_lab.commands.bench import Out, PerGroup, Prompts
 
@@ -34,12 +34,12 @@ def quality(
         typer.Option(
             help="Precisions to judge, separated by commas, of fp32, bf16, int8, int8-fast, int4, int4-fast, blocks. "
             "Left out: all that run here.",
-            rich_help_panel=options.MODEL,
+            rich_help_panel=MODEL,
             metavar="A,B,...",
         ),
     ] = ALL,
     reference: Annotated[
-        enumerations.Precision, typer.Option(help="The precision to compare with.", rich_help_panel=options.MODEL)
+        enumerations.Precision, typer.Option(help="The precision to compare with.", rich_help_panel=MODEL)
     ] = enumerations.Precision.BF16,
     text: Annotated[
         Path | None,
