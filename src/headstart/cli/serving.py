@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from importlib.metadata import entry_points
 from typing import Any, Protocol
 
+from headstart.common.installed import installed_points
 from headstart.server.arguments import ServeArguments
 
 GROUP = "headstart.serving"
@@ -40,7 +40,7 @@ class Way(Protocol):
 def ways() -> dict[str, type[Any]]:
     """Name -> class of a ``Way``, made of its options; a package that is no longer whole adds none."""
     found: dict[str, type[Any]] = {}
-    for point in entry_points(group=GROUP):
+    for point in installed_points(GROUP):
         try:
             found[point.name] = point.load()
         except Exception as error:  # whatever such a package can raise
