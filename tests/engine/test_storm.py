@@ -141,7 +141,7 @@ def test_storms_change_no_text_and_leave_nothing_behind() -> None:
     assert all(seen[event] > 5 for event in ("aborted", "preempted", "cached", "led", "accepted", "chunked")), seen
 
 
-@pytest.mark.parametrize("num_states", [5, 14, 60])
+@pytest.mark.parametrize("num_states", [5, pytest.param(14, marks=pytest.mark.thorough), 60])
 def test_nor_do_storms_over_states(num_states: int) -> None:
     """With few slots, guesses and sequences wait for each other."""
     seen: Counter[str] = Counter()

@@ -12,6 +12,7 @@ import pytest
 import torch
 from model_document import widened
 from more_families import MORE_FAMILIES
+from thinning import thorough_but
 from tiny_checkpoint import write_tokenizer
 from tiny_models import make_model, reference_logits
 
@@ -45,6 +46,8 @@ NATIVE = {
     "streams, native": "gemma3n_text",
 }
 """Those of layers that differ from each other, with heads as wide as the native pass needs."""
+FEW = ("chunks", "latent attention", "streams", "Mamba-2", "Mamba, native", "gated delta rule, native")
+"""Those of ``make test``."""
 DRAFTERS = ("suffix", "early-exit", "draft-model", "auto")
 PROMPTS = [[5 + length, *range(10, 10 + length)] for length in (26, 25, 2, 33)]
 GREEDY = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
@@ -63,7 +66,7 @@ class Case:
     tokens: list[list[int]]
 
 
-@pytest.fixture(scope="module", params=[*KINDS, *NATIVE], ids=lambda kind: kind.replace(" ", "-"))
+@pytest.fixture(scope="module", params=thorough_but(FEW, [*KINDS, *NATIVE]), ids=lambda kind: kind.replace(" ", "-"))
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     torch.set_num_threads(1)
     is_native = request.param in NATIVE

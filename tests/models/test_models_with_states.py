@@ -11,6 +11,7 @@ import pytest
 import torch
 from model_document import widened
 from more_families import MORE_FAMILIES
+from thinning import thorough_but
 from tiny_checkpoint import write_tokenizer
 from tiny_models import make_model
 
@@ -23,11 +24,13 @@ KINDS = ("lfm2", "jamba", "granitemoehybrid-h", "qwen3_next")
 """One for each kind of state; the heads of all of them are too small for the native pass."""
 NATIVE = ("lfm2", "granitemoehybrid-h", "qwen3_next")
 """Those that it has, with wider heads."""
+FEW = ("jamba", "qwen3_next, native")
+"""Those of ``make test``."""
 PROMPTS = [list(range(10, 10 + length)) for length in (3, 37, 70)] + [[7, 8, 9] * 5, [7, 8, 9] * 5]
 GREEDY = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
 
 
-@pytest.fixture(scope="module", params=[*KINDS, *(f"{kind}, native" for kind in NATIVE)])
+@pytest.fixture(scope="module", params=thorough_but(FEW, [*KINDS, *(f"{kind}, native" for kind in NATIVE)]))
 def kind(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if name.endswith("native") and load_library() is None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from more_families import MORE_FAMILIES
 from safetensors.torch import load_file, save_file
+from thinning import thorough_but
 from tiny_checkpoint import write_tokenizer
 from tiny_models import make_model, reference_logits
 from torch import Tensor
@@ -24,9 +25,14 @@ PROMPTS = [random.Random(length).choices(range(3, 250), k=length) for length in 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 TEXT = [3 + (7 * i * i + i) % 250 for i in range(40)]
 PLAIN = SpeculationParams(enabled=False)
+FEW = (
+    *("gpt2-relu", "llama-partial", "olmo", "gpt_bigcode-mha", "llava", "qwen2_5_vl", "llama4-seeing"),
+    *("dbrx-unnormalised", "gemma4_text-experts", "mamba-biased", "qwen3_5_moe_text"),
+)
+"""Those of ``make test``: most are none of ``test_native_families.py`` or ``test_kinds_of_layers.py``."""
 
 
-@pytest.mark.parametrize("family", MORE_FAMILIES)
+@pytest.mark.parametrize("family", thorough_but(FEW, MORE_FAMILIES))
 def test_logits_and_tokens_are_transformers_with_every_drafter(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

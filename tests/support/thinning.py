@@ -20,6 +20,8 @@ FEW = 6
 
 def thorough_but(kept: Collection[object], values: Iterable[Any]) -> list[Any]:
     """The values of a parametrisation, those of several names as tuples: all but those in ``kept`` are thorough."""
+    values = list(values)
+    assert all(value in values for value in kept), f"of {kept}, which make test keeps, some are no values"
     return [
         value
         if value in kept
