@@ -24,11 +24,10 @@ from headstart.backends.torch.recorder import GRAPH_BYTES, recorder_of
 from headstart.common.enumerations import Numerics, Precision
 from headstart.common.memory import readable, require_room
 from headstart.errors import ConfigError, meant
-from headstart.loading.describing import Described, describe
+from headstart.loading.describing import describe
 from headstart.loading.reading import USUAL, Reading
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
-from headstart.models.derived import DerivedTensors
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
 from headstart.models.encoder_decoder_weights import EncoderDecoderWeights
 from headstart.models.generation_config import NO_DEMANDS, OutputDemands, output_demands
@@ -132,8 +131,12 @@ def load_opened(
     backend: Backend
     config = described.config
     if described.foreign is not None:
-        backend, notice = _foreign_backend(checkpoint, described, wanted, place, reading)
+        backend, manner = described.foreign.load(wanted, place)
         config = backend.config
+        notice = (
+            f"{checkpoint.name} ({described.config.family}) is run by transformers' own code, {manner}, since "
+            f"{described.why}: as correct as Headstart's own, and slower."
+        )
     elif config.encoder is None:
         config, weights = load_decoder(checkpoint, weights_dtype(wanted))
         backend = create_backend(config, weights, wanted, place, reading.cuda_graphs)
@@ -153,48 +156,6 @@ def load_opened(
         demands=output_demands(checkpoint, config),
         cuda_graphs=reading.cuda_graphs,
     )
-
-
-def _foreign_backend(
-    checkpoint: Checkpoint, described: Described, precision: Precision, device: torch.device, reading: Reading
-) -> tuple[Backend, str]:
-    """Passes by transformers' own code, and the sentence that says so.
-
-    Raises:
-        CheckpointError: the weights are damaged, or not to be decoded with.
-        ConfigError: the precision cannot be had so, or memory is short.
-    """
-    from headstart.backends.transformers.backend import load_transformers
-
-    usual = Precision.BF16 if device.type == "cuda" else Precision.FP32
-    chosen = usual if precision is Precision.AUTO else precision
-    name = checkpoint.name
-    if chosen not in _TORCH_DTYPES:
-        raise ConfigError(
-            f"precision is {chosen.value!r}, which transformers' code, by which {name} is run, does not compute; use "
-            "bf16 or fp32."
-        )
-    dtype = _TORCH_DTYPES[chosen]
-    derived = isinstance(checkpoint.weights, DerivedTensors)
-    size = sum(math.prod(shape) for shape in checkpoint.shapes().values()) * dtype.itemsize
-    # What is made of a file is handed over as a whole.
-    require_room(
-        2 * size if derived else size, f"{name} in {chosen.value}", "choose a smaller model, or precision bf16"
-    )
-    weights = _own_weights(checkpoint, dtype) if derived else None
-    backend = load_transformers(
-        described.foreign, described.config, checkpoint.path, dtype, device, reading.trust_remote_code, weights
-    )
-    return backend, (
-        f"{name} ({described.config.family}) is run by transformers' own code, {backend.remark}, since "
-        f"{described.why}: as correct as Headstart's own, and slower."
-    )
-
-
-def _own_weights(checkpoint: Checkpoint, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """By their names, where they are not simply those of the files."""
-    tensors = {name: checkpoint.read(name) for name in checkpoint.shapes()}
-    return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
 
 def create_backend(

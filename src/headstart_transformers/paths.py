@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.transformers.calls import Called, Caller
-from headstart.backends.transformers.carried import CachePlan
-from headstart.backends.transformers.storage import State, TransformersStorage, physical_slots
 from headstart.passes.batch import IntArray, PassBatch, TapStates
+from headstart_transformers.calls import Called, Caller
+from headstart_transformers.carried import CachePlan
+from headstart_transformers.storage import State, TransformersStorage, physical_slots
 
 _REREAD_ROWS = 16
 """So many tokens are read again with a pass before it is cut after its root, to have a state there."""

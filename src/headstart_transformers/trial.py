@@ -14,16 +14,16 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
 
-from headstart.backends.transformers.calls import Called, Caller
-from headstart.backends.transformers.carried import CachePlan
-from headstart.backends.transformers.packed import NAME, Packed, Recorder, attending, register
-from headstart.backends.transformers.paths import ByPath, Carrying
-from headstart.backends.transformers.storage import PageShape, TransformersStorage
 from headstart.common.memory import free_bytes, is_lack_of_memory
 from headstart.errors import CheckpointError
 from headstart.passes.batch import IntArray, PassBatch
+from headstart_transformers.calls import Called, Caller
+from headstart_transformers.carried import CachePlan
+from headstart_transformers.packed import NAME, Packed, Recorder, attending, register
+from headstart_transformers.paths import ByPath, Carrying
+from headstart_transformers.storage import PageShape, TransformersStorage
+from transformers import DynamicCache, PreTrainedModel
 
 _BLOCK = 4
 _BLOCKS = 4

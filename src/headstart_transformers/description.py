@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headstart.errors import CheckpointError, ConfigError
+from headstart.errors import CheckpointError
 from headstart.models.config import LayerConfig, ModelConfig
 
 EXTRA = "install headstart with its extra: headstart[transformers]"
@@ -29,17 +29,6 @@ def missing() -> str | None:
         return f"the package transformers is missing or too old; {EXTRA}"
     needed = hasattr(masking_utils, "sdpa_mask") and hasattr(cache_utils, _YOUNGEST)
     return None if needed else f"the package transformers is too old; {EXTRA}"
-
-
-def require_transformers() -> None:
-    """Refuse to go on without it.
-
-    Raises:
-        ConfigError: it is missing, or too old.
-    """
-    reason = missing()
-    if reason is not None:
-        raise ConfigError(f"backend is 'transformers', but {reason}.")
 
 
 def read_config(metadata: Mapping[str, Any], path: Path, name: str, trust_remote_code: bool) -> Any:
@@ -113,11 +102,12 @@ def _no_decoder(name: str, kind: object) -> CheckpointError:
 
 def model_class(config: Any, trust_remote_code: bool) -> Any:
     """transformers' class that loads such a model; None: it has none that decodes text."""
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING,
         MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     )
+
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     remote = getattr(config, "auto_map", None) or {}
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or (trust_remote_code and "AutoModelForCausalLM" in remote):

@@ -12,15 +12,15 @@ import torch
 
 from headstart.backends.torch.device import avoid_attention_plans, finish
 from headstart.backends.torch.kit import TorchKit
-from headstart.backends.transformers.calls import Caller
-from headstart.backends.transformers.description import model_class
-from headstart.backends.transformers.storage import TransformersStorage
-from headstart.backends.transformers.trial import find_way
 from headstart.common.memory import is_lack_of_memory
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
 from headstart.passes.backend import BackendKit
 from headstart.passes.batch import KVStorage, PassBatch, PassOutput
+from headstart_transformers.calls import Caller
+from headstart_transformers.description import model_class
+from headstart_transformers.storage import TransformersStorage
+from headstart_transformers.trial import find_way
 
 _NAMES = {torch.float32: "transformers-fp32", torch.bfloat16: "transformers-bf16"}
 
