@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from tiny_checkpoint import write_tokenizer
 from tiny_configs import OVERRIDES, SMALL
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging
 
-from headstart_transformers.backend import TransformersBackend
-from headstart_transformers.description import described
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from headstart_integrations.transformers.backend import TransformersBackend
+from headstart_integrations.transformers.description import described
 
 
 def tiny_model(kind: str, seed: int = 0, **changes: Any) -> PreTrainedModel:

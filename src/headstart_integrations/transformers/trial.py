@@ -14,16 +14,16 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
 
 from headstart.common.memory import free_bytes, is_lack_of_memory
 from headstart.errors import CheckpointError
 from headstart.passes.batch import IntArray, PassBatch
-from headstart_transformers.calls import Called, Caller
-from headstart_transformers.carried import CachePlan
-from headstart_transformers.packed import NAME, Packed, Recorder, attending, register
-from headstart_transformers.paths import ByPath, Carrying
-from headstart_transformers.storage import PageShape, TransformersStorage
-from transformers import DynamicCache, PreTrainedModel
+from headstart_integrations.transformers.calls import Called, Caller
+from headstart_integrations.transformers.carried import CachePlan
+from headstart_integrations.transformers.packed import NAME, Packed, Recorder, attending, register
+from headstart_integrations.transformers.paths import ByPath, Carrying
+from headstart_integrations.transformers.storage import PageShape, TransformersStorage
 
 _BLOCK = 4
 _BLOCKS = 4

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.passes.batch import IntArray, PassBatch, TapStates
-from headstart_transformers.calls import Called, Caller
-from headstart_transformers.carried import CachePlan
-from headstart_transformers.storage import State, TransformersStorage, physical_slots
+from headstart_integrations.transformers.calls import Called, Caller
+from headstart_integrations.transformers.carried import CachePlan
+from headstart_integrations.transformers.storage import State, TransformersStorage, physical_slots
 
 _REREAD_ROWS = 16
 """So many tokens are read again with a pass before it is cut after its root, to have a state there."""

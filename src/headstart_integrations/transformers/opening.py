@@ -16,7 +16,7 @@ from headstart.models.checkpoint import Checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.derived import DerivedTensors
 from headstart.passes.backend import Backend
-from headstart_transformers import description
+from headstart_integrations.transformers import description
 
 _DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16}
 
@@ -55,7 +55,7 @@ class TransformersModel:
             CheckpointError: the weights are damaged, or not to be decoded with.
             ConfigError: the precision cannot be had so, or memory is short.
         """
-        from headstart_transformers.backend import load_transformers
+        from headstart_integrations.transformers.backend import load_transformers
 
         usual = Precision.BF16 if device.type == "cuda" else Precision.FP32
         chosen = usual if precision is Precision.AUTO else precision

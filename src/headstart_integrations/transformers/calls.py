@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from headstart.errors import ConfigError
 from headstart.passes.batch import FINAL_TAP, NO_STATES, IntArray, TapStates
-from transformers import PreTrainedModel
 
 _CACHES = ("cache", "past_key_values", "cache_params", "state")
 """What models call what they remember, as an argument and in what they return; the first from transformers 5.24 on."""

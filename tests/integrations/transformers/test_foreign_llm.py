@@ -128,7 +128,7 @@ def test_a_lacking_tensor_is_named(tmp_path: Path) -> None:
 def test_without_the_package_the_refusal_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = write_foreign(tiny_model(ALONE), tmp_path)
     reason = "the package transformers is missing or too old; install headstart with its extra: headstart[transformers]"
-    monkeypatch.setattr("headstart_transformers.description.missing", lambda: reason)
+    monkeypatch.setattr("headstart_integrations.transformers.description.missing", lambda: reason)
     with pytest.raises(CheckpointError, match=r"not supported.*headstart\[transformers\]"):
         load_model(directory)
     with pytest.raises(ConfigError, match=r"headstart\[transformers\]"):

@@ -19,7 +19,7 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from headstart_transformers.storage import PageShape, State, TransformersStorage
+from headstart_integrations.transformers.storage import PageShape, State, TransformersStorage
 
 
 class PagedLayer(DynamicLayer):  # type: ignore[misc]

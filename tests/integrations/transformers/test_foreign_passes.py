@@ -13,17 +13,17 @@ import torch
 from foreign_models import foreign_backend, tiny_model
 from tiny_configs import KINDS, SHOWN, VOCAB
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from headstart.errors import CheckpointError
 from headstart.passes.batch import FINAL_TAP
 from headstart.passes.cache.prefix import PrefixIndex
 from headstart.passes.runner import ModelRunner, Span
-from headstart_transformers.backend import TransformersBackend
-from headstart_transformers.calls import Caller
-from headstart_transformers.carried import CachePlan
-from headstart_transformers.paths import ByPath, Carrying
-from headstart_transformers.trial import find_way
-from transformers import PreTrainedModel
+from headstart_integrations.transformers.backend import TransformersBackend
+from headstart_integrations.transformers.calls import Caller
+from headstart_integrations.transformers.carried import CachePlan
+from headstart_integrations.transformers.paths import ByPath, Carrying
+from headstart_integrations.transformers.trial import find_way
 
 BLOCK = 8
 TOKENS = [(7 * place + 3) % 200 + 1 for place in range(40)]
@@ -127,8 +127,8 @@ def test_every_way_of_carrying_states_does(carrying: Carrying) -> None:
 
 
 def test_states_that_were_given_up_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headstart_transformers.storage._STATE_BYTES", 0)
-    monkeypatch.setattr("headstart_transformers.storage._FEWEST_STATES", 1)
+    monkeypatch.setattr("headstart_integrations.transformers.storage._STATE_BYTES", 0)
+    monkeypatch.setattr("headstart_integrations.transformers.storage._FEWEST_STATES", 1)
     model = tiny_model("qwen3_next")
     check(model, foreign_backend(model))
 

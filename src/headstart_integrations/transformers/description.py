@@ -102,12 +102,11 @@ def _no_decoder(name: str, kind: object) -> CheckpointError:
 
 def model_class(config: Any, trust_remote_code: bool) -> Any:
     """transformers' class that loads such a model; None: it has none that decodes text."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING,
         MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     )
-
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     remote = getattr(config, "auto_map", None) or {}
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or (trust_remote_code and "AutoModelForCausalLM" in remote):

@@ -17,10 +17,10 @@ from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
 from headstart.passes.backend import BackendKit
 from headstart.passes.batch import KVStorage, PassBatch, PassOutput
-from headstart_transformers.calls import Caller
-from headstart_transformers.description import model_class
-from headstart_transformers.storage import TransformersStorage
-from headstart_transformers.trial import find_way
+from headstart_integrations.transformers.calls import Caller
+from headstart_integrations.transformers.description import model_class
+from headstart_integrations.transformers.storage import TransformersStorage
+from headstart_integrations.transformers.trial import find_way
 
 _NAMES = {torch.float32: "transformers-fp32", torch.bfloat16: "transformers-bf16"}
 

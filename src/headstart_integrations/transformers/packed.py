@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from headstart.passes.batch import PassBatch
-from headstart_transformers.calls import Called, Caller
-from headstart_transformers.storage import PageShape, TransformersStorage, physical_slots
-from transformers import AttentionInterface, AttentionMaskInterface
+from headstart_integrations.transformers.calls import Called, Caller
+from headstart_integrations.transformers.storage import PageShape, TransformersStorage, physical_slots
 
 NAME = "headstart"
 """Of the attention function, in transformers' registry."""
