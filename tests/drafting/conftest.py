@@ -55,6 +55,8 @@ VARIANTS = [
     Case("hierarchical", {"inner": "draft-model", "inner_options": {"model": "other", "draft_tokens": 2}}),
     Case("hierarchical", {"model": "deep", "inner": "early-exit", "inner_options": {"layers": 2}}),
     Case("early-exit", {"layers": 4, "top_p": 0.8}),
+    Case("self", {"width": 3, "draft_tokens": 3}),
+    Case("self", {"top_p": 0.8, "min_confidence": 0.2}),
     Case("lookahead", {"ngram": 2, "width": 3, "from_prompt": False}, remembers=True),
     Case("lookahead", {"ngram": 3, "width": 2, "guesses": 2}, remembers=True),
     Case("medusa", {"shape": ((0,), (0, 0), (1,), (0, 1)), "draft_tokens": 2}),
@@ -86,7 +88,7 @@ WITHOUT_MODEL = {
     "auto",
     "lookahead",
 }
-WITH_MODEL = {"draft-model", "multi-draft", "hierarchical", "early-exit"}
+WITH_MODEL = {"draft-model", "multi-draft", "hierarchical", "early-exit", "self"}
 WITH_RATES = {"synthetic"}
 WITH_TEXTS = {"rest"}
 

@@ -44,6 +44,10 @@ class LayeredToy(ToyBackend):
         self.lent = list(layers)
         return ToyBackend(self.config.vocab_size, self.early, self.config.max_positions)
 
+    def in_bits(self, bits: int | str, layers: int | None) -> ToyBackend:
+        """Says what the first layers do, on the same storage."""
+        return ToyBackend(self.config.vocab_size, self.early, self.config.max_positions)
+
 
 class ToyTokenizer:
     """Knows its vocabulary by name only."""
@@ -90,6 +94,7 @@ def model_context(target: ModelRunner, drafts: Mapping[str, ToyBackend]) -> Draf
         tokenizer=tokenizer,
         load_model=lambda name: LoadedModel(drafts[name], tokenizer),
         lend_layers=target.backend.with_layers if isinstance(target.backend, LayeredToy) else None,
+        lend_itself=target.backend.in_bits if isinstance(target.backend, LayeredToy) else None,
     )
 
 

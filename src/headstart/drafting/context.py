@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
-    from headstart.drafting.base import SequenceView
+    from headstart.drafting.base import Drafter, SequenceView
     from headstart.drafting.heads.tables import TargetTables
     from headstart.models.multi_token import MultiTokenModules
     from headstart.passes.backend import Backend, BackendKit
@@ -56,6 +56,8 @@ class DraftContext:
     """Loads a model by alias, directory, hub id or file."""
     lend_layers: Callable[[Sequence[int]], Backend] | None = None
     """A model of these layers of the target, in this order, with its embedding, final norm and head."""
+    lend_itself: Callable[[int | str, int | None], Backend] | None = None
+    """The target in so many bits, or a precision, all of it or its first layers: its passes take the target's cache."""
     lend_tables: Callable[[], TargetTables] | None = None
     """The target's embedding and output head, for drafters with a trained head."""
     lend_modules: Callable[[str | None], MultiTokenModules | None] | None = None
@@ -63,6 +65,10 @@ class DraftContext:
     None: it has none."""
     find_head: Callable[[str], Path | None] | None = None
     """Directory of the trained head of a kind that comes with Headstart for this target; None: none does."""
+    stand_in: Callable[[], object] | None = None
+    """A head with random weights in place of a trained one that nobody names, to know what it would cost."""
+    lend_stand_in: Callable[[str, int], Drafter] | None = None
+    """A drafter of a name ("draft-model=0.5B" with its size) that guesses so many tokens with random weights."""
     digest: Callable[[], str] | None = None
     """Identity of the target's weights, to be compared with what a trained head records of its target."""
     tell: Callable[[str], None] = lambda sentence: None
@@ -96,6 +102,14 @@ class DraftContext:
     def require_layers(self) -> Callable[[Sequence[int]], Backend]:
         """The lender of the target's layers, likewise."""
         return _required("lend_layers", self.lend_layers)
+
+    def require_itself(self) -> Callable[[int | str, int | None], Backend]:
+        """The lender of the target in fewer bits, likewise."""
+        return _required("lend_itself", self.lend_itself)
+
+    def require_stand_in(self) -> Callable[[str, int], Drafter]:
+        """The lender of stand-ins, likewise."""
+        return _required("lend_stand_in", self.lend_stand_in)
 
     def require_tables(self) -> Callable[[], TargetTables]:
         """The lender of the target's embedding and output head, likewise."""

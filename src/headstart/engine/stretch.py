@@ -145,11 +145,7 @@ def _limits_of(sequence: Sequence, budget: DraftBudget, rounds: int, max_context
 
 def sampling_of(sequence: Sequence) -> Sampling | None:
     """How its tokens are drawn; None where the best one is said."""
-    if sequence.transforms.greedy:
-        return None
-    params = sequence.params
-    top_k = params.top_k if params.top_k < sequence.transforms.vocab_size else 0
-    return Sampling(params.temperature, params.min_p, params.top_p, max(top_k, 0), sequence.noise.coupled_key)
+    return Sampling.of(sequence.transforms, sequence.noise)
 
 
 def _commit(sequences: Seq[Sequence], rounds: Seq[RoundRecord]) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -22,7 +23,9 @@ from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.inner_sequence import request_of
 from headstart.errors import ConfigError
 from headstart.loading.model import Model, create_backend, create_encoder_decoder, load_model, weights_dtype
+from headstart.loading.own_bits import lend_itself
 from headstart.loading.reading import Reading
+from headstart.loading.stand_ins import stand_in
 from headstart.models.aliases import ALIASES
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
@@ -101,12 +104,13 @@ def draft_context(
             tell_once(missing)
         return None
 
-    return DraftContext(
+    context = DraftContext(
         vocab_size=model.config.vocab_size,
         runner=runner,
         tokenizer=model.tokenizer,
         load_model=load,
         lend_layers=layers,
+        lend_itself=partial(lend_itself, model),
         lend_tables=tables,
         lend_modules=modules,
         find_head=head,
@@ -114,6 +118,7 @@ def draft_context(
         tell=tell,
         scope_of=scope_of,
     )
+    return replace(context, lend_stand_in=lambda named, length: stand_in(model, context, named, length))
 
 
 def _require_open(model: Model) -> None:

@@ -199,6 +199,15 @@ class RunsStretches(Protocol):
 
 
 @runtime_checkable
+class GuessesForItself(Protocol):
+    """A backend of other weights of a model, whose passes take that model's cache."""
+
+    def guesser(self, depth: int) -> object:
+        """What guesses chains of so many tokens in the model's stretches (``passes.rounds.Guesser``)."""
+        ...
+
+
+@runtime_checkable
 class RecordsPasses(Protocol):
     """A backend that records a pass when one of its shape comes again."""
 

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from headstart.passes.batch import IntArray, KVStorage
 from headstart.passes.draft_tree import DraftBudget
 from headstart.sampling.kernels import NoiseKey
+from headstart.sampling.noise import SequenceNoise
+from headstart.sampling.transforms import Transforms
 
 MOST_GUESSERS = 2
 
@@ -146,6 +148,16 @@ class Sampling:
     """0: it is not asked for."""
     noise: NoiseKey
     """Of the draws at position 0, whose place in the counter is its first word."""
+
+    @classmethod
+    def of(cls, transforms: Transforms, noise: SequenceNoise) -> Sampling | None:
+        """How tokens are drawn of a law that temperature, top-k, top-p and min-p alone make; None where the best one
+        is said."""
+        if transforms.greedy:
+            return None
+        params = transforms.params
+        top_k = params.top_k if params.top_k < transforms.vocab_size else 0
+        return cls(params.temperature, params.min_p, params.top_p, max(top_k, 0), noise.coupled_key)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, cast
@@ -106,6 +107,15 @@ class ModelRunner:
         """Inputs that the encoder has read so far."""
         self.encoder_seconds = 0.0
         """What that took."""
+
+    def sharing(self, backend: Backend) -> ModelRunner:
+        """Runs passes of another backend over the sequences of this one's own cache, whose storage that backend takes:
+        its rows stand where this one's would."""
+        other = copy(self)
+        other.backend = backend
+        other._stretches = backend.stretches if isinstance(backend, RunsStretches) else None
+        other.passes = 0
+        return other
 
     def forward(
         self, spans: Sequence[Span], taps: tuple[int, ...] = (), num_layers: int | None = None

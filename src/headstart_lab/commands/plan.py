@@ -29,6 +29,24 @@ def plan(
             metavar="A,B,...",
         ),
     ] = None,
+    what_if: Annotated[
+        str | None,
+        typer.Option(
+            help="In place of drafters that are there, one that is not: eagle3, p-eagle, dflash, mtp, self, or "
+            "draft-model=0.5B with its size. What it costs is measured with random weights of the right shape.",
+            rich_help_panel=SPECULATION,
+            metavar="NAME",
+        ),
+    ] = None,
+    rates: Annotated[
+        str | None,
+        typer.Option(
+            help="With --what-if: how often the first, the first two, ... guesses of a round are right, as "
+            "0.8,0.65,0.5. Left out: as others have published, or counted where the weights are there (self).",
+            rich_help_panel=SPECULATION,
+            metavar="A,B,...",
+        ),
+    ] = None,
     prompts: Prompts = None,
     per_group: PerGroup = 1,
     max_tokens: options.MaxTokens = 64,
@@ -54,6 +72,8 @@ def plan(
         headstart plan --drafters suffix,recycling --batch-sizes 1,8,32 --check
 
         headstart plan --prompts mine.jsonl --per-group 4 --out results
+
+        headstart plan --what-if eagle3 --rates 0.8,0.65,0.5,0.4
     """
     from headstart.cli.progress import Activity
     from headstart.sampling.params import SamplingParams
@@ -61,14 +81,21 @@ def plan(
     from headstart_lab.commands.contenders import saying_memory
     from headstart_lab.commands.exhibits import hand_out, measurement_record
     from headstart_lab.commands.interruption import Interruption
+    from headstart_lab.plan import what_if as supposed
+    from headstart_lab.plan import what_if_report
     from headstart_lab.plan.draft_limits import freely
     from headstart_lab.plan.forecast import Plan, make_plan, planned_work
     from headstart_lab.plan.forecast import check as check_plan
+    from headstart_lab.plan.published_rates import LONGEST
     from headstart_lab.plan.report import exhibits, to_json
     from headstart_lab.provenance import Origin
-    from headstart_lab.workbench import Workbench, contenders, most_rows, usual_contenders
+    from headstart_lab.workbench import PLAIN, Contender, Workbench, contenders, most_rows, usual_contenders
 
+    _check_what_if(what_if, rates, drafters, check)
     batches, named = _batches(batch_sizes), None if drafters is None else contenders(drafters)
+    told = None if what_if is None else supposed.rates_of(what_if, rates)
+    if what_if is not None and told is not None:
+        named = [Contender.parse(PLAIN), supposed.contender(what_if, len(told[0]) or LONGEST)]
     params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
     chosen = choose(read_prompts(prompts), per_group)
     where = Origin()
@@ -81,7 +108,8 @@ def plan(
         fitting = [tokens for tokens in encoded if bench.fits(tokens, max_tokens)]
         if not fitting:
             raise ConfigError(f"no prompt has room for {max_tokens} more tokens; lower --max-tokens.")
-        listed = saying_memory([*map(freely, listed)], activity)
+        listed = listed if told else [*map(freely, listed)]
+        listed = saying_memory(listed, activity)
         activity.show("Measuring", planned_work(len(listed), len(fitting), params, batches, repeats))
         made = Plan()
         interruption = Interruption("drafters", len(listed) - 1, lambda: max(len(made.profiles) - 1, 0))
@@ -103,9 +131,29 @@ def plan(
         seed=seed,
         repeats=repeats,
     )
+    if what_if is not None and told is not None:
+        found = [
+            supposed.what_if(what_if, *told, made.profiles[1], made.profiles[0], made.passes[-1], batch)
+            for batch in batches
+        ]
+        title = f"What {what_if} would bring to {loaded.backend.name} {Path(str(engine.model)).name}"
+        answer = what_if_report.to_json(found, record)
+        hand_out(answer, what_if_report.exhibits(found), record, as_json, out, "what-if", title, interruption.sentence)
+        interruption.end()
+        return
     title = f"Plan for {loaded.backend.name} {Path(str(engine.model)).name}"
     hand_out(to_json(made, record), exhibits(made), record, as_json, out, "plan", title, interruption.sentence)
     interruption.end()
+
+
+def _check_what_if(what_if: str | None, rates: str | None, drafters: str | None, check: bool) -> None:
+    if what_if is None and rates is not None:
+        raise ConfigError(f"--rates is {rates!r:.60}, but no --what-if names whose they are; name a drafter.")
+    for name, given in (("--drafters", drafters is not None), ("--check", check)):
+        if what_if is not None and given:
+            raise ConfigError(
+                f"{name} is given with --what-if, which plans for one drafter that is not there; drop one."
+            )
 
 
 def _batches(text: str) -> list[int]:

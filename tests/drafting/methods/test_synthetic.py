@@ -142,3 +142,22 @@ def test_the_text_is_plain_decodings_own_and_the_rate_is_met(tmp_path, params):
     assert first.token_ids == second.token_ids == expected.token_ids
     assert first.stats.accepted == 0
     assert second.stats.mean_accepted_length == pytest.approx(2.7, abs=0.3)
+
+
+@pytest.mark.parametrize("cost", ["eagle3", "dflash", "draft-model=1M", "self"])
+def test_drafts_take_the_time_of_a_named_drafter_and_the_text_stays(tmp_path, cost):
+    model, asked = str(write_tiny_model(tmp_path, head_dim=32)), SamplingParams(temperature=0, max_tokens=30)
+    options = {"rates": "1,1", "cost": cost}
+    llm = LLM(model, "synthetic", drafter_options=options, precision="bf16")
+    free = LLM(model, "synthetic", drafter_options={"rates": "1,1"}, precision="bf16")
+    for engine in (llm, free):
+        engine.generate("one two", asked)
+    dear, cheap = (engine.generate("one two", asked)[0] for engine in (llm, free))
+    assert dear.token_ids == cheap.token_ids
+    assert dear.stats.rounds == cheap.stats.rounds < 15
+    assert llm.memory.drafters > free.memory.drafters
+
+
+def test_a_cost_that_nobody_has_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="there is no stand-in for drafter 'suffix'"):
+        LLM(str(write_tiny_model(tmp_path)), "synthetic", drafter_options={"rates": 0.5, "cost": "suffix"})

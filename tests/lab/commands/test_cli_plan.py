@@ -86,3 +86,35 @@ def test_it_measures_whoever_computes_the_model(invoke):
     result = invoke("--drafters", "ngram", "--backend", "transformers", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["model"]["backend"] == "transformers-fp32"
+
+
+@pytest.mark.parametrize("named", ["eagle3", "p-eagle", "dflash", "mtp", "draft-model=1M"])
+def test_what_a_drafter_would_bring_that_is_not_there(invoke, named, tmp_path):
+    result = invoke("--what-if", named, "--rates", "0.8,0.6,0.3", "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert f"What {named} would bring" in result.output
+    answers = json.loads((tmp_path / "what-if.json").read_text())["what_if"]
+    assert [each["batch"] for each in answers] == [1, 2]
+    for each in answers:
+        assert [chain["tokens"] for chain in each["lengths"]] == pytest.approx(
+            [each["batch"] * tokens for tokens in (1.0, 1.8, 2.4, 2.7)]
+        )
+        assert all(chain["draft"] > 0 for chain in each["lengths"][1:])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (("--what-if", "nobody", "--rates", "0.5"), "there is no stand-in for drafter 'nobody'"),
+        (("--what-if", "eagle3=1B"), "leave '1B' out"),
+        (("--what-if", "draft-model"), "give draft-model=0.5B"),
+        (("--what-if", "draft-model=big"), "give it as 135M or 0.5B"),
+        (("--rates", "0.5"), "no --what-if names whose"),
+        (("--what-if", "eagle3", "--drafters", "ngram"), "--drafters is given with --what-if"),
+        (("--what-if", "eagle3", "--rates", "0.5,0.9"), "give numbers from 1 down to 0"),
+    ],
+)
+def test_what_cannot_be_supposed_is_refused(invoke, wrong, sentence):
+    result = invoke(*wrong)
+    assert isinstance(result.exception, ConfigError)
+    assert sentence in str(result.exception)

@@ -14,6 +14,7 @@ from headstart.backends.native.formats import DecoderParts
 from headstart.backends.native.kit import NativeKit
 from headstart.backends.native.library import Pass
 from headstart.backends.native.loader import load_library
+from headstart.backends.native.own_weights import NativeOwnWeights
 from headstart.backends.native.packed_model import PackedModel
 from headstart.backends.native.packing import RopeTables, RowTable, address, as_float32, as_int32
 from headstart.backends.native.precision import Precision
@@ -125,6 +126,8 @@ class NativeBackend:
         precision: how weights and activations are held.
         threads: team size, None for ``backends.native.team``'s.
         isa: instruction set to use instead of the fastest (see ``load_library``).
+        small_head: the output head, too, has levels of 4 bits where a precision in blocks would give it 8; for what
+            only guesses.
 
     Raises:
         ConfigError: the model is not supported, or there is no native path on this machine.
@@ -141,6 +144,7 @@ class NativeBackend:
         precision: Precision = "bf16",
         threads: int | None = None,
         isa: str | None = None,
+        small_head: bool = False,
     ) -> None:
         reason = supports(config)
         if reason is not None:
@@ -152,11 +156,15 @@ class NativeBackend:
         self.threads = threads or team_size()
         self._library = library
         self.kit: BackendKit = NativeKit(library)
-        packed = PackedModel(self, library, config, weights, precision, self.threads)
+        packed = PackedModel(self, library, config, weights, precision, self.threads, small_head)
         self.name = f"native-{library.isa}-{packed.name}"
         self.handle = packed.handle
         self.rounding = packed.rounding
         self.kept = packed.kept
+        self.layer_bits = packed.layer_bits
+        self.keeps_floats = precision == "fp32"
+        """Whether keys and values are float32, not bf16."""
+        self._host: NativeBackend | None = None
         if config.alibi is not None:
             slopes = torch.tensor(config.alibi.slopes)
             library.set_alibi(self.handle, slopes.data_ptr(), config.alibi.scale, config.alibi.coarse)
@@ -168,6 +176,25 @@ class NativeBackend:
             library.set_inputs_table(self.handle, self._inputs_table.rows)
         self._no_logits = torch.empty(0, config.vocab_size)
         self.stretches = NativeStretches(library, self.handle, self._ropes)
+
+    def take_cache_of(self, host: NativeBackend) -> None:
+        """Have passes run over caches that ``host`` allocated, too. Layers keep what its first ones do.
+
+        Raises:
+            ConfigError: they keep something else.
+        """
+        own, others = (_kept(each) for each in (self, host))
+        if own != others[: len(own)]:
+            raise ConfigError(
+                f"layers of {self.name} keep other keys and values than those of {host.name}, whose cache they cannot "
+                "share; use a draft model with a cache of its own."
+            )
+        self._host = host
+        self.stretches.host = host.handle
+
+    def guesser(self, depth: int) -> NativeOwnWeights:
+        """Guesses for the stretches of the model whose cache this one takes, in chains of ``depth`` tokens at most."""
+        return NativeOwnWeights(self._library, self.handle, self._ropes, depth)
 
     @property
     def nbytes(self) -> int:
@@ -248,7 +275,8 @@ class NativeBackend:
         return PassOutput(logits, hidden, best, experts.value or None)
 
     def _own(self, storage: KVStorage) -> NativeStorage:
-        if not isinstance(storage, NativeStorage) or storage.model != self.handle:
+        hosts = (self.handle, None if self._host is None else self._host.handle)
+        if not isinstance(storage, NativeStorage) or storage.model not in hosts:
             raise TypeError(f"storage is a {type(storage).__name__} of another backend; allocate it with this one")
         return storage
 
@@ -271,6 +299,16 @@ class NativeBackend:
             inputs.data_ptr(),
         )
         return inputs
+
+
+def _kept(backend: NativeBackend) -> list[object]:
+    """[layer] what is kept of a token, and of a text."""
+    config = backend.config
+    states = (config.convolution, config.delta, config.mamba, config.mamba2, config.latent)
+    return [
+        (layer.mixer, layer.reads, config.kv_heads_of(layer), config.head_dim_of(layer), states, backend.keeps_floats)
+        for layer in config.layers
+    ]
 
 
 def _as_one(table: Tensor | Matrix) -> Tensor | Matrix:

@@ -19,6 +19,7 @@ from torch import Tensor
 from headstart.backends.native.formats import (
     BF16,
     EIGHT,
+    FOUR,
     KINDS,
     OWN,
     DecoderParts,
@@ -62,6 +63,7 @@ from headstart.models.weights import AttentionWeights, LayerWeights
 
 _BEHIND = 1 << 30
 """Bytes of packed weights from which on they are written while the model is in use already."""
+_IN_BLOCKS = ("int4", "int4-fast", "blocks")
 _WHILE_PACKING = 64 << 20
 """Bytes for what packing needs beside the weights: rows in floats, the process's own growth."""
 
@@ -81,6 +83,7 @@ class PackedModel:
     Args:
         owner: with it the model is destroyed.
         weights: read matrix by matrix, unless the cache has them; nothing of them is kept.
+        small_head: see ``NativeBackend``.
 
     Raises:
         ConfigError: memory is short.
@@ -94,6 +97,7 @@ class PackedModel:
         weights: DecoderParts,
         precision: Precision,
         threads: int,
+        small_head: bool = False,
     ) -> None:
         self._library = library
         self._config = config
@@ -105,6 +109,8 @@ class PackedModel:
             precision = "bf16" if all_in_bf16(self._forms) else precision
         else:
             self._forms = blocks_forms(weights, precision == "blocks")
+            if small_head and precision in _IN_BLOCKS and self._forms[head_row(weights.layers), 0] == EIGHT:
+                self._forms[head_row(weights.layers)] = FOUR
         self._shape, self._layers = shape_of(config, precision, threads), layers_of(config)
         self.name = self._name(weights, precision)
         self._require_room(weights)
@@ -135,6 +141,10 @@ class PackedModel:
         layers = (Layer * len(self._layers))(*self._layers)
         self._library.packed_bytes(ctypes.byref(self._shape), layers, address(self._forms), address(planned))
         matrices, head, screen = (int(each) for each in planned)
+        numbers = sum(each.matrix.shape[0] * each.matrix.shape[1] for each in weights.linears)
+        numbers -= weights.head.matrix.shape[0] * weights.head.matrix.shape[1]
+        self.layer_bits = 8 * matrices / max(numbers, 1)
+        """Bits that a weight of the layers takes."""
         in_full = self._shape.precision == library_number("fp32")
         table = 0 if self._shares_head(weights) else _table_bytes(weights.table, in_full)
         if weights.positions is not None:

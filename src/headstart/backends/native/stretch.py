@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from headstart.backends.native import library as c
 from headstart.backends.native.growth import NativeHeadGrower
+from headstart.backends.native.own_weights import NativeOwnWeights
 from headstart.backends.native.packing import RopeTables, address, as_int32
 from headstart.backends.native.storage import NativeStorage
 from headstart.backends.native.suffix_text import NativeSuffixText
@@ -54,6 +55,8 @@ class NativeStretches:
         self._library = library
         self._model = model
         self._ropes = ropes
+        self.host: int | None = None
+        """Another model, whose caches it may run over, too."""
 
     def run(
         self,
@@ -71,7 +74,7 @@ class NativeStretches:
             [guesser is None or guesser.weights is not None for each in drafting.guessers for guesser in each]
         ):
             raise GuesserFault("under a cut rule every guesser needs the weights that its guesses are estimated by")
-        if not isinstance(storage, NativeStorage) or storage.model != self._model:
+        if not isinstance(storage, NativeStorage) or storage.model not in (self._model, self.host):
             raise TypeError(f"storage is a {type(storage).__name__} of another backend; allocate it with this one")
         self._ropes.reach(max(map(_end, cached, limits)))
         block_tables = as_int32(block_tables)
@@ -88,7 +91,7 @@ class NativeStretches:
         for place, to in enumerate(stretched):
             for slot, guesser in enumerate(drafting.guessers[place] if drafting.guessers else ()):
                 if guesser is not None:
-                    to.guessers[slot], memory = self._enter(guesser, limits[place])
+                    to.guessers[slot], memory = self._enter(guesser, limits[place], _end(cached[place], limits[place]))
                     entered.append((to.guessers[slot], memory))
         after: list[IntArray] = []
         if states is not None:
@@ -141,10 +144,10 @@ class NativeStretches:
             for i in range(stretch.rounds)
         ]
 
-    def _enter(self, guesser: Guesser, limits: StretchLimits) -> tuple[c.Guesser, _Entered]:
-        """What the library is told of a guesser."""
+    def _enter(self, guesser: Guesser, limits: StretchLimits, end: int) -> tuple[c.Guesser, _Entered]:
+        """What the library is told of a guesser; ``end``: positions up to the last row that its sequence may have."""
         compiled = guesser.compiled
-        if not isinstance(compiled, NativeSuffixText | NativeHeadGrower):
+        if not isinstance(compiled, NativeSuffixText | NativeHeadGrower | NativeOwnWeights):
             raise GuesserFault(f"a {type(compiled).__name__} is no guesser of this backend")
         if compiled.isa != self._library.isa:
             raise GuesserFault(f"a guesser is computed with {compiled.isa}, the model with {self._library.isa}")
@@ -166,6 +169,9 @@ class NativeStretches:
         pointer = ctypes.pointer(compiled.compiled)
         if isinstance(compiled, NativeHeadGrower):
             told.head = pointer
+        elif isinstance(compiled, NativeOwnWeights):
+            compiled.reach(end)
+            told.own = pointer
         else:
             told.suffix = pointer
         return told, entered

@@ -20,6 +20,7 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.options import require
 from headstart.errors import ConfigError, RequestError
 from headstart.sampling.history import PathHistory, TokenHistory
+from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
 
@@ -80,6 +81,11 @@ class DraftLaw:
         self.seen = len(sequence.tokens)
         """Tokens of the sequence that the history counts."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether guesses follow from logits and the position's noise alone, whatever their confidence."""
+        return self._min_confidence == 0 and (self.transforms.only_best or self.transforms.only_drawn)
+
     def follow(self, tokens: Sequence[int]) -> None:
         """Count the tokens that were committed since."""
         if self._history is not None:
@@ -102,6 +108,14 @@ class DraftLaw:
             return self.transforms.sample(logits, sequence.noise, position, self._along(path))
         except RequestError:
             return 0
+
+    def ranked(self, logits: Tensor, sequence: SequenceView, path: Sequence[int], count: int) -> list[int]:
+        """The first ``count`` of what ``decide`` would say next to its choice, that first; fewer where fewer can be."""
+        if self.transforms.greedy:
+            scores = self.scores(logits, path)
+            return scores.topk(min(count, int(scores.isfinite().sum()))).indices.tolist()
+        position = len(sequence.tokens) + len(path)
+        return ranked_by_noise(self.probs(logits, path), sequence.noise, position, count)
 
     def scores(self, logits: Tensor, path: Sequence[int]) -> Tensor:
         """Log-probabilities after ``path`` before temperature and truncation, float32 [vocab]."""
@@ -147,6 +161,14 @@ class DraftLaws:
     def forget(self, sequence_id: int) -> None:
         """Unknown ids are ignored."""
         self._laws.pop(sequence_id, None)
+
+
+def ranked_by_noise(law: Tensor, noise: SequenceNoise, position: int, count: int) -> list[int]:
+    """The tokens that a position's own noise picks of a law first, second, ... (docs/exactness.md 6)."""
+    ids = law.nonzero().flatten()
+    exponentials = noise.position_exponentials(position, len(law), ids)
+    first = (exponentials / law[ids]).topk(min(count, len(ids)), largest=False).indices
+    return ids[first].tolist()
 
 
 def fit_vocabulary(logits: Tensor, vocab_size: int) -> Tensor:

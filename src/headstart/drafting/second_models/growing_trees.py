@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headstart.drafting.base import SequenceView
-from headstart.drafting.second_models.draft_law import DraftLaw
+from headstart.drafting.second_models.draft_law import DraftLaw, ranked_by_noise
 from headstart.passes.batch import IntArray
 from headstart.passes.draft_tree import ROOT, DraftTree, Draws, TreeLaw
 from headstart.passes.runner import Span
@@ -167,11 +167,8 @@ class CoupledTree(GrowingTree):
             law = self.law_after(parent, row)
             if law is None:
                 continue
-            ids = law.nonzero().flatten()
             position = self.root_position + 1 + len(self.paths[parent])
-            noise = self.sequence.noise.position_exponentials(position, len(law), ids)
-            first = (noise / law[ids]).topk(min(width, len(ids)), largest=False).indices
-            for token in ids[first].tolist():
+            for token in ranked_by_noise(law, self.sequence.noise, position, width):
                 self.add(parent, token)
 
 

@@ -37,6 +37,7 @@ SHAPES = {
     "smollm2-135m": dict(hidden=576, heads=9, kv_heads=3, head_dim=64, mlp=1536, layers=30, vocab=49152),
     "llama-3.2-1b": dict(hidden=2048, heads=32, kv_heads=8, head_dim=64, mlp=8192, layers=16, vocab=128256),
     "llama-3.2-3b": dict(hidden=3072, heads=24, kv_heads=8, head_dim=128, mlp=8192, layers=28, vocab=128256),
+    "llama-3.1-8b": dict(hidden=4096, heads=32, kv_heads=8, head_dim=128, mlp=14336, layers=32, vocab=128256),
 }
 
 

@@ -226,7 +226,9 @@ HEADSTART_API const char *headstart_draft(void *model, const void *cache, Headst
 }
 
 HEADSTART_API const char *headstart_stretch(void *model, const void *cache, HeadstartStretch *stretch) {
-  const auto drafting_of = [](void *head) { return Stretch::Drafting{model_of(head)->draft, model_of(head)->decoder}; };
+  const auto drafting_of = [](void *head) {
+    return Stretch::Drafting{model_of(head)->draft, model_of(head)->decoder, model_of(head)->runner};
+  };
   try {
     return model_of(model)->stretch.run(cache_of(cache), *stretch, drafting_of);
   } catch (const std::bad_alloc &) {

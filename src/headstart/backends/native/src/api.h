@@ -248,10 +248,17 @@ struct HeadstartHead {
   const double *bound;  // [bounds] log-probabilities that part the grades of guesses, ascending
 };
 
-// One of several drafters: a text or a head, or neither.
+// Other weights of the same model, whose passes run over its cache.
+struct HeadstartOwnWeights {
+  void *model;
+  int32_t depth;  // of a chain at most
+};
+
+// One of several drafters: a text, a head or other weights, or none of them.
 struct HeadstartGuesser {
   HeadstartSuffix *suffix{};
   HeadstartHead *head{};
+  HeadstartOwnWeights *own{};
   const double *log_odds;   // [grade, with what the other says in its place] of how often its guesses hold
   const double *weights{};  // [10] of what its guesses are estimated from, see src/rounds/guesses.h
   int32_t judged{}, room;   // out: guesses that were judged; how many fit

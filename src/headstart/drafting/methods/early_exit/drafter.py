@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-from torch import Tensor
 
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import require
 from headstart.drafting.second_models.chains import propose_chains
-from headstart.drafting.second_models.draft_law import DraftLawOptions, DraftLaws, fit_vocabulary
-from headstart.passes.cache.states import Mark
+from headstart.drafting.second_models.draft_law import DraftLawOptions, DraftLaws
+from headstart.drafting.second_models.target_cache import InTargetCache
 from headstart.passes.draft_tree import DraftTree
-from headstart.passes.runner import ModelRunner, Span
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class EarlyExitDrafter:
         require(layers < available, f"layers is {layers}; the target has {available}, and fewer must draft.")
         self._draft_tokens = options.draft_tokens
         self._laws = DraftLaws(context, options)
-        self._model = FirstLayers(runner, layers, context.vocab_size)
+        self._model = InTargetCache(runner, context.vocab_size, layers)
 
     def begin(self, sequence: SequenceView) -> None:
         pass
@@ -68,51 +65,3 @@ class EarlyExitDrafter:
 
     def end(self, sequence_id: int) -> None:
         self._laws.forget(sequence_id)
-
-
-class FirstLayers:
-    """Reads on in the target's cache through some layers only, until it is rolled back."""
-
-    def __init__(self, runner: ModelRunner, layers: int, vocab_size: int) -> None:
-        self._runner = runner
-        self._layers = layers
-        self._vocab_size = vocab_size
-        self._marks: dict[int, Mark] = {}
-        """id -> where all layers stand."""
-
-    def catch_up(self, sequences: Sequence[SequenceView]) -> dict[int, Tensor]:
-        """See ``chains.Reader``."""
-        cache = self._runner.cache
-        self._marks = {sequence.id: cache.mark(sequence.id) for sequence in sequences}
-        return self._read({sequence.id: sequence.tokens[self._marks[sequence.id].length :] for sequence in sequences})
-
-    def read(self, tokens: Mapping[int, int]) -> dict[int, Tensor]:
-        """See ``chains.Reader``."""
-        return self._read({sequence_id: [token] for sequence_id, token in tokens.items()})
-
-    def roll_back(self) -> None:
-        """Leave the cache as it was before ``catch_up``."""
-        for sequence_id, mark in self._marks.items():
-            self._runner.cache.return_to(sequence_id, mark)
-        self._marks = {}
-
-    def _read(self, tokens: Mapping[int, Sequence[int]]) -> dict[int, Tensor]:
-        cache = self._runner.cache
-        spans: list[Span] = []
-        free = cache.free
-        for sequence_id, unread in tokens.items():
-            needed = cache.needs(sequence_id, len(unread), final=True)
-            beyond = cache.length(sequence_id) + len(unread) > self._runner.backend.config.max_positions
-            if free.holds(needed) and not beyond:
-                free -= needed
-                spans.append(Span.chain(sequence_id, unread, "last"))
-        if not spans:
-            return {}
-        with cache.reserve({span.sequence_id: len(span) for span in spans}, final=tokens):
-            outputs = self._runner.forward(spans, num_layers=self._layers)
-            for span in spans:
-                cache.commit(span.sequence_id, range(len(span)))
-        return {
-            span.sequence_id: fit_vocabulary(output.logits[-1], self._vocab_size)
-            for span, output in zip(spans, outputs, strict=True)
-        }

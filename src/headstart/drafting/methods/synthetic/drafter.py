@@ -12,7 +12,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
-from headstart.drafting.base import DraftBudget, SequenceView
+from headstart.drafting.abilities import bytes_of
+from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext, ScopedMemory
 from headstart.drafting.history import HistoryDrafter
 from headstart.drafting.options import require
@@ -32,6 +33,9 @@ class SyntheticOptions:
     rates: str | float | list | None = None  # type: ignore[type-arg]
     """Chance that the first, the first two, ... guesses of a round are right, as 0.8,0.6,0.5: vLLM's
     synthetic_acceptance_rates. They must be given."""
+    cost: str | None = None
+    """The drafter whose time each draft takes: eagle3, p-eagle, dflash, mtp or self, run with random weights of the
+    right shape for the target, or draft-model=0.5B; what it guesses is thrown away. None: drafts take no time."""
     recorded_tokens: int = 1 << 20
     """Tokens of answers that are remembered, in each scope: about 8 bytes each."""
 
@@ -91,10 +95,37 @@ class SyntheticDrafter(HistoryDrafter[RecordedText]):
     def __init__(self, context: DraftContext, options: SyntheticOptions) -> None:
         super().__init__()
         require(bool(options.chances), "this drafter guesses right at rates that you choose; give rates=0.8,0.6, say.")
+        length = len(options.chances)
+        self._cost = None if options.cost is None else context.require_stand_in()(options.cost, length)
         self._vocab_size = context.vocab_size
         self._chances = options.chances
         self._scope_of = context.scope_of
         self._records = ScopedMemory(lambda: Records(options.recorded_tokens))
+
+    @property
+    def needs(self) -> TargetSignals:  # type: ignore[override]
+        """Those of the drafter whose time is taken."""
+        return TargetSignals() if self._cost is None else self._cost.needs
+
+    @property
+    def nbytes(self) -> int:
+        """See ``Sized``."""
+        return 0 if self._cost is None else bytes_of(self._cost)
+
+    def begin(self, sequence: SequenceView) -> None:
+        super().begin(sequence)
+        if self._cost is not None:
+            self._cost.begin(sequence)
+
+    def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        if self._cost is not None:
+            self._cost.propose(sequences, budgets)
+        return super().propose(sequences, budgets)
+
+    def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
+        super().observe(outcomes)
+        if self._cost is not None:
+            self._cost.observe(outcomes)
 
     def new_state(self, sequence: SequenceView) -> RecordedText:
         prediction = sequence.speculation.prediction
@@ -118,6 +149,8 @@ class SyntheticDrafter(HistoryDrafter[RecordedText]):
         if sequence is not None:
             self._records[self._scope_of(sequence)].keep(_request(sequence), sequence.tokens[sequence.prompt_length :])
         super().end(sequence_id)
+        if self._cost is not None:
+            self._cost.end(sequence_id)
 
 
 class Records:

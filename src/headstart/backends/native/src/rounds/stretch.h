@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "rounds/draft.h"
+#include "rounds/own_chains.h"
 #include "rounds/round_states.h"
 #include "rounds/sampling.h"
 #include "rounds/suffix_text.h"
@@ -13,10 +14,11 @@ class Stretch {
  public:
   Stretch(const Decoder &model, PassRunner &runner) : m_(model), runner_(runner) {}
 
-  // Of a head's model.
+  // Of a head's model, or of other weights.
   struct Drafting {
     Draft &draft;
     const Decoder &model;
+    PassRunner &runner;
   };
 
   // See headstart_stretch. `drafting_of` gives a head's part of a model.
@@ -33,7 +35,7 @@ class Stretch {
       for (SequenceState &sequence : sequences_) sequence.begin_round();
       for (int i = 0; i < kGuessers; ++i) {
         stretch.at_fault = i;
-        if (const char *error = guess(i, round, drafting_of)) return error;
+        if (const char *error = guess(i, cache, round, drafting_of)) return error;
       }
       stretch.at_fault = -1;
       choose(round);
@@ -109,22 +111,33 @@ class Stretch {
 
   // What one drafter proposes for all sequences.
   template <class DraftingOf>
-  const char *guess(int i, HeadstartRound &round, DraftingOf &&drafting_of) {
+  const char *guess(int i, const Cache &cache, HeadstartRound &round, DraftingOf &&drafting_of) {
     const auto start = Clock::now();
     bool any = false;
-    asked_.clear();
+    asked_.clear(), chains_.clear();
+    void *own_model = nullptr;
     for (SequenceState &sequence : sequences_) {
       const HeadstartStretched &of = *sequence.of;
       sequence.guesses[i].clear();
       if (!sequence.has_room()) continue;
-      any |= of.guessers[i].suffix || (of.guessers[i].head && of.guessers[i].head->asked);
+      any |= of.guessers[i].suffix || of.guessers[i].own || (of.guessers[i].head && of.guessers[i].head->asked);
       if (HeadstartSuffix *suffix = of.guessers[i].suffix) {
         auto &text = *static_cast<SuffixText *>(suffix->text);
         for (; suffix->learnt < sequence.before; ++suffix->learnt) text.append(sequence.said[suffix->learnt]);
         text.guess(*suffix, sequence.nodes, sequence.depth, sequence.guesses[i]);
       } else if (of.guessers[i].head && of.guessers[i].head->asked) {
         asked_.push_back(&sequence);
+      } else if (const HeadstartOwnWeights *own = of.guessers[i].own) {
+        own_model = own->model;
+        chains_.push_back({sequence.block_table, sequence.root(), sequence.position(),
+                           std::min({sequence.nodes, sequence.depth, own->depth}), of.sampling, &sequence.guesses[i]});
       }
+    }
+    if (!chains_.empty()) {
+      const Drafting own = drafting_of(own_model);
+      if (const char *error =
+              own_chains_.run(cache, own.runner, own.model, chains_, s_->blocks, s_->pages_per_block))
+        return error;
     }
     if (!asked_.empty()) {
       const HeadstartHead &first = *asked_[0]->of->guessers[i].head;
@@ -353,6 +366,8 @@ class Stretch {
   HeadstartStretch *s_ = nullptr;
   std::vector<SequenceState> sequences_;
   TreeCut cut_;
+  OwnChains own_chains_;
+  std::vector<OwnChain> chains_;
   std::vector<SequenceState *> asked_;  // those that a head drafts for
   std::vector<HeadstartDrafted> drafted_;
   std::vector<int32_t> node_tokens_, node_parents_;  // of the drafts

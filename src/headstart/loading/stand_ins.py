@@ -1,0 +1,190 @@
+"""Stand-ins: what a drafter would run, of the right shape for a target and with random weights, to know what it costs.
+
+Nobody has to train or download anything before it is known whether that would pay. What guesses such a drafter makes
+says nothing; what they cost is the truth.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from headstart.drafting.base import Drafter
+from headstart.drafting.context import DraftContext, LoadedModel
+from headstart.drafting.methods.dflash.head import KIND, BlockHead, block_config
+from headstart.drafting.methods.eagle.head import PARALLEL_KIND, THIRD, EagleHead, eagle_config
+from headstart.drafting.registry import create_drafter
+from headstart.errors import ConfigError
+from headstart.loading.model import Model, create_backend, weights_dtype
+from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
+from headstart.models.families.multi_token import multi_token_layout
+from headstart.models.linear_weights import LinearWeights, NormWeights
+from headstart.models.multi_token import MultiTokenModule, MultiTokenModules
+from headstart.models.weight_loading import load_decoder
+from headstart.models.weights import AttentionWeights, DecoderWeights, LayerWeights, MlpWeights
+from headstart.passes.backend import Backend
+
+_SAID = 32_000
+"""Tokens that published heads say of vocabularies of 100,000 and more (EAGLE-3's, speculators')."""
+_SHARE = 6
+"""One of so many of smaller vocabularies: what the default model's heads say."""
+_PARALLEL_SLOTS, _BLOCK_SLOTS, _BLOCK_LAYERS = 8, 15, 5
+"""Of P-EAGLE's and DFlash's published heads (arXiv:2602.01469, arXiv:2602.06036, section 4.1)."""
+_UNITS = {"m": 1e6, "b": 1e9}
+_MOST, _LEAST = 20e9, 1e6
+"""Parameters of a draft model."""
+_MLP = 4
+"""Of a made-up draft model: numbers between the two matrices of a gated MLP, for each of the stream's."""
+_WIDTH = 64
+"""Numbers of its stream for each of its layers, and what they come in multiples of."""
+
+
+def stand_in(model: Model, context: DraftContext, named: str, length: int) -> Drafter:
+    """A drafter that guesses chains of ``length`` tokens with random weights.
+
+    Args:
+        named: "eagle3", say; a draft model with its size, as "draft-model=0.5B".
+
+    Raises:
+        ConfigError: it runs nothing that can be made up, or of no size that can.
+    """
+    name, _, size = named.partition("=")
+    context, options = _surroundings(model, context, name, size)
+    return create_drafter(name, context, draft_tokens=length, **options)
+
+
+def _surroundings(model: Model, context: DraftContext, name: str, size: str) -> tuple[DraftContext, dict[str, object]]:
+    """Those in which a drafter finds random weights where it would look for trained ones, and its options."""
+    heads: dict[str, Callable[[ModelConfig], nn.Module]] = {
+        THIRD: lambda config: EagleHead(eagle_config(config, THIRD, _said(config))),
+        PARALLEL_KIND: _parallel_head,
+        KIND: _block_head,
+    }
+    # What knows nothing is sure of nothing, and would end its drafts at once.
+    chain: dict[str, object] = {"width": 1, "min_probability": 0.0}
+    if name == "draft-model":
+        loaded = LoadedModel(_draft_model(model, parameters_of(size)), model.tokenizer)
+        return replace(context, load_model=lambda _: loaded), {"model": "a stand-in"}
+    if size:
+        raise ConfigError(f"a stand-in for {name} has the size that the target gives it; leave {size!r:.40} out.")
+    if name in heads:
+        head = _randomly(lambda: heads[name](model.config))
+        return replace(context, stand_in=lambda: head), chain
+    if name == "mtp":
+        modules = _modules(model)
+        return replace(context, lend_modules=lambda _: modules), chain
+    if name == "self":  # whose weights are there
+        return context, {}
+    known = ", ".join((*heads, "mtp", "self", "draft-model=SIZE"))
+    raise ConfigError(f"there is no stand-in for drafter {name!r:.40}; there are some for {known}.")
+
+
+def parameters_of(size: str) -> float:
+    """How many 135M or 0.5B are.
+
+    Raises:
+        ConfigError: it is no such size.
+    """
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*([mb])", size.strip().lower())
+    count = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not size:
+        raise ConfigError("a stand-in for a draft model needs its size; give draft-model=0.5B, say.")
+    if not _LEAST <= count <= _MOST:
+        raise ConfigError(f"the size of a draft model is {size!r:.40}; give it as 135M or 0.5B, from 1M to 20B.")
+    return count
+
+
+def _said(config: ModelConfig) -> int:
+    """Tokens that a head says."""
+    return _SAID if config.vocab_size > 2 * _SAID else max(1, config.vocab_size // _SHARE)
+
+
+def _randomly(make: Callable[[], nn.Module]) -> nn.Module:
+    """The same at each call, whatever else draws."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return make()
+
+
+def _parallel_head(config: ModelConfig) -> EagleHead:
+    return EagleHead(eagle_config(config, THIRD, _said(config), slots=_PARALLEL_SLOTS))
+
+
+def _block_head(config: ModelConfig) -> BlockHead:
+    layers = min(_BLOCK_LAYERS, config.num_layers)
+    return BlockHead(block_config(config, _BLOCK_SLOTS, layers, 0, _said(config)))
+
+
+def _modules(model: Model) -> MultiTokenModules:
+    """A module whose layer is the target's last one of the kind that its family's modules have."""
+    config, weights = load_decoder(model.checkpoint, weights_dtype(model.precision))
+    names = multi_token_layout(config, "hf")
+    if names is None:
+        raise ConfigError(f"{model.name} is of a family ({config.family}) whose multi-token modules are not known.")
+    like = names.like(config)
+    place = max(place for place, layer in enumerate(config.layers) if layer == like)
+    flat = NormWeights(torch.full((config.hidden_size,), 1.0 - config.norm_offset))
+    projection = _linear(config.hidden_size, 2 * config.hidden_size)
+    module = MultiTokenModule(flat, flat, flat, projection, weights.layers[place])
+    return MultiTokenModules(replace(config, layers=(like,)), (module,), names.hidden_first)
+
+
+def _draft_model(model: Model, parameters: float) -> Backend:
+    config = shape_of_size(model.config, parameters)
+    hidden, width = config.hidden_size, config.num_heads * config.head_dim
+    norm = NormWeights(torch.ones(hidden))
+    keys = 2 * config.num_kv_heads * config.head_dim
+    layer = LayerWeights(
+        mixer=AttentionWeights(_linear(width + keys, hidden), _linear(hidden, width)),
+        channel=MlpWeights(_linear(2 * config.mlp_size, hidden), _linear(hidden, config.mlp_size)),
+        attention_norm=norm,
+        mlp_norm=norm,
+    )
+    head = _linear(config.vocab_size, hidden)
+    weights = DecoderWeights(embedding=head.weight, layers=(layer,) * config.num_layers, final_norm=norm, head=head)
+    return create_backend(config, weights, model.precision, model.device, model.cuda_graphs)
+
+
+def shape_of_size(target: ModelConfig, parameters: float) -> ModelConfig:
+    """A llama of about so many parameters that says the target's tokens.
+
+    Raises:
+        ConfigError: the target's vocabulary alone takes more.
+    """
+    head_dim, hidden = 64, 0
+    while True:
+        hidden += _WIDTH
+        layers = max(2, hidden // _WIDTH)
+        heads = hidden // head_dim
+        kv_heads = next(count for count in (heads // 4, heads // 2, heads) if count and heads % count == 0)
+        of_layer = hidden * (2 * hidden + 2 * kv_heads * head_dim + 3 * _MLP * hidden)
+        if target.vocab_size * hidden + layers * of_layer >= parameters:
+            break
+    if hidden == _WIDTH and target.vocab_size * hidden > 2 * parameters:
+        raise ConfigError(
+            f"a draft model of {parameters / 1e6:.0f}M parameters cannot say the target's {target.vocab_size} tokens; "
+            f"give at least {target.vocab_size * _WIDTH / 1e6:.0f}M."
+        )
+    return ModelConfig(
+        family="llama",
+        vocab_size=target.vocab_size,
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        mlp_size=_MLP * hidden,
+        max_positions=target.max_positions,
+        layers=(LayerConfig(),) * layers,
+        ropes=(RopeConfig(theta=1e5, dim=head_dim),),
+        name="a stand-in",
+    )
+
+
+def _linear(outputs: int, inputs: int) -> LinearWeights:
+    generator = torch.Generator().manual_seed(outputs + inputs)
+    weight: Tensor = torch.randn(outputs, inputs, generator=generator).mul_(inputs**-0.5).bfloat16()
+    return LinearWeights(weight)

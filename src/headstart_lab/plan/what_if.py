@@ -1,0 +1,152 @@
+"""What a drafter would bring that nobody has trained or downloaded yet: its cost is measured, its acceptance told.
+
+A drafter with random weights of the right shape decodes prompts with the target. What its rounds cost is what a trained
+one's would; how often its guesses hold comes from the user, or from what others have published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headstart.drafting.methods.synthetic.drafter import SyntheticOptions
+from headstart.errors import ConfigError
+from headstart_lab.plan.pass_times import PassTimes
+from headstart_lab.plan.profiles import Profile
+from headstart_lab.plan.published_rates import LONGEST, PUBLISHED
+from headstart_lab.workbench import Contender
+
+_PLACES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Rounds with drafts of one length."""
+
+    guesses: int
+    """0: plain decoding."""
+    tokens: float
+    """That a round yields."""
+    draft: float
+    """Seconds of the draft."""
+    target: float
+    """Seconds of the target's pass."""
+    other: float
+    """Seconds of the rest."""
+
+    @property
+    def seconds(self) -> float:
+        return self.draft + self.target + self.other
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The answer for one batch."""
+
+    drafter: str
+    batch: int
+    rates: tuple[float, ...]
+    source: str
+    """Of the rates."""
+    chains: tuple[Chain, ...]
+    """By guesses, from plain decoding on."""
+
+    @property
+    def best(self) -> Chain:
+        """The fastest; of equals the shortest."""
+        return max(self.chains, key=lambda each: (each.tokens_per_second, -each.guesses))
+
+    @property
+    def speedup(self) -> float:
+        return self.best.tokens_per_second / self.chains[0].tokens_per_second
+
+    @property
+    def reason(self) -> str:
+        """Why no further guess pays, a sentence."""
+        best = self.best
+        if best.guesses == len(self.rates):
+            return f"Every guess pays for itself, up to the last that there is a rate for ({best.guesses})."
+        following = self.chains[best.guesses + 1]
+        gained = following.tokens - best.tokens
+        worth = gained / best.tokens_per_second
+        row, draft, other = (getattr(following, part) - getattr(best, part) for part in ("target", "draft", "other"))
+        costs = "rows cost" if row >= draft else "drafting costs"
+        return (
+            f"{costs[0].upper()}{costs[1:]} too much from the {_place(following.guesses)} guess on: it would bring "
+            f"{gained:.2f} tokens, worth {1e3 * worth:.2f} ms at {best.tokens_per_second:.0f} tokens/s, and take "
+            f"{1e3 * (row + draft + other):.2f} ms ({1e3 * row:.2f} in the target's pass, {1e3 * draft:.2f} drafting)."
+        )
+
+
+def rates_of(named: str, told: str | None) -> tuple[tuple[float, ...], str]:
+    """Chance that the first, the first two, ... guesses are right, and where that comes from; nothing where the guesses
+    themselves are to be counted, since the weights are there.
+
+    Raises:
+        ConfigError: ``told`` are no rates, or there are none of this drafter.
+    """
+    if told is not None:
+        chances = SyntheticOptions(rates=told).chances
+        if not chances:
+            raise ConfigError(f"--rates is {told!r:.60}; give numbers from 1 down to 0, as 0.8,0.65,0.5.")
+        return tuple(np.cumprod(chances).tolist()), "as given"
+    name = named.partition("=")[0]
+    if name in PUBLISHED:
+        return PUBLISHED[name].rates, PUBLISHED[name].source
+    return (), "counted on the prompts"
+
+
+def contender(named: str, length: int) -> Contender:
+    """The stand-in of a drafter, to be measured."""
+    return Contender(f"stand-in for {named}", lambda context: context.require_stand_in()(named, length))
+
+
+def what_if(
+    named: str, rates: Sequence[float], source: str, stand_in: Profile, plain: Profile, passes: PassTimes, batch: int
+) -> WhatIf:
+    """What a drafter would bring to batches of so many sequences.
+
+    Args:
+        rates: as ``rates_of`` has them; none: those of the stand-in's guesses.
+        stand_in, plain: measured.
+    """
+    rates = tuple(rates) or counted_rates(stand_in)
+    if not rates:
+        raise ConfigError(f"{named} guessed nothing on these prompts; give --rates.")
+    costs, without = stand_in.costs(batch), plain.costs(batch)
+
+    def target(rows: int, at_once: bool) -> float:
+        return float(passes.of(batch, np.array(float(rows)), at_once))
+
+    chains = [Chain(0, float(batch), without.draft_base, target(1, without.at_once), without.other)]
+    for guesses in range(1, len(rates) + 1):
+        chains.append(
+            Chain(
+                guesses,
+                batch * (1 + sum(rates[:guesses])),
+                costs.draft_base + costs.draft_step * guesses,
+                target(1 + guesses, costs.at_once),
+                costs.other + costs.other_step * batch * guesses,
+            )
+        )
+    return WhatIf(named, batch, rates, source, tuple(chains))
+
+
+def counted_rates(profile: Profile) -> tuple[float, ...]:
+    """How often the first, the first two, ... guesses of a chain held, where it was long enough."""
+    rates = []
+    for length in range(1, min(profile.longest, LONGEST) + 1):
+        rounds = zip(profile.parents, profile.accepted, strict=True)
+        judged = [len(path) >= length for tree, path in rounds if len(tree) >= length]
+        rates.append(sum(judged) / len(judged))
+    return tuple(np.minimum.accumulate(rates).tolist())
+
+
+def _place(number: int) -> str:
+    return _PLACES[number - 1] if number <= len(_PLACES) else f"{number}th"

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from headstart.errors import ConfigError
+from headstart_lab.plan.pass_times import PassTimes
+from headstart_lab.plan.profiles import Profile, RoundSeconds
+from headstart_lab.plan.published_rates import PUBLISHED, chance_of
+from headstart_lab.plan.what_if import counted_rates, rates_of, what_if
+
+PLAIN = Profile("none", [], [], {1: RoundSeconds(0.0, 0.0, 0.002)})
+DRAFTER = Profile("stand-in", [], [], {1: RoundSeconds(0.001, 0.003, 0.002)})
+FLAT = PassTimes(300, {1: {1: 0.020, 8: 0.020}})
+STEEP = PassTimes(300, {1: {1: 0.020, 8: 0.090}})
+
+
+def test_rounds_cost_what_was_measured_and_yield_what_was_told() -> None:
+    found = what_if("eagle3", (0.8, 0.6), "as given", DRAFTER, PLAIN, FLAT, 1)
+    plain, one, two = found.chains
+    assert plain.tokens_per_second == pytest.approx(1 / 0.022)
+    assert (one.tokens, one.seconds) == pytest.approx((1.8, 0.026))
+    assert (two.tokens, two.seconds) == pytest.approx((2.4, 0.029))
+    assert found.best == two
+    assert found.speedup == pytest.approx(2.4 / 0.029 * 0.022)
+    assert found.reason.startswith("Every guess pays for itself")
+
+
+def test_the_reason_names_what_costs_most() -> None:
+    found = what_if("eagle3", (0.8, 0.6, 0.3, 0.1), "as given", DRAFTER, PLAIN, STEEP, 1)
+    assert found.best.guesses == 1
+    assert found.reason.startswith("Rows cost too much from the second guess on: it would bring 0.60 tokens")
+    slow = Profile("stand-in", [], [], {1: RoundSeconds(0.0, 0.030, 0.002)})
+    found = what_if("eagle3", (0.8, 0.6), "as given", slow, PLAIN, FLAT, 1)
+    assert (found.best.guesses, found.speedup) == (0, 1.0)
+    assert found.reason.startswith("Drafting costs too much from the first guess on")
+
+
+def test_guesses_are_counted_where_nobody_tells_how_often_they_hold() -> None:
+    parents = [[-1, 0, 1]] * 4 + [[-1]]
+    profile = Profile("self", parents, [[0, 1, 2], [0, 1], [0], [], [0]], DRAFTER.seconds)
+    assert counted_rates(profile) == (0.8, 0.5, 0.25)
+    assert what_if("self", (), "counted", profile, PLAIN, FLAT, 1).rates == (0.8, 0.5, 0.25)
+
+
+def test_rates_are_told_or_published() -> None:
+    assert rates_of("eagle3", "0.8,0.65,0.5")[0] == pytest.approx((0.8, 0.65, 0.5))
+    rates, source = rates_of("draft-model=0.5B", None)
+    assert rates == PUBLISHED["draft-model"].rates
+    assert "arXiv" in source
+    assert rates_of("self", None) == ((), "counted on the prompts")
+    for told in ("0.5,0.8", "x", "2"):
+        with pytest.raises(ConfigError, match="rates is"):
+            rates_of("eagle3", told)
+
+
+def test_published_lengths_become_chances() -> None:
+    for chance in (0.3, 0.65, 0.9):
+        assert chance_of(sum(chance**depth for depth in range(6)), 5) == pytest.approx(chance, abs=1e-9)
+    assert all(0 < each.chance < 1 and "arXiv:" in each.source for each in PUBLISHED.values())
