@@ -157,6 +157,7 @@ class NativeBackend:
         self._library = library
         self.kit: BackendKit = NativeKit(library)
         packed = PackedModel(self, library, config, weights, precision, self.threads, small_head)
+        self._packed = packed
         self.name = f"native-{library.isa}-{packed.name}"
         self.handle = packed.handle
         self.rounding = packed.rounding
@@ -178,7 +179,8 @@ class NativeBackend:
         self.stretches = NativeStretches(library, self.handle, self._ropes)
 
     def take_cache_of(self, host: NativeBackend) -> None:
-        """Have passes run over caches that ``host`` allocated, too. Layers keep what its first ones do.
+        """Have passes run over caches that ``host`` allocated, too. Layers keep what its first ones do. Its embedding
+        serves in place of this one's own.
 
         Raises:
             ConfigError: they keep something else.
@@ -191,6 +193,8 @@ class NativeBackend:
             )
         self._host = host
         self.stretches.host = host.handle
+        self._packed.finish_saving()  # of what is given back
+        self._library.share_embedding(self.handle, host.handle)
 
     def guesser(self, depth: int) -> NativeOwnWeights:
         """Guesses for the stretches of the model whose cache this one takes, in chains of ``depth`` tokens at most."""

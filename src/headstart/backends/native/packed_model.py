@@ -127,6 +127,11 @@ class PackedModel:
         self.kept = computed_in(weights, self._forms) if asked in ("nearest", "blocks") else ""
         """What the file's types are computed in, a sentence."""
 
+    def finish_saving(self) -> None:
+        """Wait until nobody reads the weights any more to write them to disk."""
+        if self._saving is not None:
+            self._saving.join()
+
     def _name(self, weights: DecoderParts, precision: Precision) -> str:
         """What ``nearest`` comes to."""
         if precision != "nearest":

@@ -130,6 +130,9 @@ HEADSTART_API void headstart_set_embedding(void *model, const HeadstartRows *tab
     decoder.embedding.borrow(*table);
   decoder.learned.assign(learned, learned + static_cast<size_t>(positions) * size);
 }
+HEADSTART_API void headstart_share_embedding(void *model, void *host) {
+  model_of(model)->decoder.embedding.take(model_of(host)->decoder.embedding);
+}
 HEADSTART_API void headstart_set_inputs_table(void *model, const HeadstartRows *table) {
   model_of(model)->decoder.inputs.table.borrow(*table);
 }

@@ -388,6 +388,8 @@ void headstart_set_rope(void *model, int index, const float *cosines, const floa
 // Embedding [tokens][hidden], borrowed or, where `keeps` is 1, copied; 2: it is the output head, which is in a file's
 // own blocks, and `table` is not read; learned positions [positions][hidden] or null.
 void headstart_set_embedding(void *model, const HeadstartRows *table, int keeps, const float *learned, int positions);
+// The embedding of another model in place of one of its own; it lives as long as this model.
+void headstart_share_embedding(void *model, void *host);
 // The table of inputs of layers [tokens][count * size], borrowed.
 void headstart_set_inputs_table(void *model, const HeadstartRows *table);
 // What the first layer reads [count][hidden]: embeddings of tokens, those of `given` rows replaced by `values`, and

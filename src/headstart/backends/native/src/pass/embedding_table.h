@@ -18,6 +18,9 @@ class EmbeddingTable {
     rows_.kind = kShared, rows_.rows = head.outputs;
   }
 
+  // What `other` has; it lives as long as this.
+  void take(const EmbeddingTable &other) { kept_ = {}, head_ = other.head_, rows_ = other.rows_; }
+
   // Keeps a copy, of floats and halves in bf16 where values are rounded to that anyway.
   void keep(const HeadstartRows &rows, int inputs, bool rounds, int threads) {
     head_ = nullptr;
