@@ -25,7 +25,7 @@ from headstart.loading.own_bits import lend_itself
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.state_config import ConvolutionConfig
 from headstart.passes.cache.prefix import PrefixIndex
-from headstart.passes.runner import ModelRunner
+from headstart.passes.runner import ModelRunner, Span
 from headstart.sampling.params import SamplingParams
 
 VOCAB = 10
@@ -84,6 +84,7 @@ def test_guesses_beside_the_chain_are_the_next_likeliest() -> None:
     sequence = toy_sequence(model_engine(target, "none"), [1, 2, 3], sequence_id=1)
     runner.cache.add(1)
     with runner.cache.reserve({1: 2}):
+        runner.forward([Span.chain(1, [1, 2])])
         runner.cache.commit(1, range(2))
     (tree,) = drafter.propose([sequence], [DraftBudget(8, 5)])
     # Of eight nodes three are the chain's, and five are beside it.

@@ -72,7 +72,7 @@ def _rounded(linear: LinearWeights, bits: int) -> LinearWeights:
         return linear
     kind, taken = (f"Q{bits}_K", BITS_TAKEN[bits]) if whole else (_OTHER, 5.0)
     parts = tuple(_rounded_part(each, inputs, kind) for each in _parts(linear.matrix))
-    return LinearWeights(FileMatrix(parts, inputs, torch.float32), linear.bias, taken)  # type: ignore[arg-type]
+    return LinearWeights(FileMatrix(parts, inputs, torch.float32), linear.bias, taken)
 
 
 def _parts(matrix: Tensor | Matrix) -> tuple[MatrixPart, ...]:
@@ -98,7 +98,8 @@ def rounded_rows(weight: Tensor, kind: str) -> NDArray[np.uint8]:
 
         return np.asarray(quantize(weight.numpy(), GGMLQuantizationType[kind]))
     rows = max(1, _AT_ONCE // weight.shape[1])
-    made = [_MADE[kind](each.reshape(-1, _SUPERBLOCK // _BLOCK, _BLOCK)) for each in weight.split(rows)]
+    some = [weight[first : first + rows] for first in range(0, len(weight), rows)]
+    made = [_MADE[kind](each.reshape(-1, _SUPERBLOCK // _BLOCK, _BLOCK)) for each in some]
     return torch.cat(made).numpy().reshape(len(weight), -1)
 
 
@@ -160,7 +161,7 @@ def _divided(above: Tensor, below: Tensor) -> Tensor:
 
 def _two_bits_of(levels: Tensor) -> Tensor:
     """uint8 [superblock, 64]: of 128 levels, four that are 32 apart in each byte."""
-    return torch.cat([_stacked(half.reshape(-1, 4, 32) & 3, 2) for half in levels.split(128, 1)], 1)
+    return torch.cat([_stacked(half.reshape(-1, 4, 32) & 3, 2) for half in (levels[:, :128], levels[:, 128:])], 1)
 
 
 def _stacked(parts: Tensor, bits: int) -> Tensor:

@@ -39,7 +39,8 @@ def backends_of(
     shape: str, layers: int, target: Precision, bits: list[str]
 ) -> tuple[NativeBackend, dict[str, NativeBackend]]:
     """The target and its other weights, all on the target's cache."""
-    config, weights = random_model(**{**SHAPES[shape], "layers": layers})
+    sizes: dict[str, Any] = {**SHAPES[shape], "layers": layers}
+    config, weights = random_model(**sizes)
     backend = NativeBackend(config, weights, target, torch.get_num_threads())
     own = {}
     for name in bits:
