@@ -35,11 +35,17 @@ _OTHER = "Q4_1"
 
 def in_fewer_bits(weights: DecoderWeights, bits: int) -> DecoderWeights:
     """The same in levels of ``bits`` bits (3 or 2); where rows are no multiples of 256, in 4. Nothing is read yet."""
-    chosen = {id(linear): _rounded(linear, bits) for linear in _linears(weights)}
-    other = weights.with_layers([_exchanged(layer, chosen) for layer in weights.layers])
-    object.__setattr__(other, "head", chosen[id(weights.head)])
+    other = exchanged(weights, lambda linear: _rounded(linear, bits))
     # Its blocks differ from the file's in their types, and so in the key of what is packed.
     return other if weights.identity is None else other.identified(weights.identity)
+
+
+def exchanged(weights: DecoderWeights, change: Callable[[LinearWeights], LinearWeights]) -> DecoderWeights:
+    """The same with other matrices in place of those that are packed in blocks."""
+    chosen = {id(linear): change(linear) for linear in _linears(weights)}
+    other = weights.with_layers([_exchanged(layer, chosen) for layer in weights.layers])
+    object.__setattr__(other, "head", chosen[id(weights.head)])
+    return other
 
 
 def _linears(weights: DecoderWeights) -> Iterator[LinearWeights]:
