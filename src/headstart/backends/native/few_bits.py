@@ -21,7 +21,7 @@ from headstart.models.state_weights import DeltaWeights
 from headstart.models.stored import FileMatrix, Matrix, MatrixPart, StoredTensor
 from headstart.models.weights import DecoderWeights
 
-BITS_TAKEN = {4: 4.5, 3: 3.4375, 2: 2.625}
+BITS_TAKEN = {4: 5.0, 3: 3.4375, 2: 2.625}
 """Bits of a level -> those that a weight takes with its share of units."""
 
 _SUPERBLOCK, _BLOCK = 256, 16
