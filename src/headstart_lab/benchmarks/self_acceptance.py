@@ -30,12 +30,12 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
 from headstart.errors import RequestError
 from headstart.loading.model import Model, load_model
-from headstart.loading.provenance import finished, provenance
 from headstart.models.gguf_types import dequantised
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.weight_loading import load_decoder
 from headstart.sampling.params import SamplingParams
 from headstart_lab.bench.prompts import choose, encode_turns, read_prompts
+from headstart_lab.provenance import finished, provenance
 from headstart_lab.workbench import PLAIN, Contender, Workbench
 
 FORMAT = "headstart-self-acceptance/1"

@@ -26,9 +26,9 @@ import torch
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.few_bits import in_fewer_bits
 from headstart.backends.native.precision import Precision
-from headstart.loading.provenance import finished, provenance
 from headstart.passes.batch import KVStorage
 from headstart_lab.benchmarks.native.bench_pass import SHAPES, chain, random_model
+from headstart_lab.provenance import finished, provenance
 
 FORMAT = "headstart-self/1"
 _CHANCES = (0.6, 0.7, 0.8, 0.9, 0.95)
