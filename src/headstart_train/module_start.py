@@ -70,7 +70,7 @@ def _fresh(config: ModelConfig, weights: DecoderWeights) -> MultiTokenModules:
     names = _layout(config)
     like = names.like(config)
     place = max(place for place, layer in enumerate(config.layers) if layer == like)
-    size, offset = config.hidden_size, config.norm_offset
+    size, offset = config.hidden_size, config.norms.offset
     flat = NormWeights(torch.full((size,), 1.0 - offset))
     sure = FIRST_SURENESS * (weights.final_norm.weight + offset) - offset
     module = MultiTokenModule(

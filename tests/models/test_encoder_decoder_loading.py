@@ -98,7 +98,7 @@ def test_each_half_may_have_a_vocabulary_of_its_own(tied: bool, tmp_path: Path) 
     save_model(model, tmp_path)
     config, weights = load_encoder_decoder(open_checkpoint(tmp_path), torch.float32)
     assert config.encoder is not None
-    assert (config.vocab_size, config.encoder.vocab_size, config.tied_head) == (259, 300, tied)
+    assert (config.vocab_size, config.encoder.vocab_size, config.head.tied) == (259, 300, tied)
     assert weights.encoder.embedding is not None
     assert not torch.equal(weights.encoder.embedding[:259], weights.embedding)
     found = logits_of(tmp_path, source)

@@ -95,7 +95,7 @@ def test_the_text_of_a_model_that_sees_is_read_by_what_its_file_says_and_the_res
     assert (config.vocab_size, config.num_heads, config.num_kv_heads, config.head_dim) == (262_208, 8, 4, 256)
     assert (config.hidden_size, config.num_layers, config.max_positions) == (2560, 34, 131_072)
     assert config.eos_token_ids == (1, 106)
-    assert config.tied_head
+    assert config.head.tied
     assert config.ropes == (RopeConfig(1e6, 256, linear), RopeConfig(1e4, 256))
     assert [layer.window for layer in config.layers[:6]] == [1024] * 5 + [None]
     with pytest.raises(CheckpointError, match="no entry 'text_config'"):

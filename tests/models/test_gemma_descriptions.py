@@ -48,7 +48,7 @@ def test_the_text_inside_gemma3n_is_read_and_the_rest_left_out(tmp_path: Path) -
     outside = {"model_type": "gemma3n", "text_config": text, "tie_word_embeddings": True}
     (tmp_path / "config.json").write_text(json.dumps(outside))
     config, weights = load_decoder(open_checkpoint(tmp_path), torch.float32)
-    assert config.tied_head
+    assert config.head.tied
     backend = TorchBackend(config, weights)
     blocks = -(-len(TEXT) // BLOCK_SIZE)
     batch = make_pass([Rows(TEXT, 0, range(blocks))])

@@ -298,7 +298,7 @@ def test_what_only_the_tokenizer_and_the_tensors_tell() -> None:
     config = config_from_gguf(DESCRIPTION)
     assert config.vocab_size == 3
     assert (config.bos_token_id, config.eos_token_ids) == (0, (1, 2))
-    assert config.tied_head
+    assert config.head.tied
     assert not config_from_gguf(DESCRIPTION, ["output.weight"]).tied_head
 
 

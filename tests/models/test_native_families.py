@@ -119,7 +119,10 @@ def test_logits_equal_transformers(family: str, tmp_path: Path) -> None:
 def test_what_it_lacks_is_said(tmp_path: Path) -> None:
     make_model("mixtral").save_pretrained(tmp_path)
     config, _ = load_decoder(open_checkpoint(tmp_path), torch.float32)
-    assert supports(replace(config, parallel_residual=True)) == "PyTorch alone has experts beside attention"
+    assert (
+        supports(replace(config, residual=replace(config.residual, parallel=True)))
+        == "PyTorch alone has experts beside attention"
+    )
 
 
 def hybrid(family: str, path: Path, kind: str, of_part: Mapping[str, str] | None = None) -> Checkpoint:

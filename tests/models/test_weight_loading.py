@@ -177,10 +177,10 @@ def test_a_head_beside_a_tie_is_what_transformers_takes_it_for(family: str, stor
     save_file(tensors, file, metadata={"format": "pt"})
     reference = AutoModelForCausalLM.from_pretrained(tmp_path)
     config, weights = load_decoder(opened := open_checkpoint(tmp_path), torch.float32)
-    assert config.tied_head == (stored != "both, different")
+    assert config.head.tied == (stored != "both, different")
     assert torch.equal(weights.embedding, reference.get_input_embeddings().weight)
     assert torch.equal(weights.head.weight, reference.get_output_embeddings().weight)
-    assert (weights.head.matrix is weights.table) == config.tied_head
+    assert (weights.head.matrix is weights.table) == config.head.tied
     tables = load_tables(opened, torch.float32)
     assert torch.equal(tables[0].tensor(), embedding)
     assert torch.equal(tables[1].tensor(), head)

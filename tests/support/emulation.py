@@ -97,7 +97,7 @@ def write_model(path: Path, config: ModelConfig, weights: DecoderWeights, precis
         _numbers(to, len(NORMS), MATRICES, len(CONSTANTS))
         for parts in weights.layers:
             for norm in norms_of(parts):
-                _norm(to, norm, config.norm_offset)
+                _norm(to, norm, config.norms.offset)
             for linear in linears_of(parts):
                 _linear(to, linear)
             for constant in constants_of(parts):
@@ -106,7 +106,7 @@ def write_model(path: Path, config: ModelConfig, weights: DecoderWeights, precis
             for expert in experts_of(parts):
                 _linear(to, expert.up)
                 _linear(to, expert.down)
-        _norm(to, weights.final_norm, config.norm_offset)
+        _norm(to, weights.final_norm, config.norms.offset)
         _linear(to, weights.head)
         assert weights.positions is None
         _numbers(to, precision != "fp32")

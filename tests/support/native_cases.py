@@ -81,8 +81,8 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
         return LinearWeights(weight, normal(outputs, scale=0.3) if bias else None)
 
     def norm(size: int) -> NormWeights:
-        bias = normal(size, scale=0.2) if config.norm == "layer" else None
-        return NormWeights(1 - config.norm_offset + normal(size, scale=0.2), bias)
+        bias = normal(size, scale=0.2) if config.norms.kind == "layer" else None
+        return NormWeights(1 - config.norms.offset + normal(size, scale=0.2), bias)
 
     def mlp(size: int, bias: bool, gated: bool = True) -> MlpWeights:
         return MlpWeights(linear(size * (2 if gated else 1), hidden, bias), linear(hidden, size, bias))
@@ -97,19 +97,19 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
         if layer.channel == "none":
             return None
         if layer.channel == "mlp" or experts is None:
-            return mlp(layer.mlp_size or config.mlp_size, config.mlp_bias, config.gated_mlp)
+            return mlp(layer.mlp_size or config.mlp_size, config.mlp.bias, config.mlp.gated)
         return ExpertsWeights(
             router=linear(experts.count, hidden, experts.router_bias, scale=2.0),
             experts=tuple(mlp(experts.size, experts.bias, experts.gated) for _ in range(experts.count)),
             correction=normal(experts.count, scale=0.2) if experts.correction else None,
-            shared=mlp(experts.shared_size, config.mlp_bias, config.gated_mlp) if experts.shared_size else None,
+            shared=mlp(experts.shared_size, config.mlp.bias, config.mlp.gated) if experts.shared_size else None,
             shared_gate=linear(1, hidden) if experts.shared_gate else None,
             router_norm=norm(hidden) if experts.router_norm else None,
             own_scales=0.5 + normal(experts.count).abs() if experts.own_scales else None,
         )
 
     def head_norm(heads: int, head_dim: int) -> NormWeights | None:
-        norms = config.qk_norm
+        norms = config.attention.qk_norm
         if norms is None:
             return None
         shape = (heads * head_dim,) if norms.reach == "all" else (heads, head_dim) if norms.own else (head_dim,)
@@ -133,12 +133,12 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
         size, kv_heads = config.head_dim_of(layer), config.kv_heads_of(layer)
         heads, kept = config.num_heads * size, 0 if layer.reads is not None else 1 if layer.values_are_keys else 2
         return AttentionWeights(
-            qkv=linear(heads + kept * kv_heads * size, hidden, config.qkv_bias, scale=1.5),
-            output=linear(hidden, heads, config.output_bias),
+            qkv=linear(heads + kept * kv_heads * size, hidden, config.attention.qkv_bias, scale=1.5),
+            output=linear(hidden, heads, config.attention.output_bias),
             q_norm=head_norm(config.num_heads, size),
             k_norm=head_norm(kv_heads, size) if kept else None,
-            sinks=normal(config.num_heads) if config.sinks else None,
-            gate=linear(heads, hidden, scale=2.0) if config.attention_gate else None,
+            sinks=normal(config.num_heads) if config.attention.sinks else None,
+            gate=linear(heads, hidden, scale=2.0) if config.attention.gate else None,
         )
 
     def convolution() -> ConvolutionWeights:
@@ -217,19 +217,21 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
     heads_width = config.num_heads * config.head_dim
     layers = tuple(
         LayerWeights(
-            attention_norm=norm(hidden) if config.pre_norms and layer.mixer != "none" else None,
+            attention_norm=norm(hidden) if config.norms.pre and layer.mixer != "none" else None,
             mixer=attention(layer) if layer.mixer == "attention" else mixers[layer.mixer](),
             mlp_norm=norm(hidden)
-            if config.pre_norms and not config.shared_norm and layer.channel not in ("none", "mlp+experts")
+            if config.norms.pre and not config.norms.shared and layer.channel not in ("none", "mlp+experts")
             else None,
             channel=channel(layer),
-            attention_post_norm=norm(hidden) if config.post_norms else None,
-            mlp_post_norm=norm(hidden) if config.post_norms else None,
-            scale=0.5 + normal(1).abs() if config.layer_scales else None,
+            attention_post_norm=norm(hidden) if config.norms.post else None,
+            mlp_post_norm=norm(hidden) if config.norms.post else None,
+            scale=0.5 + normal(1).abs() if config.residual.layer_scales else None,
             side=None
-            if config.side_rank is None
-            else SideWeights(linear(config.side_rank, hidden), linear(hidden, config.side_rank), norm(hidden)),
-            streams=None if config.streams is None else streams(config.streams),
+            if config.residual.side_rank is None
+            else SideWeights(
+                linear(config.residual.side_rank, hidden), linear(hidden, config.residual.side_rank), norm(hidden)
+            ),
+            streams=None if config.residual.streams is None else streams(config.residual.streams),
             input=None
             if config.layer_inputs is None or layer.input is None
             else LayerInputWeights(
@@ -239,7 +241,7 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
         for layer in config.layers
     )
     embedding = normal(config.vocab_size, hidden, scale=0.3).bfloat16()
-    head = LinearWeights(embedding) if config.tied_head else linear(config.vocab_size, hidden, scale=2.0)
+    head = LinearWeights(embedding) if config.head.tied else linear(config.vocab_size, hidden, scale=2.0)
     inputs = None
     if config.layer_inputs is not None:
         of = config.layer_inputs
@@ -249,9 +251,9 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             normal(of.vocab_size, of.count * of.size, scale=0.1).bfloat16(),
         )
     ends = None
-    if config.streams is not None:
+    if config.residual.streams is not None:
         spread, merge = (
-            tuple(linear(hidden, hidden) for _ in range(config.streams.count - 1)) for _ in ("spread", "merge")
+            tuple(linear(hidden, hidden) for _ in range(config.residual.streams.count - 1)) for _ in ("spread", "merge")
         )
         ends = StreamEndsWeights(spread, merge)
     return DecoderWeights(
@@ -259,7 +261,7 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
         layers=layers,
         final_norm=norm(hidden),
         head=head,
-        positions=normal(config.max_positions, hidden, scale=0.3) if config.learned_positions else None,
+        positions=normal(config.max_positions, hidden, scale=0.3) if config.embedding.positions == "learned" else None,
         layer_inputs=inputs,
         streams=ends,
     )

@@ -92,7 +92,7 @@ def test_rows_in_training_are_the_rows_of_a_pass(load: Callable[[], tuple[ModelC
     torch.manual_seed(2)
     config, its_weights = load()
     head = LookaheadEmbeddings(3, 32)
-    head.begin_like(its_weights.embedding, config.embedding_scale)
+    head.begin_like(its_weights.embedding, config.embedding.scale)
     its_tables = TargetTables(its_weights.embedding, its_weights.head.weight)
     learning = LookaheadObjective(
         head, TrainableDecoder(config, its_weights, frozen=True), its_tables, torch.arange(VOCAB)

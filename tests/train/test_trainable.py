@@ -63,8 +63,8 @@ def test_it_is_the_decoder_of_every_family(family: str, tmp_path: Path) -> None:
     with torch.no_grad():
         expected = model(tokens[None]).logits[0]
         logits = states(TrainableDecoder(config, weights, frozen=True), tokens) @ weights.head.weight.T
-        if config.logit_softcap is not None:
-            logits = torch.tanh(logits / config.logit_softcap) * config.logit_softcap
+        if config.head.softcap is not None:
+            logits = torch.tanh(logits / config.head.softcap) * config.head.softcap
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 

@@ -50,11 +50,11 @@ class Assembly(StateAssembly):
         config, layout = self.config, self.layout
         embedding, head_table = self.tables()
         bias = None
-        if config.head_bias:
+        if config.head.bias:
             bias = self.fetch(f"{layout.head}.bias", (config.vocab_size,)).float()
         head = LinearWeights(head_table, bias, stored_bits=self._stored_bits(f"{self._head_name}.weight"))
         positions = factors = None
-        if config.learned_positions:
+        if config.embedding.positions == "learned":
             table = (layout.first_position + config.max_positions, config.hidden_size)
             positions = self.fetch(f"{self.prefix}{layout.positions}.weight", table)[layout.first_position :]
             positions = positions.to(self.dtype)
@@ -62,7 +62,7 @@ class Assembly(StateAssembly):
             factors = self.fetch(layout.rope_factors, (config.ropes[0].dim // 2,)).float()
         final_norm = self._norm(layout.final_norm, "final_norm", config.hidden_size)
         embedding_norm = None
-        if config.embedding_norm:
+        if config.embedding.norm:
             embedding_norm = self._norm(layout.embedding_norm, "embedding_norm", config.hidden_size)
         return DecoderWeights(
             embedding=embedding,
@@ -72,17 +72,17 @@ class Assembly(StateAssembly):
             positions=positions,
             rope_factors=factors,
             embedding_norm=embedding_norm,
-            streams=None if config.streams is None else self._stream_ends(config.streams),
+            streams=None if config.residual.streams is None else self._stream_ends(config.residual.streams),
             layer_inputs=None if config.layer_inputs is None else self._layer_inputs(config.layer_inputs),
         )
 
     def tables(self) -> tuple[FileMatrix, FileMatrix]:
         embedding = self._table(self.embedding)
-        return embedding, embedding if self.config.tied_head else self._table(self._head_name)
+        return embedding, embedding if self.config.head.tied else self._table(self._head_name)
 
     @property
     def _head_name(self) -> str:
-        return self.embedding if self.config.tied_head else self.layout.head
+        return self.embedding if self.config.head.tied else self.layout.head
 
     def _table(self, name: str) -> FileMatrix:
         size = self.config.hidden_size
@@ -110,18 +110,18 @@ class Assembly(StateAssembly):
         return LayerWeights(
             mixer=self._mixer(index, layer) if mixes else None,
             channel=self._channel(index, layer) if has_channel else None,
-            attention_norm=norm("attention_norm") if config.pre_norms and mixes else None,
+            attention_norm=norm("attention_norm") if config.norms.pre and mixes else None,
             mlp_norm=norm("mlp_norm")
-            if config.pre_norms and has_channel and not (config.shared_norm or reads_stream)
+            if config.norms.pre and has_channel and not (config.norms.shared or reads_stream)
             else None,
-            attention_post_norm=norm("attention_post_norm") if config.post_norms else None,
-            mlp_post_norm=norm("mlp_post_norm") if config.post_norms else None,
-            side=None if config.side_rank is None else self._side(index, config.side_rank),
-            streams=None if config.streams is None else self._streams(index, config.streams),
+            attention_post_norm=norm("attention_post_norm") if config.norms.post else None,
+            mlp_post_norm=norm("mlp_post_norm") if config.norms.post else None,
+            side=None if config.residual.side_rank is None else self._side(index, config.residual.side_rank),
+            streams=None if config.residual.streams is None else self._streams(index, config.residual.streams),
             input=None
             if config.layer_inputs is None or layer.input is None
             else self._layer_input(index, config.layer_inputs),
-            scale=self._vector(index, "layer_scale", 1) if config.layer_scales else None,
+            scale=self._vector(index, "layer_scale", 1) if config.residual.layer_scales else None,
         )
 
     def _side(self, index: int, rank: int) -> SideWeights:
@@ -225,20 +225,23 @@ class Assembly(StateAssembly):
         if layer.reads is not None:
             qkv = {"q": q}
         q_norm = k_norm = None
-        if config.qk_norm is not None:
-            q_norm = self._head_norm(index, "q_norm", config.qk_norm, config.num_heads, size)
+        if config.attention.qk_norm is not None:
+            q_norm = self._head_norm(index, "q_norm", config.attention.qk_norm, config.num_heads, size)
             if layer.reads is None:
-                k_norm = self._head_norm(index, "k_norm", config.qk_norm, kv_heads, size)
+                k_norm = self._head_norm(index, "k_norm", config.attention.qk_norm, kv_heads, size)
         return AttentionWeights(
-            qkv=self._linear(index, qkv, config.hidden_size, config.qkv_bias),
-            output=self._linear(index, {"output": config.hidden_size}, q, config.output_bias),
+            qkv=self._linear(index, qkv, config.hidden_size, config.attention.qkv_bias),
+            output=self._linear(index, {"output": config.hidden_size}, q, config.attention.output_bias),
             q_norm=q_norm,
             k_norm=k_norm,
-            sinks=self._vector(index, "sinks", config.num_heads) if config.sinks else None,
+            sinks=self._vector(index, "sinks", config.num_heads) if config.attention.sinks else None,
             gate=self._linear(
-                index, {"attention_gate": config.num_heads if config.gates_heads else q}, config.hidden_size, False
+                index,
+                {"attention_gate": config.num_heads if config.attention.gate == "head" else q},
+                config.hidden_size,
+                False,
             )
-            if config.attention_gate
+            if config.attention.gate
             else None,
         )
 
@@ -277,7 +280,7 @@ class Assembly(StateAssembly):
             key_up=key_up,
             value_up=value_up,
             output=self._linear(
-                index, {"output": config.hidden_size}, config.num_heads * latent.value_dim, config.output_bias
+                index, {"output": config.hidden_size}, config.num_heads * latent.value_dim, config.attention.output_bias
             ),
         )
 
@@ -332,14 +335,14 @@ class Assembly(StateAssembly):
         """``roles``: of gate, up and down."""
         config = self.config
         gate, up, down = roles
-        if not config.gated_mlp:
+        if not config.mlp.gated:
             raised = {up: size}
         else:
             raised = {gate: size, up: size} if gate in self.layout.layer else {up: 2 * size}
         return MlpWeights(
-            up=self._linear(index, raised, config.hidden_size, config.mlp_bias),
-            down=self._linear(index, {down: config.hidden_size}, size, config.mlp_bias),
-            curve=self._curve(index) if config.activation == "xielu" else None,
+            up=self._linear(index, raised, config.hidden_size, config.mlp.bias),
+            down=self._linear(index, {down: config.hidden_size}, size, config.mlp.bias),
+            curve=self._curve(index) if config.mlp.activation == "xielu" else None,
         )
 
     def _curve(self, index: int) -> Tensor:

@@ -16,6 +16,10 @@ from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu"]
 """relu2: the square of relu; xielu: with two learnt numbers a layer (Huang et al. 2024)."""
 NormKind = Literal["rms", "layer"]
+Gate = Literal["element", "head"]
+"""Whether a gate has a number for each element of what heads see, or one for each head."""
+PositionTable = Literal["learned", "sinusoid"]
+"""sinusoid: computed: sines, then cosines, of positions counted from 2 (XGLM)."""
 Mixer = Literal["attention", "latent", "convolution", "mamba", "mamba2", "delta", "attention+mamba2", "none"]
 """Through what the rows of a layer see each other. Those after the first two keep a state in place of keys and values,
 or beside them where both kinds are added up (Falcon-H1); "none": they do not, and the layer is a channel part alone
@@ -92,7 +96,7 @@ class LayerConfig:
 
 @dataclass(frozen=True)
 class HeadNorms:
-    """Norms of queries and keys; with ``ModelConfig``'s epsilon and offset."""
+    """Norms of queries and keys; with ``NormsConfig``'s epsilon and offset."""
 
     kind: NormKind = "rms"
     reach: Literal["head", "all"] = "head"
@@ -214,8 +218,115 @@ class ExpertsConfig:
 
 
 @dataclass(frozen=True)
+class NormsConfig:
+    """Norms of the residual stream, and what all norms share."""
+
+    kind: NormKind = "rms"
+    eps: float = 1e-5
+    offset: float = 0.0
+    """Added to every norm weight (Gemma stores w - 1)."""
+    bias: bool = True
+    """Layer norms have a bias."""
+    learnt: bool = True
+    """False: norms have no weights (OLMo)."""
+    pre: bool = True
+    """False: layers read the stream as it is (OLMo 2)."""
+    post: bool = False
+    """Norms on the attention's and the MLP's output too (Gemma 2 and 3)."""
+    shared: bool = False
+    """The MLP's norm is the attention's, where both parts read the same stream (GPT-J, Cohere)."""
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """What layers that attend have beside their sizes."""
+
+    scale: float | None = None
+    """Factor on q.k; None means 1/sqrt(head_dim). See ``ModelConfig.score_scale``."""
+    softcap: float | None = None
+    """Of scores."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qkv_clip: float | None = None
+    """What queries, keys and values are cut off at, before they are rotated."""
+    qk_norm: HeadNorms | None = None
+    value_norm: bool = False
+    """RMS norms of values, head by head, without weights (Gemma 3n)."""
+    gate: Gate | None = None
+    """What heads see is multiplied by a sigmoid of the layer's input (AFMoE; one number for each head: LFM3)."""
+    sinks: bool = False
+    """Every head has a score that no key has, as of a key with value 0 (gpt-oss)."""
+    alibi: Alibi | None = None
+    query_growth: QueryGrowth | None = None
+
+
+@dataclass(frozen=True)
+class MlpConfig:
+    """What MLPs have beside their size; experts have its activation, too."""
+
+    activation: Activation = "silu"
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class EmbeddingConfig:
+    """What a row is made of before the first layer."""
+
+    scale: float = 1.0
+    norm: bool = False
+    """A norm of the embedding (BLOOM)."""
+    positions: PositionTable | None = None
+    """Of a table of position embeddings added to the input (GPT-2)."""
+
+
+@dataclass(frozen=True)
+class OutputHeadConfig:
+    """The matrix that makes logits of the last state."""
+
+    tied: bool = True
+    """It is the embedding."""
+    bias: bool = False
+    softcap: float | None = None
+    """Of logits."""
+
+
+@dataclass(frozen=True)
+class ResidualConfig:
+    """How layers read and change the residual stream."""
+
+    parallel: bool = False
+    """x + attention(norm1(x)) + mlp(norm2(x)) (GPT-NeoX)."""
+    side_rank: int | None = None
+    """A second path beside the mixer, of two matrices with so many numbers between them; the stream is divided by
+    sqrt(2) after both (LAuReL: Menghani et al. 2024, section 2)."""
+    layer_scales: bool = False
+    """Each layer's output is multiplied by a learnt number (Gemma 4)."""
+    streams: StreamsConfig | None = None
+    """None: there is one."""
+    tap_scale: float = 1.0
+    """Taps of layers show the residual stream times this."""
+
+
+@dataclass(frozen=True)
+class FoldedConfig:
+    """Factors that are put into weights when a checkpoint is read, so that no decoder sees them."""
+
+    logit_divisor: float = 1.0
+    """Into the final norm's weight (Granite)."""
+    post_norms: float = 1.0
+    """Into the weights of norms of outputs (HyperCLOVA X)."""
+    rows: tuple[tuple[str, tuple[tuple[int, float], ...]], ...] = ()
+    """Role of a matrix -> factors of so many of its rows each (Falcon-H1)."""
+
+
+@dataclass(frozen=True)
 class ModelConfig:
-    """A transformer's decoder, and its encoder where it has one. Sizes are in elements, lengths in tokens."""
+    """A transformer's decoder, and its encoder where it has one. Sizes are in elements, lengths in tokens.
+
+    Beside the sizes there is a record for each mechanism: those that every decoder has with their defaults, the others
+    None where the family lacks them.
+    """
 
     family: str
     vocab_size: int
@@ -227,60 +338,14 @@ class ModelConfig:
     max_positions: int
     layers: tuple[LayerConfig, ...]
     ropes: tuple[RopeConfig, ...] = ()
-    norm: NormKind = "rms"
-    norm_eps: float = 1e-5
-    norm_offset: float = 0.0
-    """Added to every norm weight (Gemma stores w - 1)."""
-    norm_bias: bool = True
-    """Layer norms have a bias."""
-    norm_learnt: bool = True
-    """False: norms have no weights (OLMo)."""
-    activation: Activation = "silu"
-    gated_mlp: bool = True
-    qkv_bias: bool = False
-    output_bias: bool = False
-    """Bias of the attention's output projection."""
-    mlp_bias: bool = False
-    head_bias: bool = False
-    """Bias of the output head."""
-    attention_gate: bool = False
-    """What heads see is multiplied by a sigmoid of the layer's input (AFMoE)."""
-    gates_heads: bool = False
-    """That gate is one number for each head (LFM3)."""
-    qkv_clip: float | None = None
-    """What queries, keys and values are cut off at, before they are rotated."""
-    qk_norm: HeadNorms | None = None
-    value_norm: bool = False
-    """RMS norms of values, head by head, without weights (Gemma 3n)."""
-    side_rank: int | None = None
-    """A second path beside the mixer, of two matrices with so many numbers between them; the stream is divided by
-    sqrt(2) after both (LAuReL: Menghani et al. 2024, section 2)."""
-    streams: StreamsConfig | None = None
+    norms: NormsConfig = NormsConfig()
+    attention: AttentionConfig = AttentionConfig()
+    mlp: MlpConfig = MlpConfig()
+    embedding: EmbeddingConfig = EmbeddingConfig()
+    head: OutputHeadConfig = OutputHeadConfig()
+    residual: ResidualConfig = ResidualConfig()
+    folded: FoldedConfig = FoldedConfig()
     layer_inputs: LayerInputsConfig | None = None
-    layer_scales: bool = False
-    """Each layer's output is multiplied by a learnt number (Gemma 4)."""
-    parallel_residual: bool = False
-    """x + attention(norm1(x)) + mlp(norm2(x)) (GPT-NeoX)."""
-    shared_norm: bool = False
-    """norm2 is norm1, where both parts read the same stream (GPT-J, Cohere)."""
-    pre_norms: bool = True
-    """False: layers read the stream as it is (OLMo 2)."""
-    post_norms: bool = False
-    """Norms on the attention's and the MLP's output too (Gemma 2 and 3)."""
-    post_norm_scale: float = 1.0
-    """Put into these norms' weights when a checkpoint is read (HyperCLOVA X)."""
-    embedding_norm: bool = False
-    """A norm of the embedding (BLOOM)."""
-    learned_positions: bool = False
-    """A table of position embeddings added to the input (GPT-2)."""
-    sinusoid_positions: bool = False
-    """That table is computed: sines, then cosines, of positions counted from 2 (XGLM)."""
-    attention_scale: float | None = None
-    """Factor on q.k; None means 1/sqrt(head_dim)."""
-    alibi: Alibi | None = None
-    sinks: bool = False
-    """Every head has a score that no key has, as of a key with value 0 (gpt-oss)."""
-    query_growth: QueryGrowth | None = None
     latent: LatentConfig | None = None
     """Of layers whose mixer is "latent"."""
     convolution: ConvolutionConfig | None = None
@@ -290,16 +355,6 @@ class ModelConfig:
     delta: DeltaConfig | None = None
     experts: ExpertsConfig | None = None
     """Of layers whose channel part is "experts"."""
-    attention_softcap: float | None = None
-    logit_softcap: float | None = None
-    logit_divisor: float = 1.0
-    """Put into the final norm's weight when a checkpoint is read, so that no decoder sees it (Granite)."""
-    embedding_scale: float = 1.0
-    tap_scale: float = 1.0
-    """Taps of layers show the residual stream times this."""
-    row_scales: tuple[tuple[str, tuple[tuple[int, float], ...]], ...] = ()
-    """Role of a matrix -> factors of so many of its rows each, put into it when a checkpoint is read (Falcon-H1)."""
-    tied_head: bool = True
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     encoder: EncoderConfig | None = None
@@ -330,5 +385,6 @@ class ModelConfig:
         return self.head_dim if layer.head_dim is None else layer.head_dim
 
     @property
-    def scale(self) -> float:
-        return self.attention_scale if self.attention_scale is not None else self.head_dim**-0.5
+    def score_scale(self) -> float:
+        """Factor on q.k."""
+        return self.head_dim**-0.5 if self.attention.scale is None else self.attention.scale

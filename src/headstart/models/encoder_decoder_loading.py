@@ -99,7 +99,7 @@ class _Assembly:
         assert encoder is not None
         size = (config.vocab_size, config.hidden_size)
         embedding = self._fetch(f"{self.table}.weight", size).to(self.dtype)
-        head = embedding if config.tied_head else self._fetch(f"{layout.head}.weight", size).to(self.dtype)
+        head = embedding if config.head.tied else self._fetch(f"{layout.head}.weight", size).to(self.dtype)
         bias = None
         if encoder.head_bias and layout.head_bias in self.stored:
             bias = self._fetch(layout.head_bias, (1, config.vocab_size)).float()[0]
@@ -108,9 +108,9 @@ class _Assembly:
             for each in (encoder, config)
         )
         decoder = self._stack(layout.decoder, writing)
-        if decoder.final_norm is not None and config.logit_divisor != 1.0:
+        if decoder.final_norm is not None and config.folded.logit_divisor != 1.0:
             # Where every pass would multiply, the norm's weight does.
-            scaled = decoder.final_norm.weight / config.logit_divisor
+            scaled = decoder.final_norm.weight / config.folded.logit_divisor
             decoder = replace(decoder, final_norm=replace(decoder.final_norm, weight=scaled))
         cross = tuple(self._cross(index) for index in range(config.num_layers))
         return EncoderDecoderWeights(
@@ -156,14 +156,14 @@ class _Assembly:
     def _layer(self, names: Mapping[str, str], index: int, half: _Half) -> StackLayerWeights:
         config, hidden = self.config, self.config.hidden_size
         inner = half.heads * half.head_dim
-        ups = {"gate": half.mlp, "up": half.mlp} if config.gated_mlp else {"up": half.mlp}
+        ups = {"gate": half.mlp, "up": half.mlp} if config.mlp.gated else {"up": half.mlp}
         return StackLayerWeights(
             attention_norm=self._norm(names["attention_norm"].format(i=index)),
-            qkv=self._linear(names, index, {"q": inner, "k": inner, "v": inner}, hidden, config.qkv_bias),
-            output=self._linear(names, index, {"output": hidden}, inner, config.output_bias),
+            qkv=self._linear(names, index, {"q": inner, "k": inner, "v": inner}, hidden, config.attention.qkv_bias),
+            output=self._linear(names, index, {"output": hidden}, inner, config.attention.output_bias),
             mlp_norm=self._norm(names["mlp_norm"].format(i=index)),
-            up=self._linear(names, index, ups, hidden, config.mlp_bias),
-            down=self._linear(names, index, {"down": hidden}, half.mlp, config.mlp_bias),
+            up=self._linear(names, index, ups, hidden, config.mlp.bias),
+            down=self._linear(names, index, {"down": hidden}, half.mlp, config.mlp.bias),
         )
 
     def _cross(self, index: int) -> CrossWeights:
@@ -171,9 +171,9 @@ class _Assembly:
         hidden, inner = config.hidden_size, config.num_heads * config.head_dim
         return CrossWeights(
             norm=self._norm(names["cross_norm"].format(i=index)),
-            q=self._linear(names, index, {"cross_q": inner}, hidden, config.qkv_bias),
-            kv=self._linear(names, index, {"cross_k": inner, "cross_v": inner}, hidden, config.qkv_bias),
-            output=self._linear(names, index, {"cross_output": hidden}, inner, config.output_bias),
+            q=self._linear(names, index, {"cross_q": inner}, hidden, config.attention.qkv_bias),
+            kv=self._linear(names, index, {"cross_k": inner, "cross_v": inner}, hidden, config.attention.qkv_bias),
+            output=self._linear(names, index, {"cross_output": hidden}, inner, config.attention.output_bias),
         )
 
     def _linear(
@@ -213,7 +213,9 @@ class _Assembly:
     def _norm(self, name: str) -> NormWeights:
         size = (self.config.hidden_size,)
         weight = self._fetch(f"{name}.weight", size).float()
-        return NormWeights(weight, self._fetch(f"{name}.bias", size).float() if self.config.norm == "layer" else None)
+        return NormWeights(
+            weight, self._fetch(f"{name}.bias", size).float() if self.config.norms.kind == "layer" else None
+        )
 
     def _fetch(self, name: str, shape: Shape) -> Tensor:
         name = name.removeprefix(self.prefix)

@@ -76,7 +76,7 @@ class LayoutTensors:
             return self._row(name, inputs)
         if role in self.layout.excerpts and convert is not None:
             return self._excerpt(name, shape, self._rows(role, outputs), convert)
-        scales = dict(self.config.row_scales).get(role)
+        scales = dict(self.config.folded.rows).get(role)
         if scales is not None:
             return self._scaled(name, shape, scales)
         return self._part(name, shape, self.layout.transposed, convert)
@@ -171,8 +171,8 @@ class LayoutTensors:
         return 0.0 if self.source is None else self.source.stored_bits(name)
 
     def _norm(self, name: str, role: str, size: int) -> NormWeights:
-        has_bias = self.config.norm == "layer" and self.config.norm_bias
-        if not self.config.norm_learnt:
+        has_bias = self.config.norms.kind == "layer" and self.config.norms.bias
+        if not self.config.norms.learnt:
             return self._blank((size,), has_bias)
         name = self.prefix + name
         weight = self._convert(role, self.fetch(f"{name}.weight", (size,)).float())
@@ -181,7 +181,7 @@ class LayoutTensors:
 
     def _blank(self, shape: Shape, has_bias: bool) -> NormWeights:
         """Of a norm without weights."""
-        weight = torch.ones(shape, device=self._device) - self.config.norm_offset
+        weight = torch.ones(shape, device=self._device) - self.config.norms.offset
         return NormWeights(weight, torch.zeros(shape, device=self._device) if has_bias else None)
 
     def _vector(self, index: int, role: str, size: int, count: int | None = None) -> Tensor:

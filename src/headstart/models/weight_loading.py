@@ -62,7 +62,8 @@ def config_of(checkpoint: Checkpoint) -> ModelConfig:
     """
     if checkpoint.kind == "hf":
         config = config_from_hf(checkpoint.metadata, checkpoint.name)
-        return replace(config, tied_head=config.tied_head and not _has_own_head(checkpoint, config))
+        tied = config.head.tied and not _has_own_head(checkpoint, config)
+        return replace(config, head=replace(config.head, tied=tied))
     config = config_from_gguf(checkpoint.metadata, checkpoint.shapes(), checkpoint.name)
     return config if config.encoder is not None else _with_factors(checkpoint, config)
 
@@ -140,7 +141,7 @@ def _checked(
         return source.read(name, index)
 
     embedding = f"{prefix}{layout.embedding}"
-    if config.tied_head and f"{embedding}.weight" not in shapes and f"{layout.head}.weight" in shapes:
+    if config.head.tied and f"{embedding}.weight" not in shapes and f"{layout.head}.weight" in shapes:
         embedding = layout.head  # what is tied may be stored under either name
     Assembly(config, layout, prefix, dtype, note, None, embedding).decoder(has_factors)
     left_out = (*layout.ignored, *_unread(config, layout), *(_GGUF_TOWERS if kind == "gguf" else ()))

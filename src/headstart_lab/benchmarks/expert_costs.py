@@ -32,7 +32,15 @@ from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.torch.backend import TorchBackend
 from headstart.drafting.planning.expert_calls import at_random
-from headstart.models.config import ExpertsConfig, HeadNorms, LatentConfig, LayerConfig, ModelConfig, RopeConfig
+from headstart.models.config import (
+    AttentionConfig,
+    ExpertsConfig,
+    HeadNorms,
+    LatentConfig,
+    LayerConfig,
+    ModelConfig,
+    RopeConfig,
+)
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import FileMatrix, MatrixPart
 from headstart.models.weights import (
@@ -58,7 +66,14 @@ def _shape(family: str, heads: int, kv_heads: int, head_dim: int, experts: Exper
 
 
 SHAPES = {
-    "qwen3-30b-a3b": _shape("qwen3_moe", 32, 4, 128, ExpertsConfig(128, 8, 768, normalised=True), qk_norm=HeadNorms()),
+    "qwen3-30b-a3b": _shape(
+        "qwen3_moe",
+        32,
+        4,
+        128,
+        ExpertsConfig(128, 8, 768, normalised=True),
+        attention=AttentionConfig(qk_norm=HeadNorms()),
+    ),
     "deepseek-v2-lite": _shape(
         *("deepseek_v2", 16, 16, 192, ExpertsConfig(64, 6, 1408, shared_size=2816)),
         layers=(LayerConfig(mixer="latent", channel="experts"),),

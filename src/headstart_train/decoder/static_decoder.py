@@ -40,7 +40,7 @@ class StaticDecoder:
     """
 
     def __init__(self, config: ModelConfig, weights: DecoderWeights, device: torch.device) -> None:
-        if config.attention_softcap is not None or any(layer.window is not None for layer in config.layers):
+        if config.attention.softcap is not None or any(layer.window is not None for layer in config.layers):
             raise ConfigError(
                 f"{config.name or config.family} has windows or softcaps, which are not decoded in tables of a fixed "
                 "size; let the engine write its text."
@@ -96,7 +96,9 @@ class StaticDecoder:
             tables.keys[layer, rows, :, : tokens.shape[1]] = k
             tables.values[layer, rows, :, : tokens.shape[1]] = v
             # What stands behind a prompt is padding, which only padding sees.
-            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self._config.scale, enable_gqa=True)
+            mixed = F.scaled_dot_product_attention(
+                q, k, v, is_causal=True, scale=self._config.score_scale, enable_gqa=True
+            )
             return mixed.transpose(1, 2).flatten(2)
 
         last = (lengths[rows] - 1)[:, None, None].expand(-1, -1, self._config.hidden_size)
@@ -115,7 +117,7 @@ class StaticDecoder:
             values[place] = v[:, 0].to(torch.bfloat16)
             # The heads that share keys stand as rows of one product: kernels of attention take many rows at a time, and
             # there are few.
-            queries = (q[:, 0] * self._config.scale).to(torch.bfloat16)
+            queries = (q[:, 0] * self._config.score_scale).to(torch.bfloat16)
             queries = queries.view(-1, queries.shape[1] // self._config.num_kv_heads, queries.shape[2])
             scores = torch.bmm(queries, keys.flatten(0, 1).transpose(1, 2)).view(len(q), -1, tables.length)
             shares = scores.float().masked_fill(hidden, -torch.inf).softmax(-1).to(torch.bfloat16)

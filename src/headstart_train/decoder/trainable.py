@@ -37,8 +37,8 @@ class TrainableNorm(nn.Module):
         self.bias = None if weights.bias is None else keep(weights.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, eps = self.weight + self.config.norm_offset, self.config.norm_eps
-        if self.config.norm == "layer":
+        weight, eps = self.weight + self.config.norms.offset, self.config.norms.eps
+        if self.config.norms.kind == "layer":
             return F.layer_norm(x.float(), weight.shape, weight, self.bias, eps)
         return F.rms_norm(x.float(), weight.shape, None, eps) * weight
 
@@ -73,11 +73,11 @@ class TrainableHeadNorm(nn.Module):
         self.bias = None if weights.bias is None else keep(weights.bias)
 
     def forward(self, heads: Tensor) -> Tensor:
-        eps, together = self.config.norm_eps, self.norms.reach == "all"
+        eps, together = self.config.norms.eps, self.norms.reach == "all"
         x = heads.flatten(-2) if together else heads
         shape = x.shape[-1:]
         normed = F.rms_norm(x, shape, None, eps) if self.norms.kind == "rms" else F.layer_norm(x, shape, eps=eps)
-        normed = normed * (self.weight + self.config.norm_offset)
+        normed = normed * (self.weight + self.config.norms.offset)
         normed = normed if self.bias is None else normed + self.bias
         return normed.view(heads.shape)
 
@@ -95,7 +95,9 @@ class TrainableAttention(nn.Module):
         self.qkv, self.output = TrainableLinear(weights.qkv, keep), TrainableLinear(weights.output, keep)
         self.gate = None if weights.gate is None else TrainableLinear(weights.gate, keep)
         self.q_norm, self.k_norm = (
-            None if norm is None or config.qk_norm is None else TrainableHeadNorm(config, config.qk_norm, norm, keep)
+            None
+            if norm is None or config.attention.qk_norm is None
+            else TrainableHeadNorm(config, config.attention.qk_norm, norm, keep)
             for norm in (weights.q_norm, weights.k_norm)
         )
 
@@ -120,7 +122,7 @@ class TrainableMlp(nn.Module):
         self.curve = None if weights.curve is None else keep(weights.curve)
 
     def forward(self, x: Tensor) -> Tensor:
-        return run_mlp(self, x, self.config.activation, self.config.gated_mlp, self.curve)
+        return run_mlp(self, x, self.config.mlp.activation, self.config.mlp.gated, self.curve)
 
     @property
     def weights(self) -> MlpWeights:
@@ -142,7 +144,7 @@ class TrainableExperts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         assert self.config.experts is not None
-        mixed, _ = run_experts(self.config.experts, self, x, self.config.activation)  # type: ignore[arg-type]
+        mixed, _ = run_experts(self.config.experts, self, x, self.config.mlp.activation)  # type: ignore[arg-type]
         return mixed
 
     @property
@@ -188,13 +190,13 @@ class TrainableLayer(nn.Module):
         attend: Callable[[Tensor, Tensor, Tensor], Tensor],
     ) -> Tensor:
         """[pack, row, hidden] -> the same; ``rotate`` turns heads by one of the model's ropes."""
-        config, mixer, norms = self.config, self.mixer, self.config.qk_norm
+        config, mixer, norms = self.config, self.mixer, self.config.attention.qk_norm
 
         def attend_heads(heads: Tensor) -> Tensor:
             q, k, v = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=-2)
             if norms is not None and not norms.rotated:
                 q, k = normed(q, k)
-            if (limit := config.qkv_clip) is not None:
+            if (limit := config.attention.qkv_clip) is not None:
                 q, k, v = (part.clamp(-limit, limit) for part in (q, k, v))
             if self.rope is not None:
                 q, k = rotate(self.rope, q), rotate(self.rope, k)
@@ -267,7 +269,7 @@ class TrainableDecoder(nn.Module):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """int64 [...] ids -> float32 [..., hidden]."""
-        return F.embedding(tokens, self._embedding).float() * self.config.embedding_scale
+        return F.embedding(tokens, self._embedding).float() * self.config.embedding.scale
 
     def forward(
         self,
@@ -293,10 +295,10 @@ class TrainableDecoder(nn.Module):
 
         for index, layer in enumerate(self.layers):
             if taps is not None and index in taps:
-                taps[index] = hidden * self.config.tap_scale
+                taps[index] = hidden * self.config.residual.tap_scale
             hidden = layer(hidden, rotate, partial(attend, index))
         if taps is not None and len(self.layers) in taps:
-            taps[len(self.layers)] = hidden * self.config.tap_scale
+            taps[len(self.layers)] = hidden * self.config.residual.tap_scale
         normed: Tensor = self.final_norm(hidden)
         return normed
 
@@ -328,21 +330,21 @@ def is_trainable(config: ModelConfig) -> bool:
 def _lacking(config: ModelConfig) -> str | None:
     """What a model has that gradients are not for."""
     kinds = {
-        "ALiBi": config.alibi is not None,
-        "attention sinks": config.sinks,
+        "ALiBi": config.attention.alibi is not None,
+        "attention sinks": config.attention.sinks,
         "attention within chunks": any(layer.chunk is not None for layer in config.layers),
         "latent attention": config.latent is not None,
         "layers that keep states": config.keeps_states,
-        "queries that grow with their position": config.query_growth is not None,
+        "queries that grow with their position": config.attention.query_growth is not None,
         "layers that read another one's keys": any(layer.reads is not None for layer in config.layers),
         "heads of several sizes": len({config.head_dim_of(layer) for layer in config.layers}) > 1,
-        "norms of values": config.value_norm,
+        "norms of values": config.attention.value_norm,
         "values that are keys": any(layer.values_are_keys for layer in config.layers),
-        "a second path beside attention": config.side_rank is not None,
+        "a second path beside attention": config.residual.side_rank is not None,
         "gates that are cut off": any(layer.sparsity for layer in config.layers),
         "experts beside an MLP": any(layer.channel == "mlp+experts" for layer in config.layers),
-        "scales of layers": config.layer_scales,
-        "several streams": config.streams is not None,
+        "scales of layers": config.residual.layer_scales,
+        "several streams": config.residual.streams is not None,
         "inputs of layers": config.layer_inputs is not None,
     }
     return next((kind for kind, has in kinds.items() if has), None)
@@ -356,10 +358,10 @@ def attend_masked(q: Tensor, k: Tensor, v: Tensor, sees: Tensor, config: ModelCo
     shared = q.shape[2] // k.shape[2]
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2).to(q.dtype)
     k, v = (heads.repeat_interleave(shared, dim=1) for heads in (k, v))
-    if config.attention_softcap is None:
-        mixed = F.scaled_dot_product_attention(q, k, v, sees[:, None], scale=config.scale)
+    if config.attention.softcap is None:
+        mixed = F.scaled_dot_product_attention(q, k, v, sees[:, None], scale=config.score_scale)
     else:
-        cap = config.attention_softcap
-        scores = torch.tanh(q @ k.transpose(2, 3) * (config.scale / cap)) * cap
+        cap = config.attention.softcap
+        scores = torch.tanh(q @ k.transpose(2, 3) * (config.score_scale / cap)) * cap
         mixed = scores.masked_fill(~sees[:, None], -torch.inf).softmax(-1) @ v
     return mixed.transpose(1, 2).flatten(2)

@@ -34,7 +34,7 @@ class TrainableModule(nn.Module):
             return nn.Parameter(tensor.to(device, torch.float32, copy=True))
 
         self.config, self._hidden_first = config, modules.hidden_first
-        self._scale = config.scale * config.head_dim**0.5
+        self._scale = config.score_scale * config.head_dim**0.5
         self.layers = nn.ModuleList([TrainableLayer(config, layer, own.layer, keep)])
         self.embedding_norm = TrainableNorm(config, own.embedding_norm, keep)
         self.hidden_norm = TrainableNorm(config, own.hidden_norm, keep)
@@ -91,7 +91,7 @@ def require_trainable_module(config: ModelConfig) -> None:
         ConfigError: what it has of that kind.
     """
     require_trainable(config)
-    if any(layer.window is not None for layer in config.layers) or config.attention_softcap is not None:
+    if any(layer.window is not None for layer in config.layers) or config.attention.softcap is not None:
         raise ConfigError(
             f"a multi-token module of {config.name or config.family} has a window or a bound on its scores, which "
             "none is trained through; train a head of another kind, as eagle3."

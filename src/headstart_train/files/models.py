@@ -82,9 +82,9 @@ def _description(config: ModelConfig, weights: DecoderWeights, dtype: torch.dtyp
         "num_attention_heads": config.num_heads,
         "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
-        "hidden_act": {"gelu_tanh": "gelu_pytorch_tanh"}.get(config.activation, config.activation),
+        "hidden_act": {"gelu_tanh": "gelu_pytorch_tanh"}.get(config.mlp.activation, config.mlp.activation),
         "max_position_embeddings": config.max_positions,
-        "rms_norm_eps": config.norm_eps,
+        "rms_norm_eps": config.norms.eps,
         "rope_theta": rope.theta,
         "rope_scaling": rope.scaling,
         "tie_word_embeddings": weights.head.weight is weights.embedding,
@@ -95,9 +95,9 @@ def _description(config: ModelConfig, weights: DecoderWeights, dtype: torch.dtyp
     }
     if config.family == "qwen2":
         return description | _described_windows(config)
-    description["attention_bias"] = config.qkv_bias
+    description["attention_bias"] = config.attention.qkv_bias
     if config.family in ("llama", "smollm3"):
-        description["mlp_bias"] = config.mlp_bias
+        description["mlp_bias"] = config.mlp.bias
     if config.family in ("qwen3", "smollm3"):
         description |= _described_windows(config)
     if config.family == "smollm3":

@@ -49,7 +49,7 @@ def _block_head(start: Start) -> BlockHead:
     head = BlockHead(shape)
     with torch.no_grad():
         # As in ``eagle.py``.
-        head.norm.weight.copy_(FIRST_SURENESS * (weights.final_norm.weight + config.norm_offset))
+        head.norm.weight.copy_(FIRST_SURENESS * (weights.final_norm.weight + config.norms.offset))
         if shape.own_output:
             head.lm_head.weight.copy_(weights.head.weight[ids.cpu()])
     if isinstance(known, BlockHead):

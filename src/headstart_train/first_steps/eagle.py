@@ -51,7 +51,7 @@ def _objective(start: Start, head: EagleHead) -> EagleObjective:
             # What the target's own head makes of its own final norm is the best guess there is.
             head.lm_head.weight.copy_(weights.head.weight[ids.cpu()])
             # But a head that knows nothing yet must not be sure of it, or it spends its first steps on forgetting that.
-            norm = weights.final_norm.weight + start.target.config.norm_offset
+            norm = weights.final_norm.weight + start.target.config.norms.offset
             head.norm.weight.copy_(FIRST_SURENESS * norm)
     name_tokens(head, ids)
     return EagleObjective(

@@ -14,7 +14,7 @@ def make(start: Start) -> LookaheadObjective:
     """Look-ahead embeddings at their first step, beside the frozen target."""
     config, tables, ids = start.target.config, start.tables, start.ids
     lookahead = LookaheadEmbeddings(start.slots, config.hidden_size).to(ids.device)
-    lookahead.begin_like(tables.embedding, config.embedding_scale)
+    lookahead.begin_like(tables.embedding, config.embedding.scale)
     weights = replace(start.weights, embedding=tables.embedding)
     frozen = TrainableDecoder(config, weights, frozen=True, device=ids.device)
     return LookaheadObjective(lookahead, frozen, tables, ids, loss=start.settings.loss, decay=start.decay)

@@ -62,7 +62,7 @@ class DraftModelObjective:
         self._config, self._weights, self._checkpoint = config, weights, checkpoint
         on_device = replace(weights, embedding=tables.embedding)
         self.head = TrainableDecoder(config, on_device, device=tables.embedding.device)
-        self._teacher = Teacher(tables, teacher_ids, config.logit_softcap)
+        self._teacher = Teacher(tables, teacher_ids, config.head.softcap)
         self._loss = loss
 
     def loss(self, batch: Batch) -> Tensor:

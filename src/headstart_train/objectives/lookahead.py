@@ -50,7 +50,7 @@ class LookaheadObjective:
         self.head = head
         self.depth = head.slots
         self._decoder = decoder
-        self._teacher = Teacher(tables, teacher_ids, decoder.config.logit_softcap)
+        self._teacher = Teacher(tables, teacher_ids, decoder.config.head.softcap)
         self._loss, self._decay = loss, decay
 
     def loss(self, batch: Batch) -> Tensor:

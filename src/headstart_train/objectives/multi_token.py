@@ -59,8 +59,8 @@ class MultiTokenObjective:
         device = tables.head.device
         self.head, self.depth = TrainableModule(modules, device), depth
         self._config, self._weights, self._checkpoint = config, weights, checkpoint
-        self._teacher = Teacher(tables, teacher_ids, config.logit_softcap)
-        self._embedding = tables.embedding * config.embedding_scale
+        self._teacher = Teacher(tables, teacher_ids, config.head.softcap)
+        self._embedding = tables.embedding * config.embedding.scale
         self._loss, self._steps, self._decay = loss, steps, decay
         rope = modules.config.layers[0].rope
         self._rotary = RotaryTable(config.ropes[rope or 0], torch.float32, device, weights.rope_factors)

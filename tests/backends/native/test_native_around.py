@@ -32,11 +32,14 @@ from headstart.backends.native.backend import supports
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.config import (
+    AttentionConfig,
     ExpertsConfig,
     HeadNorms,
     LayerConfig,
     LayerInputsConfig,
     ModelConfig,
+    NormsConfig,
+    ResidualConfig,
     RopeConfig,
     StreamsConfig,
 )
@@ -50,40 +53,51 @@ def layered(*layers: LayerConfig, **changes: object) -> ModelConfig:
     return small_config(layers=layers, ropes=ROPES, **changes)
 
 
-GEMMA = {"qk_norm": HeadNorms(), "value_norm": True, "attention_scale": 1.0, "post_norms": True, "layer_scales": True}
+GEMMA = {
+    "attention": AttentionConfig(qk_norm=HeadNorms(), value_norm=True, scale=1.0),
+    "norms": NormsConfig(post=True),
+    "residual": ResidualConfig(layer_scales=True),
+}
 EXPERTS = ExpertsConfig(9, 3, 40, normalised=True, router_norm=True, own_scales=True)
 BOTH = LayerConfig(channel="mlp+experts")
 KINDS = {
     "heads of several sizes": layered(NARROW, WIDE),
     "heads of 512": small_config(head_dim=512, num_heads=3, num_kv_heads=1, ropes=(RopeConfig(1000.0, 512),)),
-    "norms of values": layered(NARROW, WIDE, value_norm=True),
+    "norms of values": layered(NARROW, WIDE, attention=AttentionConfig(value_norm=True)),
     "values that are keys": layered(
-        NARROW, LayerConfig(rope=1, head_dim=64, values_are_keys=True), value_norm=True, qk_norm=HeadNorms()
+        NARROW,
+        LayerConfig(rope=1, head_dim=64, values_are_keys=True),
+        attention=AttentionConfig(value_norm=True, qk_norm=HeadNorms()),
     ),
     "keys of earlier layers": layered(
         NARROW, WIDE, LayerConfig(window=7, reads=0), LayerConfig(rope=1, head_dim=64, num_kv_heads=3, reads=1)
     ),
     "MLPs of several sizes": layered(LayerConfig(mlp_size=40), LayerConfig(), LayerConfig(mlp_size=224)),
-    "scales of layers": layered(NARROW, WIDE, layer_scales=True),
-    "scales behind norms": layered(NARROW, WIDE, layer_scales=True, post_norms=True),
+    "scales of layers": layered(NARROW, WIDE, residual=ResidualConfig(layer_scales=True)),
+    "scales behind norms": layered(
+        NARROW, WIDE, residual=ResidualConfig(layer_scales=True), norms=NormsConfig(post=True)
+    ),
     "inputs of layers": layered(
         LayerConfig(input=0), LayerConfig(), LayerConfig(input=2), layer_inputs=LayerInputsConfig(3, 64, 77)
     ),
     "small inputs of few tokens": layered(
-        LayerConfig(input=0), LayerConfig(input=1), layer_inputs=LayerInputsConfig(2, 12, 40), layer_scales=True
+        LayerConfig(input=0),
+        LayerConfig(input=1),
+        layer_inputs=LayerInputsConfig(2, 12, 40),
+        residual=ResidualConfig(layer_scales=True),
     ),
-    "experts beside an MLP": layered(BOTH, LayerConfig(), BOTH, experts=EXPERTS, post_norms=True),
+    "experts beside an MLP": layered(BOTH, LayerConfig(), BOTH, experts=EXPERTS, norms=NormsConfig(post=True)),
     "experts beside an MLP, scaled": layered(
         replace(BOTH, rope=1, head_dim=64, values_are_keys=True), BOTH, experts=EXPERTS, **GEMMA
     ),
-    "streams": layered(NARROW, WIDE, NARROW, streams=StreamsConfig(4)),
+    "streams": layered(NARROW, WIDE, NARROW, residual=ResidualConfig(streams=StreamsConfig(4))),
     "two streams, not scaled": layered(
         LayerConfig(window=7, input=0),
         WIDE,
         layer_inputs=LayerInputsConfig(1, 12, 77),
-        streams=StreamsConfig(2, scaled=False),
+        residual=ResidualConfig(streams=StreamsConfig(2, scaled=False)),
     ),
-    "a second path": layered(NARROW, WIDE, side_rank=10, post_norms=True),
+    "a second path": layered(NARROW, WIDE, residual=ResidualConfig(side_rank=10), norms=NormsConfig(post=True)),
     "gates that are cut off": layered(
         LayerConfig(sparsity=0.9, mlp_size=100), LayerConfig(), LayerConfig(sparsity=0.3)
     ),
@@ -93,12 +107,9 @@ KINDS = {
         LayerConfig(window=7, reads=0, input=2),
         LayerConfig(rope=0, reads=1, input=3),
         layer_inputs=LayerInputsConfig(4, 48, 40),
-        streams=StreamsConfig(4),
-        side_rank=64,
-        qk_norm=HeadNorms(),
-        value_norm=True,
-        attention_scale=1.0,
-        post_norms=True,
+        residual=ResidualConfig(streams=StreamsConfig(4), side_rank=64),
+        attention=AttentionConfig(qk_norm=HeadNorms(), value_norm=True, scale=1.0),
+        norms=NormsConfig(post=True),
     ),
     "all of it": layered(
         LayerConfig(window=7, input=0),

@@ -26,29 +26,42 @@ from torch import Tensor
 
 from headstart.backends.native.backend import supports
 from headstart.backends.torch.backend import TorchBackend
-from headstart.models.config import Alibi, HeadNorms, LayerConfig, QueryGrowth, RopeConfig
+from headstart.models.config import (
+    Alibi,
+    AttentionConfig,
+    HeadNorms,
+    LayerConfig,
+    NormsConfig,
+    QueryGrowth,
+    ResidualConfig,
+    RopeConfig,
+)
 
 UNROTATED = (LayerConfig(rope=None),) * 2
 SLOPES = tuple(2.0 ** -(i + 1) for i in range(6))
 
 KINDS = {
-    "alibi": small_config(layers=UNROTATED, ropes=(), alibi=Alibi(SLOPES)),
-    "coarse alibi": small_config(layers=UNROTATED, ropes=(), alibi=Alibi(SLOPES, scale=0.18, coarse=True)),
-    "norms behind the rotation": small_config(qk_norm=HeadNorms(rotated=True)),
-    "cut off, rotated, normed": small_config(qk_norm=HeadNorms(rotated=True), qkv_clip=0.9),
-    "own norms": small_config(qk_norm=HeadNorms("layer", own=True)),
-    "biased norms": small_config(qk_norm=HeadNorms("layer", bias=True)),
+    "alibi": small_config(layers=UNROTATED, ropes=(), attention=AttentionConfig(alibi=Alibi(SLOPES))),
+    "coarse alibi": small_config(
+        layers=UNROTATED, ropes=(), attention=AttentionConfig(alibi=Alibi(SLOPES, scale=0.18, coarse=True))
+    ),
+    "norms behind the rotation": small_config(attention=AttentionConfig(qk_norm=HeadNorms(rotated=True))),
+    "cut off, rotated, normed": small_config(attention=AttentionConfig(qk_norm=HeadNorms(rotated=True), qkv_clip=0.9)),
+    "own norms": small_config(attention=AttentionConfig(qk_norm=HeadNorms("layer", own=True))),
+    "biased norms": small_config(attention=AttentionConfig(qk_norm=HeadNorms("layer", bias=True))),
     "norms of rotated layers": small_config(
-        qk_norm=HeadNorms(rotated=True, everywhere=False), layers=(LayerConfig(), LayerConfig(rope=None))
+        attention=AttentionConfig(qk_norm=HeadNorms(rotated=True, everywhere=False)),
+        layers=(LayerConfig(), LayerConfig(rope=None)),
     ),
     "chunks": small_config(layers=(LayerConfig(chunk=7), LayerConfig(chunk=32))),
     "chunks and windows": small_config(layers=(LayerConfig(window=5, chunk=16), LayerConfig())),
-    "growing queries": small_config(query_growth=QueryGrowth(0.4, 7)),
+    "growing queries": small_config(attention=AttentionConfig(query_growth=QueryGrowth(0.4, 7))),
     "growing unrotated queries": small_config(
-        query_growth=QueryGrowth(0.4, 7, everywhere=False), layers=(LayerConfig(), LayerConfig(rope=None))
+        attention=AttentionConfig(query_growth=QueryGrowth(0.4, 7, everywhere=False)),
+        layers=(LayerConfig(), LayerConfig(rope=None)),
     ),
-    "gate": small_config(attention_gate=True),
-    "shared norm": small_config(parallel_residual=True, shared_norm=True, norm="layer"),
+    "gate": small_config(attention=AttentionConfig(gate="element")),
+    "shared norm": small_config(residual=ResidualConfig(parallel=True), norms=NormsConfig(shared=True, kind="layer")),
     "few rotated dimensions": small_config(ropes=(RopeConfig(theta=1000.0, dim=12),)),
 }
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -91,7 +104,7 @@ def test_far_positions(kind: str) -> None:
 
 
 def test_what_is_left_to_pytorch() -> None:
-    clipped = replace(KINDS["own norms"], qkv_clip=1.0)
+    clipped = replace(KINDS["own norms"], attention=replace(KINDS["own norms"].attention, qkv_clip=1.0))
     assert supports(clipped) == "PyTorch alone has a limit of heads that are normed one by one"
-    joint = small_config(qk_norm=HeadNorms(reach="all", rotated=True))
+    joint = small_config(attention=AttentionConfig(qk_norm=HeadNorms(reach="all", rotated=True)))
     assert supports(joint) == "PyTorch alone has norms of heads of this kind"

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.precision import PRECISIONS, Precision
+from headstart.models.config import NormsConfig, OutputHeadConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.passes.batch import IntArray
 
@@ -56,7 +57,7 @@ def both(backend: NativeBackend, tokens: Sequence[int], kept: Sequence[int] = ()
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("vocab", "softcap", "threads"), [(77, None, 1), (1501, None, 2), (77, 5.0, 1)])
 def test_any_rows(precision: Precision, isa: str, vocab: int, softcap: float | None, threads: int) -> None:
-    backend = native(small_config(vocab_size=vocab, logit_softcap=softcap), precision, isa, threads)
+    backend = native(small_config(vocab_size=vocab, head=OutputHeadConfig(softcap=softcap)), precision, isa, threads)
     tokens = random_tokens(300)
     for rows in (1, 2, 3, 13, 40, 300):
         found, expected = both(backend, tokens[:rows])
@@ -68,7 +69,12 @@ def test_any_rows(precision: Precision, isa: str, vocab: int, softcap: float | N
 def head_on(states: Tensor, head: Tensor, precision: Precision, isa: str, bias: Tensor | None = None) -> NativeBackend:
     """A backend whose head reads row i of ``states`` [state, hidden], scaled to a root mean square of 1, at token i."""
     config = small_config(
-        hidden_size=HIDDEN, vocab_size=len(head), num_heads=3, num_kv_heads=1, norm_eps=1e-30, tied_head=False
+        hidden_size=HIDDEN,
+        vocab_size=len(head),
+        num_heads=3,
+        num_kv_heads=1,
+        norms=NormsConfig(eps=1e-30),
+        head=OutputHeadConfig(tied=False),
     )
     weights = random_weights(config)
     silent = [

@@ -32,7 +32,14 @@ from headstart.backends.native.loader import load_library
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.checkpoint import open_checkpoint
-from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.config import (
+    AttentionConfig,
+    LayerConfig,
+    MlpConfig,
+    ModelConfig,
+    OutputHeadConfig,
+    ResidualConfig,
+)
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.weights import DecoderWeights, LayerWeights
 from headstart.passes.batch import FINAL_TAP
@@ -232,8 +239,10 @@ def layers_on_grids(weights: DecoderWeights) -> DecoderWeights:
 SHAPES: dict[str, ModelConfig] = {
     "llama": small_config(),
     "parts of blocks": small_config(hidden_size=80, mlp_size=100),
-    "biases, not gated": small_config(qkv_bias=True, output_bias=True, mlp_bias=True, gated_mlp=False),
-    "parallel residual": small_config(parallel_residual=True),
+    "biases, not gated": small_config(
+        attention=AttentionConfig(qkv_bias=True, output_bias=True), mlp=MlpConfig(bias=True, gated=False)
+    ),
+    "parallel residual": small_config(residual=ResidualConfig(parallel=True)),
 }
 
 
@@ -254,7 +263,7 @@ def test_int4_is_the_float_model_with_its_weights(name: str, precision: Precisio
 @pytest.mark.parametrize("precision", ["int4", "int4-fast"])
 def test_the_output_head_is_in_blocks_of_eight_bits(precision: Precision, isa: str) -> None:
     """And reads rows in 16 bits, in int4-fast as well."""
-    config = small_config(tied_head=False)
+    config = small_config(head=OutputHeadConfig(tied=False))
     weights = random_weights(config)
     backend = NativeBackend(config, weights, precision, 1, isa)
     tokens = random_tokens(20, vocab=config.vocab_size)

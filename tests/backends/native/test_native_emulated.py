@@ -29,7 +29,7 @@ from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.backends.native.sampling import NativeRows
 from headstart.loading.model import load_model
 from headstart.models.checkpoint import open_checkpoint
-from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
+from headstart.models.config import AttentionConfig, ExpertsConfig, LayerConfig, ModelConfig
 from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config, MambaConfig
 from headstart.models.weight_loading import load_decoder
 from headstart.sampling.kernels import NoiseKey
@@ -61,7 +61,7 @@ CONVOLVING = small_config(
 DELTA = small_config(
     layers=(LayerConfig(rope=None, mixer="delta"), LayerConfig()),
     delta=DeltaConfig(2, 4, 32, 32, 4),
-    attention_gate=True,
+    attention=AttentionConfig(gate="element"),
 )
 SPACES = small_config(
     layers=tuple(LayerConfig(mixer=mixer) for mixer in ("mamba", "mamba2", "attention+mamba2")),

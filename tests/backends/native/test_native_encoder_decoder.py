@@ -191,7 +191,7 @@ def test_early_exit_taps_and_best_tokens(family: str) -> None:
     logits = torch.from_numpy(early.hidden[FINAL_TAP]) @ head.weight.T + (0 if head.bias is None else head.bias)
     assert_close(early.logits, logits)
     # What reads the first layer's input in place of tokens gets the same.
-    values = weights.embedding[tokens].float() * config.embedding_scale
+    values = weights.embedding[tokens].float() * config.embedding.scale
     given = RowInputs(np.arange(12, dtype=np.int32), values)
     batch = make_pass([Rows([0] * 12, 0, table)], num_layers=2, taps=taps, inputs=given, **tables)
     again = bench.backend.forward(batch, bench.storage)

@@ -28,7 +28,7 @@ from torch import Tensor
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.storage import NativeStorage
-from headstart.models.config import LayerConfig, RopeConfig
+from headstart.models.config import LayerConfig, ResidualConfig, RopeConfig
 from headstart.passes.batch import FINAL_TAP, IntArray, RowInputs
 
 CONFIGS = {
@@ -307,7 +307,7 @@ ASKED_OF = {
 @pytest.mark.parametrize("wanted", ASKED_OF.values(), ids=ASKED_OF.keys())
 def test_rows_that_nobody_asks_of_end_early(wanted: list[int], parallel: bool, precision: Precision, isa: str) -> None:
     """The last layer computes but their keys and values; whatever is asked for, then or later, stays the same."""
-    config = small_config(parallel_residual=parallel, layers=(LayerConfig(window=21), LayerConfig()))
+    config = small_config(residual=ResidualConfig(parallel=parallel), layers=(LayerConfig(window=21), LayerConfig()))
     tables = [SHUFFLED[:20], SHUFFLED[20:25], SHUFFLED[25:40]]
     tree, lengths = random_tree(20, seed=3), (300, 20, 60)
     tokens = [random_tokens(count, seed=count) for count in lengths]

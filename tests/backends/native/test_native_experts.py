@@ -30,7 +30,15 @@ from torch import Tensor
 from headstart.backends.native.backend import supports
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
-from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
+from headstart.models.config import (
+    AttentionConfig,
+    ExpertsConfig,
+    HeadNorms,
+    LayerConfig,
+    MlpConfig,
+    ModelConfig,
+    NormsConfig,
+)
 
 PLAIN = ExpertsConfig(9, 3, 40)
 LAYERS = (LayerConfig(channel="experts"), LayerConfig(), LayerConfig(channel="experts"))
@@ -52,14 +60,19 @@ KINDS = {
     "sparsemixer": mixed(ExpertsConfig(9, 2, 40, score="sparsemixer")),
     "shared": mixed(replace(PLAIN, shared_size=72)),
     "shared by a gate": mixed(replace(PLAIN, shared_size=136, shared_gate=True), mlp_size=48),
-    "biased and cut off": mixed(replace(PLAIN, bias=True, router_bias=True, clamp=0.7), sinks=True),
-    "without gates": mixed(replace(PLAIN, gated=False, shared_size=72), gated_mlp=False, activation="relu2"),
+    "biased and cut off": mixed(
+        replace(PLAIN, bias=True, router_bias=True, clamp=0.7), attention=AttentionConfig(sinks=True)
+    ),
+    "without gates": mixed(replace(PLAIN, gated=False, shared_size=72), mlp=MlpConfig(gated=False, activation="relu2")),
     "scores of inputs": mixed(replace(PLAIN, score="sigmoid", scales_input=True)),
     "many": mixed(ExpertsConfig(70, 9, 24, normalised=True)),
     "all": mixed(ExpertsConfig(4, 4, 40)),
-    "one": mixed(ExpertsConfig(5, 1, 40), post_norms=True),
-    "only post norms": mixed(post_norms=True, pre_norms=False, qk_norm=HeadNorms(reach="all"), qkv_clip=1.1),
-    "layer norms": mixed(norm="layer", activation="gelu"),
+    "one": mixed(ExpertsConfig(5, 1, 40), norms=NormsConfig(post=True)),
+    "only post norms": mixed(
+        norms=NormsConfig(post=True, pre=False),
+        attention=AttentionConfig(qk_norm=HeadNorms(reach="all"), qkv_clip=1.1),
+    ),
+    "layer norms": mixed(norms=NormsConfig("layer"), mlp=MlpConfig("gelu")),
     "of one part": replace(
         mixed(replace(PLAIN, shared_size=72)),
         layers=tuple(LayerConfig(mixer=m, channel=c) for m, c in (("none", "experts"), ("attention", "none"))) * 2,

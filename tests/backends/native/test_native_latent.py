@@ -29,7 +29,16 @@ from torch import Tensor
 from headstart.backends.native.backend import supports
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
-from headstart.models.config import ExpertsConfig, LatentConfig, LayerConfig, ModelConfig, QueryGrowth, RopeConfig
+from headstart.models.config import (
+    AttentionConfig,
+    ExpertsConfig,
+    LatentConfig,
+    LayerConfig,
+    ModelConfig,
+    OutputHeadConfig,
+    QueryGrowth,
+    RopeConfig,
+)
 
 
 def latent(of: LatentConfig, heads: int = 3, mixed: bool = False, **changes: object) -> ModelConfig:
@@ -51,7 +60,9 @@ KINDS = {
         experts=ExpertsConfig(9, 3, 40, shared_size=72, groups=3, groups_used=2, score="sigmoid", correction=True),
     ),
     "own scale and growth": latent(
-        LatentConfig(64, 32, 32, 64), attention_scale=0.2, query_growth=QueryGrowth(0.3, 7), tied_head=False
+        LatentConfig(64, 32, 32, 64),
+        attention=AttentionConfig(scale=0.2, query_growth=QueryGrowth(0.3, 7)),
+        head=OutputHeadConfig(tied=False),
     ),
     "one head": latent(LatentConfig(64, 32, 32, 64, q_rank=64), heads=1),
 }

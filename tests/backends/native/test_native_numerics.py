@@ -24,7 +24,18 @@ from torch import Tensor
 from headstart.backends.native.backend import supports
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
-from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, RopeConfig
+from headstart.models.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    HeadNorms,
+    LayerConfig,
+    MlpConfig,
+    ModelConfig,
+    NormsConfig,
+    OutputHeadConfig,
+    ResidualConfig,
+    RopeConfig,
+)
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.weights import DecoderWeights
 from headstart.passes.batch import FINAL_TAP, RowInputs, TapStates
@@ -38,14 +49,14 @@ SHAPES: dict[str, ModelConfig] = {
     "head 128": small_config(num_heads=2, head_dim=128, ropes=(RopeConfig(theta=1e4, dim=128),)),
     "head 96, part rotated": small_config(num_heads=2, head_dim=96, ropes=(RopeConfig(theta=1e4, dim=32),)),
     "odd sizes": small_config(vocab_size=65, hidden_size=83, mlp_size=77),
-    "untied head": small_config(tied_head=False),
-    "biases": small_config(qkv_bias=True, output_bias=True, mlp_bias=True),
-    "q/k norm": small_config(qk_norm=HeadNorms()),
+    "untied head": small_config(head=OutputHeadConfig(tied=False)),
+    "biases": small_config(attention=AttentionConfig(qkv_bias=True, output_bias=True), mlp=MlpConfig(bias=True)),
+    "q/k norm": small_config(attention=AttentionConfig(qk_norm=HeadNorms())),
     "windows": small_config(layers=(LayerConfig(window=9), LayerConfig(window=40))),
     "layer without positions": small_config(layers=(LayerConfig(), LayerConfig(rope=None))),
     "layers of one part": small_config(
         layers=(LayerConfig(mixer="none"), LayerConfig(channel="none"), LayerConfig(mixer="none")),
-        gated_mlp=False, activation="relu2",
+        mlp=MlpConfig(gated=False, activation="relu2"),
     ),
     "yarn": small_config(
         ropes=(RopeConfig(theta=1000.0, dim=32, scaling={
@@ -65,13 +76,17 @@ SHAPES: dict[str, ModelConfig] = {
         layers=(LayerConfig(rope=1), LayerConfig(rope=0)),
     ),
     "layer norm, plain gelu mlp, learned positions": small_config(
-        norm="layer", activation="gelu", gated_mlp=False, learned_positions=True, ropes=(), max_positions=128,
-        layers=(LayerConfig(rope=None),) * 2, qkv_bias=True, output_bias=True, mlp_bias=True,
+        norms=NormsConfig("layer"), mlp=MlpConfig("gelu", gated=False, bias=True), ropes=(), max_positions=128,
+        embedding=EmbeddingConfig(positions="learned"), layers=(LayerConfig(rope=None),) * 2,
+        attention=AttentionConfig(qkv_bias=True, output_bias=True),
     ),
-    "parallel residual": small_config(norm="layer", parallel_residual=True, gated_mlp=False, activation="gelu_tanh"),
+    "parallel residual": small_config(
+        norms=NormsConfig("layer"), residual=ResidualConfig(parallel=True), mlp=MlpConfig("gelu_tanh", gated=False)
+    ),
     "post norms and soft caps": small_config(
-        post_norms=True, norm_offset=1.0, activation="gelu_tanh", attention_softcap=2.0, logit_softcap=3.0,
-        attention_scale=0.3, embedding_scale=0.7, tap_scale=0.22,
+        norms=NormsConfig(post=True, offset=1.0), mlp=MlpConfig("gelu_tanh"), embedding=EmbeddingConfig(0.7),
+        attention=AttentionConfig(softcap=2.0, scale=0.3), head=OutputHeadConfig(softcap=3.0),
+        residual=ResidualConfig(tap_scale=0.22),
     ),
 }  # fmt: skip
 
@@ -154,16 +169,20 @@ def test_early_exit_and_long_context(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", isa_params())
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
-@pytest.mark.parametrize("changes", [{}, {"embedding_scale": 9.8}, {"learned_positions": True}], ids=str)
-def test_inputs_in_place_of_tokens(isa: str, precision: Precision, changes: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "embedding",
+    [EmbeddingConfig(), EmbeddingConfig(9.8), EmbeddingConfig(positions="learned")],
+    ids=["plain", "scaled", "positions"],
+)
+def test_inputs_in_place_of_tokens(isa: str, precision: Precision, embedding: EmbeddingConfig) -> None:
     """Rows that are given what their tokens' embedding is say the same, beside rows that read their token."""
-    config = small_config(**changes)
+    config = small_config(embedding=embedding)
     backend = native(config, precision, isa)
     tokens = random_tokens(20)
     expected = run_chunks(backend, backend.allocate_cache(2, 32), tokens, [20], [0])
     rows = np.array([0, 3, 4, 19], np.int32)
     embedded = random_weights(config).embedding.to(torch.bfloat16 if precision == "bf16" else torch.float32)
-    values = embedded[[tokens[row] for row in rows]].float() * config.embedding_scale
+    values = embedded[[tokens[row] for row in rows]].float() * config.embedding.scale
     hidden = [0 if place in rows else token for place, token in enumerate(tokens)]
     batch = make_pass(Rows(hidden, 0, [1]), inputs=RowInputs(rows, values))
     assert torch.equal(backend.forward(batch, backend.allocate_cache(2, 32)).logits, expected)

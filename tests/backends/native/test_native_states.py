@@ -30,7 +30,7 @@ from torch import Tensor
 from headstart.backends.native.backend import NativeBackend, supports
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
-from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, RopeConfig
+from headstart.models.config import AttentionConfig, ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, RopeConfig
 from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config, MambaConfig
 from headstart.passes.batch import FINAL_TAP, PassBatch
 from headstart.passes.runner import ModelRunner, Span, cache_bytes_per_token, state_bytes
@@ -64,8 +64,7 @@ KINDS = {
     "delta rule": small_config(
         layers=(DELTA, LayerConfig(), DELTA),
         delta=DeltaConfig(2, 6, 32, 64, 4),
-        attention_gate=True,
-        qk_norm=HeadNorms(),
+        attention=AttentionConfig(gate="element", qk_norm=HeadNorms()),
         ropes=(RopeConfig(theta=1000.0, dim=8),),
     ),
     "tiled delta rule": small_config(

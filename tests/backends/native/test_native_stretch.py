@@ -36,6 +36,7 @@ from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Limits
 from headstart.engine.stretch import AMONG_OTHERS, MOST_ROUNDS
+from headstart.models.config import OutputHeadConfig
 from headstart.passes.rounds import GuesserFault, StretchDrafting, StretchLimits
 from headstart.passes.runner import ModelRunner
 from headstart.sampling.params import SamplingParams
@@ -214,7 +215,7 @@ def test_a_row_without_a_best_token_fails_its_request(
     drafter: str, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An embedding that is no number, of a token that is said after some others."""
-    config = small_config(tied_head=False)
+    config = small_config(head=OutputHeadConfig(tied=False))
     backend = native(config, "bf16", ISA)
     runner = ModelRunner(backend, 1024)
     engine = Engine(runner, create_drafter(drafter, DraftContext(config.vocab_size, runner)), Limits())

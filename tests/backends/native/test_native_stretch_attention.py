@@ -10,7 +10,16 @@ from stretch_cases import Counted, make_engine, one_by_one, told
 from toys import run_all, toy_sequence
 
 from headstart.backends.native.loader import load_library
-from headstart.models.config import Alibi, ExpertsConfig, HeadNorms, LatentConfig, LayerConfig, QueryGrowth, RopeConfig
+from headstart.models.config import (
+    Alibi,
+    AttentionConfig,
+    ExpertsConfig,
+    HeadNorms,
+    LatentConfig,
+    LayerConfig,
+    QueryGrowth,
+    RopeConfig,
+)
 from headstart.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
@@ -26,13 +35,17 @@ CONFIGS = {
         experts=ExpertsConfig(12, 3, 40, normalised=True, shared_size=48),
     ),
     "alibi": small_config(
-        layers=(LayerConfig(rope=None),) * 6, ropes=(), alibi=Alibi(tuple(2.0 ** -(i + 1) for i in range(6)))
+        layers=(LayerConfig(rope=None),) * 6,
+        ropes=(),
+        attention=AttentionConfig(alibi=Alibi(tuple(2.0 ** -(i + 1) for i in range(6)))),
     ),
     "chunks, gates, late norms, growing queries": small_config(
         layers=(*[LayerConfig(chunk=16)] * 5, LayerConfig(rope=None)),
-        qk_norm=HeadNorms(rotated=True, everywhere=False),
-        query_growth=QueryGrowth(0.3, 9, everywhere=False),
-        attention_gate=True,
+        attention=AttentionConfig(
+            qk_norm=HeadNorms(rotated=True, everywhere=False),
+            query_growth=QueryGrowth(0.3, 9, everywhere=False),
+            gate="element",
+        ),
     ),
 }
 each_kind = pytest.mark.parametrize("kind", CONFIGS)

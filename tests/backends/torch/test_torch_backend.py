@@ -191,7 +191,7 @@ def test_taps_are_the_layers_inputs(case: Case) -> None:
     tokens = random_tokens(10)
     layers = case.config.num_layers
     hidden = case.model(torch.tensor([tokens]), output_hidden_states=True, use_cache=False).hidden_states
-    if case.config.streams is not None:
+    if case.config.residual.streams is not None:
         # Of several streams, the first; after the last layer transformers shows them, not their norm.
         normed = case.model.base_model(torch.tensor([tokens]), use_cache=False).last_hidden_state
         hidden = [*(streams[0] for streams in hidden), normed]
@@ -204,8 +204,8 @@ def test_taps_are_the_layers_inputs(case: Case) -> None:
     assert_close(torch.from_numpy(output.hidden[2]), hidden[2][0])
     assert_close(torch.from_numpy(output.hidden[FINAL_TAP]), final)
     assert output.hidden[layers].shape == (10, case.config.hidden_size)
-    stream = torch.from_numpy(output.hidden[layers]).to(case.backend.device) / case.config.tap_scale
-    if case.config.streams is None:
+    stream = torch.from_numpy(output.hidden[layers]).to(case.backend.device) / case.config.residual.tap_scale
+    if case.config.residual.streams is None:
         assert_close(case.backend.decoder.final_norm(stream), final)
     else:
         assert_close(stream, hidden[layers][0])
@@ -240,7 +240,7 @@ def test_rows_may_read_something_else_than_their_token(family: str) -> None:
     tokens, rows = random_tokens(9), np.array([0, 4, 5], np.int32)
     storage = case.backend.allocate_cache(4, BLOCK_SIZE)
     expected = case.backend.forward(make_pass([Rows(tokens, 0, [0, 1, 2])]), storage).logits
-    values = decoder.embedding[[tokens[row] for row in rows]] * config.embedding_scale
+    values = decoder.embedding[[tokens[row] for row in rows]] * config.embedding.scale
     hidden = [0 if place in rows else token for place, token in enumerate(tokens)]
     batch = make_pass([Rows(hidden, 0, [0, 1, 2])], inputs=RowInputs(rows, values))
     torch.testing.assert_close(case.backend.forward(batch, storage).logits, expected)

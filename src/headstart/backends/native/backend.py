@@ -61,20 +61,20 @@ def supports(config: ModelConfig) -> str | None:
 
 def _lacking(config: ModelConfig) -> str | None:
     """What such a model needs that the native pass does not have."""
-    norms = config.qk_norm
+    norms = config.attention.qk_norm
     needs = {
-        "layers of one part beside each other": config.parallel_residual
+        "layers of one part beside each other": config.residual.parallel
         and any("none" in (layer.mixer, layer.channel) for layer in config.layers),
         "gates, sinks or post norms of two mixers": any(layer.mixer == "attention+mamba2" for layer in config.layers)
-        and (config.attention_gate or config.sinks or config.post_norms or config.parallel_residual),
-        f"more than {_MOST_STREAMS} residual streams": config.streams is not None
-        and config.streams.count > _MOST_STREAMS,
-        "a second path beside attention of this kind": config.side_rank is not None
-        and (config.parallel_residual or any(layer.mixer != "attention" for layer in config.layers)),
-        "gates of this kind that are cut off": any(layer.sparsity for layer in config.layers) and not config.gated_mlp,
-        "experts beside attention": config.has_experts and config.parallel_residual,
+        and (config.attention.gate or config.attention.sinks or config.norms.post or config.residual.parallel),
+        f"more than {_MOST_STREAMS} residual streams": config.residual.streams is not None
+        and config.residual.streams.count > _MOST_STREAMS,
+        "a second path beside attention of this kind": config.residual.side_rank is not None
+        and (config.residual.parallel or any(layer.mixer != "attention" for layer in config.layers)),
+        "gates of this kind that are cut off": any(layer.sparsity for layer in config.layers) and not config.mlp.gated,
+        "experts beside attention": config.has_experts and config.residual.parallel,
         "attention of several kinds": len({layer.mixer for layer in config.layers if layer.attends}) > 1,
-        "a limit of heads that are normed one by one": config.qkv_clip is not None
+        "a limit of heads that are normed one by one": config.attention.qkv_clip is not None
         and norms is not None
         and norms.reach == "head"
         and not norms.rotated,
@@ -166,9 +166,11 @@ class NativeBackend:
         self.keeps_floats = precision == "fp32"
         """Whether keys and values are float32, not bf16."""
         self._host: NativeBackend | None = None
-        if config.alibi is not None:
-            slopes = torch.tensor(config.alibi.slopes)
-            library.set_alibi(self.handle, slopes.data_ptr(), config.alibi.scale, config.alibi.coarse)
+        if config.attention.alibi is not None:
+            slopes = torch.tensor(config.attention.alibi.slopes)
+            library.set_alibi(
+                self.handle, slopes.data_ptr(), config.attention.alibi.scale, config.attention.alibi.coarse
+            )
         self._ropes = RopeTables(library, self.handle, config.ropes, weights.rope_factors)
         self._inputs_table: RowTable | None = None
         """Borrowed by the library."""

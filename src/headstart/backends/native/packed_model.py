@@ -154,7 +154,7 @@ class PackedModel:
         table = 0 if self._shares_head(weights) else _table_bytes(weights.table, in_full)
         if weights.positions is not None:
             table += 4 * weights.positions.numel()
-        elif self._config.sinusoid_positions:
+        elif self._config.embedding.positions == "sinusoid":
             table += 4 * self._config.max_positions * self._config.hidden_size
         loading = _WHILE_PACKING + max(_copied_bytes(each.matrix) for each in weights.linears)
         self._require({"layers": matrices, "output head": head + screen, "embedding": table, "packing": loading})
@@ -213,16 +213,16 @@ class PackedModel:
     @torch.inference_mode()
     def _pack(self, handle: int, weights: DecoderParts) -> bool:
         config, library = self._config, self._library
-        packer = Packer(library, handle, config.norm_offset)
+        packer = Packer(library, handle, config.norms.offset)
         packer.norm(-1, FINAL_NORM, weights.final_norm)
         packer.norm(-1, EMBEDDING_NORM, weights.embedding_norm)
         packer.norm(-1, INPUTS_NORM, None if weights.layer_inputs is None else weights.layer_inputs.norm)
         after_sums = config.encoder is not None and not config.encoder.normed_before
         for index, parts in enumerate(weights.layers):
-            packer.norms(index, _with_norms_at_work(config, index, parts), after_sums, config.shared_norm)
+            packer.norms(index, _with_norms_at_work(config, index, parts), after_sums, config.norms.shared)
             packer.constants(index, parts)
-            if config.value_norm:
-                blank = torch.ones(config.head_dim_of(config.layers[index])) - config.norm_offset
+            if config.attention.value_norm:
+                blank = torch.ones(config.head_dim_of(config.layers[index])) - config.norms.offset
                 packer.norm(index, NORMS.index("value_norm"), NormWeights(blank))
             if (experts := experts_part(parts)) is not None:
                 packer.router(index, experts)
@@ -264,7 +264,7 @@ class PackedModel:
 
 def _positions(config: ModelConfig, weights: DecoderParts) -> Tensor | None:
     """float32 [position, hidden] what is added to embeddings."""
-    if config.sinusoid_positions:
+    if config.embedding.positions == "sinusoid":
         return counted_sinusoids(torch.arange(config.max_positions), config.hidden_size)
     return weights.positions
 
@@ -341,7 +341,7 @@ def _copied_bytes(matrix: Tensor | Matrix) -> int:
 
 def _with_norms_at_work(config: ModelConfig, index: int, parts: LayerWeights) -> LayerWeights:
     """A layer without norms of heads where it does not use them."""
-    norms, mixer = config.qk_norm, parts.mixer
+    norms, mixer = config.attention.qk_norm, parts.mixer
     if norms is None or norms.everywhere or config.layers[index].rope is not None:
         return parts
     if not isinstance(mixer, AttentionWeights):

@@ -12,6 +12,7 @@ from headstart.models.config import (
     Channel,
     ExpertsConfig,
     ExpertScore,
+    Gate,
     GroupScore,
     HeadNorms,
     LatentConfig,
@@ -24,13 +25,15 @@ from headstart.models.config import (
 )
 from headstart.models.state_config import DeltaConfig, Mamba2Config, MambaConfig, StateNorm
 
-_HEAD_GATES = 2
-"""``attention_gate`` where each head has one number."""
-
 
 def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
     """What all layers share."""
-    norms, growth = config.qk_norm or HeadNorms(), config.query_growth or QueryGrowth(0.0, 1)
+    attention, streams = config.attention, config.residual.streams
+    norms, growth, gate = (
+        attention.qk_norm or HeadNorms(),
+        attention.query_growth or QueryGrowth(0.0, 1),
+        attention.gate,
+    )
     return Shape(
         vocab=config.vocab_size,
         hidden=config.hidden_size,
@@ -38,24 +41,24 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         layers=config.num_layers,
         precision=library_number(precision),
         threads=threads,
-        norm=get_args(NormKind).index(config.norm),
-        activation=get_args(Activation).index(config.activation),
-        gated=config.gated_mlp,
-        parallel_residual=config.parallel_residual,
+        norm=get_args(NormKind).index(config.norms.kind),
+        activation=get_args(Activation).index(config.mlp.activation),
+        gated=config.mlp.gated,
+        parallel_residual=config.residual.parallel,
         joint_head_norms=norms.reach == "all",
         head_norm=get_args(NormKind).index(norms.kind),
         own_head_norms=norms.own,
         rotated_head_norms=norms.rotated,
-        attention_gate=_HEAD_GATES if config.gates_heads else int(config.attention_gate),
+        attention_gate=0 if gate is None else 1 + get_args(Gate).index(gate),
         tokens=config.vocab_size,
         cross=config.encoder is not None,
-        norm_eps=config.norm_eps,
-        attention_scale=config.scale,
-        attention_softcap=config.attention_softcap or 0.0,
-        logit_softcap=config.logit_softcap or 0.0,
-        embedding_scale=config.embedding_scale,
-        tap_scale=config.tap_scale,
-        qkv_clip=config.qkv_clip or 0.0,
+        norm_eps=config.norms.eps,
+        attention_scale=config.score_scale,
+        attention_softcap=attention.softcap or 0.0,
+        logit_softcap=config.head.softcap or 0.0,
+        embedding_scale=config.embedding.scale,
+        tap_scale=config.residual.tap_scale,
+        qkv_clip=attention.qkv_clip or 0.0,
         growth=growth.weight,
         growth_trained=growth.trained,
         growth_everywhere=growth.everywhere,
@@ -66,8 +69,8 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         mamba2=_mamba2(config.mamba2),
         delta=_delta(config.delta),
         inputs=_inputs(config.layer_inputs),
-        streams=0 if config.streams is None else config.streams.count,
-        side_rank=config.side_rank or 0,
+        streams=0 if streams is None else streams.count,
+        side_rank=config.residual.side_rank or 0,
     )
 
 

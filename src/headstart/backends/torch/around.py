@@ -85,7 +85,7 @@ class LayerInput:
         self, config: ModelConfig, weights: LayerInputWeights, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.gate, self.output = Linear(weights.gate, dtype, device), Linear(weights.output, dtype, device)
-        self.norm, self.activation = Norm.of(config, weights.norm, device), config.activation
+        self.norm, self.activation = Norm.of(config, weights.norm, device), config.mlp.activation
 
     @property
     def nbytes(self) -> int:

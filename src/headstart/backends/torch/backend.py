@@ -176,7 +176,7 @@ class TorchBackend:
             sights_of(config, config.layers[:depth]),
             self.dtype,
             self.device,
-            config.alibi,
+            config.attention.alibi,
         )
         positions = self._tensor(batch.positions)
         states = None

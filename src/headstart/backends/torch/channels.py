@@ -51,7 +51,7 @@ class Mlp:
     ) -> None:
         self.up, self.down = Linear(weights.up, dtype, device), Linear(weights.down, dtype, device)
         self.curve = None if weights.curve is None else weights.curve.to(device)
-        self.activation, self.gated = config.activation, config.gated_mlp
+        self.activation, self.gated = config.mlp.activation, config.mlp.gated
         self.cut = NormalDist().inv_cdf(sparsity) if sparsity else None
 
     @property
@@ -67,7 +67,7 @@ class Experts:
 
     def __init__(self, config: ModelConfig, weights: ExpertsWeights, dtype: torch.dtype, device: torch.device) -> None:
         assert config.experts is not None
-        self.config, self.activation = config.experts, config.activation
+        self.config, self.activation = config.experts, config.mlp.activation
         self.called = 0
         """Distinct experts that the latest rows called."""
         # Which experts are called is decided in float32.

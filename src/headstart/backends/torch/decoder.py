@@ -131,13 +131,13 @@ class Decoder:
         ``inputs``: rows, and what they read in place of their token's embedding [given, hidden].
         """
         hidden = F.embedding(tokens, self.embedding)
-        if self.config.embedding_scale != 1.0:
-            hidden = hidden * self.config.embedding_scale
+        if self.config.embedding.scale != 1.0:
+            hidden = hidden * self.config.embedding.scale
         if inputs is not None:
             hidden = hidden.index_copy(0, *inputs)
         if self.positions is not None:
             hidden = hidden + F.embedding(positions, self.positions)
-        if self.config.sinusoid_positions:
+        if self.config.embedding.positions == "sinusoid":
             rows = counted_sinusoids(positions, self.config.hidden_size)
             hidden = hidden + rows.to(hidden.dtype)
         return hidden if self.embedding_norm is None else self.embedding_norm(hidden)
@@ -152,7 +152,7 @@ class Decoder:
             Rotation(positions, frequencies, self.dtype, amplitude(rope))
             for rope, frequencies in zip(self.config.ropes, self.frequencies, strict=True)
         ]
-        grown, growth = self.config.query_growth, None
+        grown, growth = self.config.attention.query_growth, None
         if grown is not None:
             counted = positions if grown.everywhere else positions + 1
             growth = 1 + grown.weight * torch.log1p(counted.div(grown.trained, rounding_mode="floor"))
@@ -201,7 +201,7 @@ class Decoder:
     def _tapped(self, hidden: Tensor) -> Tensor:
         """[row, hidden]; of several streams, the first."""
         shown = hidden if self.streams is None else hidden[:, 0]
-        return shown * self.config.tap_scale
+        return shown * self.config.residual.tap_scale
 
     def _best(self, normed: Tensor) -> Tensor:
         """As ``PassOutput.best`` has them, of [row, hidden] after the final norm. Logits are of no use later."""
@@ -212,7 +212,7 @@ class Decoder:
     def logits(self, normed: Tensor) -> Tensor:
         """[row, hidden] after the final norm -> float32 [row, vocab]."""
         logits = self.head(normed).float()
-        cap = self.config.logit_softcap
+        cap = self.config.head.softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
 

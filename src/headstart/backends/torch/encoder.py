@@ -69,8 +69,8 @@ class Embedder:
     def tokens(self, tokens: Tensor, positions: Tensor, inputs: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """[row] ids and positions -> [row, hidden]; ``inputs``: as in ``Decoder.embed``."""
         hidden = F.embedding(tokens, self._embedding).to(self._dtype)
-        if self._config.embedding_scale != 1.0:
-            hidden = hidden * self._config.embedding_scale
+        if self._config.embedding.scale != 1.0:
+            hidden = hidden * self._config.embedding.scale
         if inputs is not None:
             hidden = hidden.index_copy(0, *inputs)
         return self.placed(hidden, positions)
@@ -131,9 +131,9 @@ class Encoder:
         self.layers = [StackMatrices(config, layer, make, device) for layer in weights.layers]
         self.final_norm = optional_norm(config, weights.final_norm, device)
         self._layer = StackLayer(
-            config.encoder.head_dim, config.activation, config.gated_mlp, config.encoder.normed_before
+            config.encoder.head_dim, config.mlp.activation, config.mlp.gated, config.encoder.normed_before
         )
-        self._scale = config.encoder.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
+        self._scale = config.encoder.head_dim**-0.5 if config.attention.scale is None else config.attention.scale
         self._relative = [table.to(device, dtype) for table in weights.relative]
         self._dtype = dtype
         self._convolutions = [_Convolution(each, dtype, device) for each in weights.convolutions]

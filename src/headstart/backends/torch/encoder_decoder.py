@@ -71,7 +71,7 @@ class EncoderDecoderBackend:
         avoid_attention_plans(self.device)
         self.kit: BackendKit = kit or TorchKit(self.device)
         self.name = NAMES.get(dtype, f"torch-{dtype}".replace("torch.", ""))
-        self._layer = StackLayer(config.head_dim, config.activation, config.gated_mlp, config.encoder.normed_before)
+        self._layer = StackLayer(config.head_dim, config.mlp.activation, config.mlp.gated, config.encoder.normed_before)
         with torch.inference_mode():
             self._embedding = weights.embedding.to(self.device, dtype)
             own = weights.encoder.embedding
@@ -141,7 +141,7 @@ class EncoderDecoderBackend:
             hidden = self._layer.cross_attention(
                 cross,
                 hidden,
-                partial(attend, cache=cache, layout=layout, sight=MEMORY, scale=config.scale, softcap=None),
+                partial(attend, cache=cache, layout=layout, sight=MEMORY, scale=config.score_scale, softcap=None),
             )
             hidden = self._layer.channel(parts, hidden)
         if depth in batch.taps:
@@ -179,7 +179,7 @@ class EncoderDecoderBackend:
 
             def look(queries: Tensor, memory: Tensor = memory, index: int = index) -> Tensor:
                 keys, values = memory.transpose(0, 2).unbind(1)
-                scores = queries.transpose(0, 1) @ keys.transpose(1, 2) * self.config.scale
+                scores = queries.transpose(0, 1) @ keys.transpose(1, 2) * self.config.score_scale
                 shown[index] = scores.softmax(-1, dtype=torch.float32)
                 return (shown[index].to(values.dtype) @ values).transpose(0, 1).flatten(1)
 
@@ -190,14 +190,14 @@ class EncoderDecoderBackend:
     def _attend_before(self, heads: Tensor) -> Tensor:
         """Rows of one text see themselves and those before them, without a cache."""
         q, k, v = heads.view(len(heads), 3, -1, self.config.head_dim).permute(1, 2, 0, 3)
-        seen = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, scale=self.config.scale)
+        seen = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, scale=self.config.score_scale)
         return seen[0].transpose(0, 1).flatten(1)
 
     def _attend(self, heads: Tensor, cache: Tensor, layout: AttentionLayout, masks: Sequence[Tensor] | None) -> Tensor:
         config = self.config
         keys_values = heads[:, config.num_heads :].reshape(len(heads), 2, -1, config.head_dim)
         cache.index_copy_(0, layout.new_slots, keys_values)
-        return attend(heads[:, : config.num_heads], cache, layout, EVERYTHING, config.scale, None, masks)
+        return attend(heads[:, : config.num_heads], cache, layout, EVERYTHING, config.score_scale, None, masks)
 
     def _masks(self, layout: AttentionLayout) -> Masks:
         if not self._relative:

@@ -128,9 +128,11 @@ class SelfAttention:
         """Heads of queries and of the keys that it makes."""
         self.qkv, self.output = Linear(weights.qkv, dtype, device), Linear(weights.output, dtype, device)
         self.head_norm: HeadNorm | None = None
-        normed = config.qk_norm is not None and (config.qk_norm.everywhere or layer.rope is not None)
-        if normed and config.qk_norm is not None and weights.q_norm is not None:
-            self.head_norm = HeadNorm(config, layer, config.qk_norm, weights.q_norm, weights.k_norm, device)
+        normed = config.attention.qk_norm is not None and (
+            config.attention.qk_norm.everywhere or layer.rope is not None
+        )
+        if normed and config.attention.qk_norm is not None and weights.q_norm is not None:
+            self.head_norm = HeadNorm(config, layer, config.attention.qk_norm, weights.q_norm, weights.k_norm, device)
         self.sinks = None if weights.sinks is None else weights.sinks.to(device)
         self.gate = None if weights.gate is None else Linear(weights.gate, dtype, device)
 
@@ -147,13 +149,13 @@ class SelfAttention:
         turned, values = heads[:, : self.turning], heads[:, self.turning :]
         if self.layer.values_are_keys:
             values = turned[:, config.num_heads :].clone()
-        if config.value_norm and self.keeps:
-            values.copy_(F.rms_norm(values.float(), values.shape[-1:], None, config.norm_eps))
+        if config.attention.value_norm and self.keeps:
+            values.copy_(F.rms_norm(values.float(), values.shape[-1:], None, config.norms.eps))
         norm = self.head_norm
         if norm is not None and not norm.norms.rotated:
             norm.apply_(turned)
-        if config.qkv_clip is not None:
-            heads.clamp_(-config.qkv_clip, config.qkv_clip)
+        if config.attention.qkv_clip is not None:
+            heads.clamp_(-config.attention.qkv_clip, config.attention.qkv_clip)
         if self.layer.rope is not None:
             shared.rotations[self.layer.rope].apply_(turned)
         if norm is not None and norm.norms.rotated:
@@ -163,11 +165,11 @@ class SelfAttention:
             kept = torch.cat((kept, values[:, None]), dim=1) if self.layer.values_are_keys else kept
             cache.index_copy_(0, layout.new_slots, kept)
         queries = heads[:, : config.num_heads]
-        grown = config.query_growth
+        grown = config.attention.query_growth
         if shared.growth is not None and grown is not None and (grown.everywhere or self.layer.rope is None):
             queries = queries * shared.growth
         return attend(
-            queries, cache, layout, self.layer.sight, config.scale, config.attention_softcap, sinks=self.sinks
+            queries, cache, layout, self.layer.sight, config.score_scale, config.attention.softcap, sinks=self.sinks
         )
 
 
@@ -212,7 +214,7 @@ class LatentAttention:
         cache.index_copy_(0, shared.layout.new_slots, states[:, None, None])
         if shared.growth is not None:
             queries = queries * shared.growth
-        seen = attend(queries, cache, shared.layout, self.layer.sight, self.config.scale, value_dim=rank)
+        seen = attend(queries, cache, shared.layout, self.layer.sight, self.config.score_scale, value_dim=rank)
         return seen.view(len(queries), -1, rank)
 
 

@@ -29,7 +29,7 @@ class Norm:
     @staticmethod
     def of(config: ModelConfig, weights: NormWeights, device: torch.device) -> Norm:
         """A norm of the stream."""
-        return Norm(weights, device, config.norm, config.norm_eps, config.norm_offset)
+        return Norm(weights, device, config.norms.kind, config.norms.eps, config.norms.offset)
 
     def __call__(self, x: Tensor) -> Tensor:
         shape = self.weight.shape
@@ -50,7 +50,7 @@ class HeadNorm:
         k: NormWeights | None,
         device: torch.device,
     ) -> None:
-        self.norms, self.eps = norms, config.norm_eps
+        self.norms, self.eps = norms, config.norms.eps
         parts = [(config.num_heads, q)]
         if k is not None:
             parts.append((config.kv_heads_of(layer), k))
@@ -63,7 +63,7 @@ class HeadNorm:
             ]
             return torch.cat(rows).to(device, torch.float32)
 
-        self.weight = joined([norm.weight for _, norm in parts]) + config.norm_offset
+        self.weight = joined([norm.weight for _, norm in parts]) + config.norms.offset
         biases = [norm.bias for _, norm in parts if norm.bias is not None]
         self.bias = joined(biases) if biases else None
 

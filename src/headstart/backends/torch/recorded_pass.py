@@ -89,7 +89,7 @@ class RecordedPasses:
     def __init__(self, decoder: Decoder, stores: Sequence[LayerStore], block_size: int, recorder: Recorder) -> None:
         self._decoder, self._stores, self._block_size = decoder, stores, block_size
         self.recordings: Recordings[_RecordedPass] = Recordings(recorder)
-        alibi = decoder.config.alibi
+        alibi = decoder.config.attention.alibi
         self._logits = torch.empty(0, decoder.config.vocab_size, device=recorder.device)
         """[row, vocab] what all recordings show: each of them is read before the next one is replayed."""
         self._alibi = None if alibi is None else (alibi, torch.tensor(alibi.slopes, device=recorder.device))

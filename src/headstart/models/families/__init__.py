@@ -145,11 +145,14 @@ def config_from_gguf(
     return _checked(
         replace(
             config,
-            tied_head=f"{layout.head}.weight" not in tensors,
-            qkv_bias=config.qkv_bias or _has_bias(layout, tensors, "qkv", "q", "k", "v"),
-            output_bias=config.output_bias or _has_bias(layout, tensors, "output"),
-            mlp_bias=config.mlp_bias or _has_bias(layout, tensors, "gate", "up", "down"),
-            qk_norm=config.qk_norm if _may_norm_heads(config, layout, tensors) else None,
+            head=replace(config.head, tied=f"{layout.head}.weight" not in tensors),
+            attention=replace(
+                config.attention,
+                qkv_bias=config.attention.qkv_bias or _has_bias(layout, tensors, "qkv", "q", "k", "v"),
+                output_bias=config.attention.output_bias or _has_bias(layout, tensors, "output"),
+                qk_norm=config.attention.qk_norm if _may_norm_heads(config, layout, tensors) else None,
+            ),
+            mlp=replace(config.mlp, bias=config.mlp.bias or _has_bias(layout, tensors, "gate", "up", "down")),
             name=name,
         ),
         source,
@@ -196,7 +199,7 @@ def _with_own_values(config: ModelConfig, layout: TensorLayout, tensors: Contain
 
 def _may_norm_heads(config: ModelConfig, layout: TensorLayout, tensors: Container[str]) -> bool:
     """Whether there are norms of heads in the file, or such as have no weights, or nothing is known of its tensors."""
-    if config.qk_norm is not None and not config.qk_norm.learnt:
+    if config.attention.qk_norm is not None and not config.attention.qk_norm.learnt:
         return True
     first = next((index for index, layer in enumerate(config.layers) if layer.attends), 0)
     name = layout.layer.get("q_norm", "").format(i=first)

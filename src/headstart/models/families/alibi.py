@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
-from headstart.models.config import Alibi, LayerConfig, ModelConfig
-from headstart.models.families.base import Family, TensorLayout
+from headstart.models.config import (
+    Alibi,
+    AttentionConfig,
+    EmbeddingConfig,
+    LayerConfig,
+    MlpConfig,
+    ModelConfig,
+    NormsConfig,
+    OutputHeadConfig,
+    ResidualConfig,
+)
+from headstart.models.families.base import Family, Parts, TensorLayout
 from headstart.models.families.fields import MAX_POSITIONS, Fields
-from headstart.models.families.layer_normed import BIASED, UNGATED, heads_apart
-from headstart.models.families.llama import GGUF_LAYOUT, activation, base_from_gguf
+from headstart.models.families.layer_normed import LAYER_NORMS, heads_apart
+from headstart.models.families.llama import GGUF_LAYOUT, activation, base_from_gguf, biased
 from headstart.models.families.rope import rope_from_hf
 
 _NO_POSITIONS = 2048
@@ -32,25 +42,33 @@ def slopes(heads: int) -> tuple[float, ...]:
 
 
 def _base(
-    fields: Fields, family: str, hidden: int, heads: int, layers: int, positions: int, **changes: Any
+    fields: Fields,
+    family: str,
+    hidden: int,
+    heads: int,
+    layers: int,
+    positions: int,
+    *,
+    num_kv_heads: int | None = None,
+    mlp_size: int | None = None,
+    **parts: Unpack[Parts],
 ) -> ModelConfig:
     config = ModelConfig(
         family=family,
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden,
         num_heads=heads,
-        num_kv_heads=heads,
+        num_kv_heads=num_kv_heads or heads,
         head_dim=hidden // heads,
-        mlp_size=4 * hidden,
+        mlp_size=mlp_size or 4 * hidden,
         max_positions=positions,
         layers=(LayerConfig(rope=None),) * layers,
-        norm_eps=fields.number("layer_norm_epsilon", 1e-5),
-        tied_head=fields.flag("tie_word_embeddings", True),
+        norms=replace(parts.pop("norms", LAYER_NORMS), eps=fields.number("layer_norm_epsilon", 1e-5)),
+        head=OutputHeadConfig(tied=fields.flag("tie_word_embeddings", True)),
         bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
         eos_token_ids=fields.token_ids("eos_token_id"),
-        **UNGATED,
     )
-    return replace(config, **changes)
+    return replace(config, **parts)
 
 
 def _either(fields: Fields, *keys: str) -> int:
@@ -68,10 +86,9 @@ def _bloom(fields: Fields) -> ModelConfig:
         heads=heads,
         layers=_either(fields, "n_layer", "num_hidden_layers"),
         positions=fields.integer("seq_length", _NO_POSITIONS, maximum=MAX_POSITIONS),
-        activation="gelu_tanh",
-        alibi=Alibi(slopes(heads)),
-        embedding_norm=True,
-        **BIASED,
+        mlp=MlpConfig("gelu_tanh", gated=False, bias=True),
+        attention=AttentionConfig(qkv_bias=True, output_bias=True, alibi=Alibi(slopes(heads))),
+        embedding=EmbeddingConfig(norm=True),
     )
 
 
@@ -90,11 +107,13 @@ def _mpt(fields: Fields) -> ModelConfig:
         layers=fields.integer("n_layers", maximum=4096),
         positions=fields.integer("max_seq_len", _NO_POSITIONS, maximum=MAX_POSITIONS),
         mlp_size=fields.integer("expansion_ratio", 4) * hidden,
-        activation="gelu",
-        norm_bias=False,
-        attention_scale=attention.optional_number("softmax_scale"),
-        qkv_clip=attention.optional_number("clip_qkv"),
-        alibi=Alibi(_mpt_slopes(heads, attention.number("alibi_bias_max", 8))),
+        mlp=MlpConfig("gelu", gated=False),
+        norms=NormsConfig("layer", bias=False),
+        attention=AttentionConfig(
+            scale=attention.optional_number("softmax_scale"),
+            qkv_clip=attention.optional_number("clip_qkv"),
+            alibi=Alibi(_mpt_slopes(heads, attention.number("alibi_bias_max", 8))),
+        ),
     )
 
 
@@ -111,7 +130,8 @@ def _falcon(fields: Fields) -> ModelConfig:
     parallel = is_new or fields.flag("parallel_attn", True)
     two_norms = is_new and fields.integer("num_ln_in_parallel_attn", 2) == 2
     kv_heads = fields.integer("num_kv_heads", heads) if is_new else 1 if fields.flag("multi_query", True) else heads
-    bias = fields.flag("bias", False)
+    has_alibi, attention = fields.flag("alibi", False), biased(fields, key="bias")
+    alibi = Alibi(slopes(heads), scale=(hidden // heads) ** -0.5, coarse=True) if has_alibi else None
     config = _base(
         fields,
         "falcon_new" if two_norms else "falcon",
@@ -121,15 +141,13 @@ def _falcon(fields: Fields) -> ModelConfig:
         positions=fields.integer("max_position_embeddings", 2048, maximum=MAX_POSITIONS),
         num_kv_heads=kv_heads,
         mlp_size=fields.integer("ffn_hidden_size", 4 * hidden),
-        activation=activation(fields, "activation", "gelu"),
-        parallel_residual=parallel,
-        shared_norm=parallel and not two_norms,
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=bias,
+        mlp=MlpConfig(activation(fields, "activation", "gelu"), gated=False, bias=attention.qkv_bias),
+        residual=ResidualConfig(parallel=parallel),
+        norms=NormsConfig("layer", shared=parallel and not two_norms),
+        attention=replace(attention, alibi=alibi),
     )
-    if fields.flag("alibi", False):
-        return replace(config, alibi=Alibi(slopes(heads), scale=config.scale, coarse=True))
+    if has_alibi:
+        return config
     rope = rope_from_hf(fields, config.head_dim)
     return replace(config, ropes=(rope,), layers=(LayerConfig(),) * config.num_layers)
 
@@ -187,18 +205,28 @@ _TWO_NORMS_GGUF = {
 }
 
 
-def _base_gguf(fields: Fields, family: str, **changes: Any) -> ModelConfig:
-    """Of a model without a rotation, unless ``changes`` say otherwise."""
-    return base_from_gguf(fields, family, eps="attention.layer_norm_epsilon", norm="layer", gated_mlp=False, **changes)
+def _base_gguf(fields: Fields, family: str, **parts: Unpack[Parts]) -> ModelConfig:
+    return base_from_gguf(
+        fields,
+        family,
+        eps="attention.layer_norm_epsilon",
+        **parts,
+    )
 
 
 def _unrotated(config: ModelConfig, slopes_of_heads: tuple[float, ...]) -> ModelConfig:
     layers = (LayerConfig(rope=None),) * config.num_layers
-    return replace(config, alibi=Alibi(slopes_of_heads), ropes=(), layers=layers)
+    return replace(config, attention=replace(config.attention, alibi=Alibi(slopes_of_heads)), ropes=(), layers=layers)
 
 
 def _bloom_gguf(fields: Fields) -> ModelConfig:
-    config = _base_gguf(fields, "bloom", activation="gelu_tanh", embedding_norm=True)
+    config = _base_gguf(
+        fields,
+        "bloom",
+        norms=LAYER_NORMS,
+        mlp=MlpConfig("gelu_tanh", gated=False),
+        embedding=EmbeddingConfig(norm=True),
+    )
     return _unrotated(config, slopes(config.num_heads))
 
 
@@ -207,7 +235,13 @@ def _mpt_gguf(fields: Fields) -> ModelConfig:
     if steepest is None:
         raise fields.unsupported("attention.max_alibi_bias", fields.get("attention.max_alibi_bias"), "more than 0")
     clip = fields.optional_number("attention.clamp_kqv")
-    config = _base_gguf(fields, "mpt", activation="gelu", norm_bias=False, qkv_clip=clip)
+    config = _base_gguf(
+        fields,
+        "mpt",
+        mlp=MlpConfig("gelu", gated=False),
+        norms=NormsConfig("layer", bias=False),
+        attention=AttentionConfig(qkv_clip=clip),
+    )
     return _unrotated(config, _mpt_slopes(config.num_heads, steepest))
 
 
@@ -217,9 +251,9 @@ def _falcon_gguf(fields: Fields) -> ModelConfig:
     return _base_gguf(
         fields,
         "falcon_new" if two_norms else "falcon",
-        activation="gelu",
-        parallel_residual=True,
-        shared_norm=not two_norms,
+        mlp=MlpConfig("gelu", gated=False),
+        residual=ResidualConfig(parallel=True),
+        norms=NormsConfig("layer", shared=not two_norms),
     )
 
 

@@ -10,7 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from headstart.models.config import Activation, LayerConfig, ModelConfig
+from headstart.models.config import (
+    Activation,
+    AttentionConfig,
+    EmbeddingConfig,
+    LayerConfig,
+    MlpConfig,
+    ModelConfig,
+    NormsConfig,
+)
 from headstart.models.encoder_decoder import EncoderConfig, Positions
 from headstart.models.families.encoder_decoder import (
     EncoderDecoderFamily,
@@ -43,15 +51,13 @@ def base_from_hf(fields: Fields, family: str, encoder: EncoderConfig, max_positi
         mlp_size=fields.integer("decoder_ffn_dim"),
         max_positions=max_positions,
         layers=(LayerConfig(rope=None),) * fields.integer("decoder_layers", maximum=4096),
-        norm="layer",
-        norm_eps=1e-5,
-        activation=activation,
-        gated_mlp=False,
-        qkv_bias=True,
-        output_bias=True,
-        mlp_bias=True,
-        learned_positions=encoder.positions == "learned",
-        embedding_scale=hidden**0.5 if fields.flag("scale_embedding", False) else 1.0,
+        norms=NormsConfig("layer", eps=1e-5),
+        mlp=MlpConfig(activation, gated=False, bias=True),
+        attention=AttentionConfig(qkv_bias=True, output_bias=True),
+        embedding=EmbeddingConfig(
+            scale=hidden**0.5 if fields.flag("scale_embedding", False) else 1.0,
+            positions="learned" if encoder.positions == "learned" else None,
+        ),
         bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
         eos_token_ids=fields.token_ids("eos_token_id"),
         encoder=encoder,

@@ -5,18 +5,54 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypedDict
 
 from torch import Tensor
 
-from headstart.models.config import ModelConfig
+from headstart.models.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    ExpertsConfig,
+    FoldedConfig,
+    LatentConfig,
+    LayerConfig,
+    LayerInputsConfig,
+    MlpConfig,
+    ModelConfig,
+    NormsConfig,
+    OutputHeadConfig,
+    ResidualConfig,
+    RopeConfig,
+)
 from headstart.models.families.fields import Fields
+from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config, MambaConfig
 
 CheckpointKind = Literal["hf", "gguf"]
 FamilyKind = Literal["dense", "experts"]
 """Whether every row goes through all weights."""
 Convert = Callable[[Tensor, ModelConfig], Tensor]
 """From a file's layout of a tensor (weight or bias) to the canonical one of ``models.weights``."""
+
+
+class Parts(TypedDict, total=False):
+    """Records of ``ModelConfig`` that a family has beside what its kin share."""
+
+    layers: tuple[LayerConfig, ...]
+    ropes: tuple[RopeConfig, ...]
+    norms: NormsConfig
+    attention: AttentionConfig
+    mlp: MlpConfig
+    embedding: EmbeddingConfig
+    head: OutputHeadConfig
+    residual: ResidualConfig
+    folded: FoldedConfig
+    layer_inputs: LayerInputsConfig | None
+    latent: LatentConfig | None
+    convolution: ConvolutionConfig | None
+    mamba: MambaConfig | None
+    mamba2: Mamba2Config | None
+    delta: DeltaConfig | None
+    experts: ExpertsConfig | None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,14 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from headstart.models.config import HeadNorms, LayerConfig, ModelConfig
+from headstart.models.config import (
+    FoldedConfig,
+    HeadNorms,
+    LayerConfig,
+    ModelConfig,
+    NormsConfig,
+    ResidualConfig,
+)
 from headstart.models.families.base import Family
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.llama import (
@@ -19,13 +26,13 @@ from headstart.models.families.llama import (
     HF_LAYOUT,
     base_from_gguf,
     base_from_hf,
+    biased,
     halves,
     windows_from_hf,
 )
 
 
-def _base(fields: Fields, family: str, theta: float) -> ModelConfig:
-    bias = fields.flag("attention_bias", False)
+def _base(fields: Fields, family: str, theta: float, qk_norm: HeadNorms | None = None) -> ModelConfig:
     return base_from_hf(
         fields,
         family,
@@ -33,19 +40,16 @@ def _base(fields: Fields, family: str, theta: float) -> ModelConfig:
         default_theta=theta,
         eps="layer_norm_eps",
         default_eps=1e-5,
-        norm="layer",
-        norm_bias=False,
-        parallel_residual=True,
-        shared_norm=True,
-        logit_divisor=1 / fields.number("logit_scale", 0.0625),
-        qkv_bias=bias,
-        output_bias=bias,
+        norms=NormsConfig("layer", bias=False, shared=True),
+        residual=ResidualConfig(parallel=True),
+        folded=FoldedConfig(logit_divisor=1 / fields.number("logit_scale", 0.0625)),
+        attention=replace(biased(fields), qk_norm=qk_norm),
     )
 
 
 def _cohere(fields: Fields) -> ModelConfig:
-    config = _base(fields, "cohere", 500_000.0)
-    return replace(config, qk_norm=HeadNorms("layer", own=True)) if fields.flag("use_qk_norm", False) else config
+    normed = fields.flag("use_qk_norm", False)
+    return _base(fields, "cohere", 500_000.0, HeadNorms("layer", own=True) if normed else None)
 
 
 def _cohere2(fields: Fields) -> ModelConfig:
@@ -67,11 +71,9 @@ def _base_gguf(fields: Fields, family: str) -> ModelConfig:
         fields,
         family,
         eps="attention.layer_norm_epsilon",
-        norm="layer",
-        norm_bias=False,
-        parallel_residual=True,
-        shared_norm=True,
-        logit_divisor=1 / fields.number("logit_scale", 1.0),
+        norms=NormsConfig("layer", bias=False, shared=True),
+        residual=ResidualConfig(parallel=True),
+        folded=FoldedConfig(logit_divisor=1 / fields.number("logit_scale", 1.0)),
     )
 
 
@@ -91,7 +93,7 @@ def _norms_in_halves(weight: Tensor, config: ModelConfig) -> Tensor:
 
 
 def _divided(weight: Tensor, config: ModelConfig) -> Tensor:
-    return weight / config.logit_divisor
+    return weight / config.folded.logit_divisor
 
 
 _CONVERT = {"q": halves, "k": halves, "q_norm": _norms_in_halves, "k_norm": _norms_in_halves, "final_norm": _divided}

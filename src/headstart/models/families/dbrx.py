@@ -7,9 +7,17 @@ Sources: the configuration and modelling files of transformers (models/dbrx); fo
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig, NormKind, RopeConfig
+from headstart.models.config import (
+    AttentionConfig,
+    ExpertsConfig,
+    LayerConfig,
+    MlpConfig,
+    ModelConfig,
+    NormsConfig,
+    OutputHeadConfig,
+    RopeConfig,
+)
 from headstart.models.families import gguf_mixtures
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.experts import with_experts
@@ -18,10 +26,8 @@ from headstart.models.families.layer_normed import without
 from headstart.models.families.llama import activation, base_from_gguf
 from headstart.models.families.rope import rope_from_gguf, rope_from_hf
 
-_NORM: NormKind = "layer"
-_NORMS: dict[str, Any] = {"norm": _NORM, "norm_bias": False}
-_EPS = 1e-5
-"""Of all norms; no description holds it."""
+_NORMS = NormsConfig("layer", eps=1e-5, bias=False)
+"""No description holds the epsilon."""
 
 
 def _dbrx(fields: Fields) -> ModelConfig:
@@ -42,13 +48,12 @@ def _dbrx(fields: Fields) -> ModelConfig:
         max_positions=fields.integer("max_seq_len", 2048, maximum=MAX_POSITIONS),
         layers=(LayerConfig(),) * fields.integer("n_layers", 24, maximum=4096),
         ropes=(_rope(fields, attention, hidden // heads),),
-        norm_eps=_EPS,
-        activation="silu" if form is None else activation(form, "name", "silu"),
-        qkv_clip=attention.optional_number("clip_qkv"),
-        tied_head=False,
+        norms=_NORMS,
+        mlp=MlpConfig("silu" if form is None else activation(form, "name", "silu")),
+        attention=AttentionConfig(qkv_clip=attention.optional_number("clip_qkv")),
+        head=OutputHeadConfig(tied=False),
         bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
         eos_token_ids=fields.token_ids("eos_token_id"),
-        **_NORMS,
     )
     power = inner.number("moe_normalize_expert_weights", 1.0) if inner.get("moe_normalize_expert_weights") else None
     if power not in (None, 1.0):
@@ -71,8 +76,8 @@ def _gguf(fields: Fields) -> ModelConfig:
         rope=rope_from_gguf(fields, head_dim),
         eps="attention.layer_norm_epsilon",
         experts=True,
-        qkv_clip=fields.optional_number("attention.clamp_kqv"),
-        **_NORMS,
+        attention=AttentionConfig(qkv_clip=fields.optional_number("attention.clamp_kqv")),
+        norms=_NORMS,
     )
     return with_experts(config, gguf_mixtures.experts_of(fields, config.mlp_size, True))
 

@@ -9,13 +9,24 @@ since April 2025 takes the matrix that raises keys and values apart, that of key
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from headstart.models.config import ExpertsConfig, LatentConfig, LayerConfig, ModelConfig, QueryGrowth, RopeConfig
+from headstart.models.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    ExpertsConfig,
+    FoldedConfig,
+    LatentConfig,
+    LayerConfig,
+    ModelConfig,
+    QueryGrowth,
+    RopeConfig,
+)
 from headstart.models.families import gguf_mixtures
-from headstart.models.families.base import Family
+from headstart.models.families.base import Family, Parts
 from headstart.models.families.experts import (
     EXPERTS_LAYOUT,
     STACKED,
@@ -26,16 +37,22 @@ from headstart.models.families.experts import (
 )
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.gguf_kin import growth_of_queries
-from headstart.models.families.granite import divided
+from headstart.models.families.granite import divided, with_factor_of_layers
 from headstart.models.families.kin import with_defaults
 from headstart.models.families.layer_normed import without
-from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_gguf, base_from_hf, in_halves
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_gguf, base_from_hf, in_halves, mlp_of
 from headstart.models.families.phi import GGUF_LONGROPE, longrope_from_gguf
 from headstart.models.families.rope import growth, rope_from_gguf, rope_from_hf
 
 
 def _base(
-    fields: Fields, family: str, tied: bool, q_rank: int | None, kv_rank: int, sizes: tuple[int, int, int]
+    fields: Fields,
+    family: str,
+    tied: bool,
+    q_rank: int | None,
+    kv_rank: int,
+    sizes: tuple[int, int, int],
+    **parts: Unpack[Parts],
 ) -> ModelConfig:
     """``q_rank``, ``kv_rank`` and ``sizes`` (of a head's unrotated part, its rotated one, its value): the defaults."""
     if fields.has("q_lora_rank"):
@@ -44,7 +61,7 @@ def _base(
     plain, turning, value = (fields.integer(key, size) for key, size in zip(keys, sizes, strict=True))
     rope = rope_from_hf(fields, turning, whole_heads=False)
     bias = fields.flag("attention_bias", False)
-    config = base_from_hf(fields, family, tied, rope=rope, default_head_dim=1)
+    config = base_from_hf(fields, family, tied, rope=rope, default_head_dim=1, **parts)
     scaling = fields.within("rope_parameters") or fields.within("rope_scaling")
     scale = (plain + turning) ** -0.5
     if rope.scaling is not None and scaling is not None:
@@ -54,16 +71,14 @@ def _base(
         config,
         head_dim=plain + turning,
         num_kv_heads=config.num_heads,
-        attention_scale=scale,
+        attention=AttentionConfig(scale=scale, output_bias=bias),
         latent=LatentConfig(fields.integer("kv_lora_rank", kv_rank), plain, turning, value, q_rank=q_rank, bias=bias),
         layers=(LayerConfig(mixer="latent"),) * config.num_layers,
-        output_bias=bias,
     )
 
 
 def _deepseek_v2(fields: Fields) -> ModelConfig:
-    config = _base(fields, "deepseek_v2", False, 1536, 512, (128, 64, 128))
-    config = replace(config, mlp_bias=fields.flag("mlp_bias", False))
+    config = _base(fields, "deepseek_v2", False, 1536, 512, (128, 64, 128), mlp=mlp_of(fields))
     count = count_of(fields, "n_routed_experts", "num_local_experts", default=64)
     size = fields.integer("moe_intermediate_size", 1407)
     method = fields.text("topk_method", "greedy")
@@ -117,7 +132,11 @@ def _mistral4(fields: Fields) -> ModelConfig:
         score="softmax",
         correction=False,
     )
-    return with_experts(replace(config, query_growth=grown), experts, first_dense(fields, config, 0))
+    return with_experts(
+        replace(config, attention=replace(config.attention, query_growth=grown)),
+        experts,
+        first_dense(fields, config, 0),
+    )
 
 
 def _youtu(fields: Fields) -> ModelConfig:
@@ -127,22 +146,15 @@ def _youtu(fields: Fields) -> ModelConfig:
 
 
 def _minicpm3(fields: Fields) -> ModelConfig:
-    config = _base(fields, "minicpm3", True, 768, 256, (64, 32, fields.integer("v_head_dim", 64)))
-    config = replace(config, mlp_bias=fields.flag("mlp_bias", False))
+    config = _base(fields, "minicpm3", True, 768, 256, (64, 32, fields.integer("v_head_dim", 64)), mlp=mlp_of(fields))
     of_all, depth = fields.number("scale_emb", 12), fields.number("scale_depth", 1.4)
     return _scaled(config, of_all, depth, fields.number("dim_model_base", 256))
 
 
 def _scaled(config: ModelConfig, embedding: float, depth: float, base: float) -> ModelConfig:
     """MiniCPM's factors as ``granite`` has them: a layer's output times one is the stream divided by it."""
-    residual = depth / config.num_layers**0.5
-    return replace(
-        config,
-        embedding_scale=embedding / residual,
-        tap_scale=residual,
-        norm_eps=config.norm_eps / residual**2,
-        logit_divisor=config.hidden_size / base,
-    )
+    config = replace(config, embedding=EmbeddingConfig(embedding), folded=FoldedConfig(config.hidden_size / base))
+    return with_factor_of_layers(config, depth / config.num_layers**0.5)
 
 
 def _turned_queries(tensor: Tensor, config: ModelConfig) -> Tensor:
@@ -223,7 +235,7 @@ def _deepseek_gguf(fields: Fields) -> ModelConfig:
         ("deepseek_v3" if gating == _SIGMOID else "deepseek_v2") + ("" if apart else "_joint"),
         rope=rope,
         experts=True,
-        attention_scale=both**-0.5 * scale,
+        attention=AttentionConfig(scale=both**-0.5 * scale),
         latent=LatentConfig(
             fields.integer("attention.kv_lora_rank"),
             both - turning,
@@ -233,7 +245,11 @@ def _deepseek_gguf(fields: Fields) -> ModelConfig:
         ),
     )
     grown = growth_of_queries(fields)
-    config = replace(config, layers=(LayerConfig(mixer="latent"),) * config.num_layers, query_growth=grown)
+    config = replace(
+        config,
+        layers=(LayerConfig(mixer="latent"),) * config.num_layers,
+        attention=replace(config.attention, query_growth=grown),
+    )
     if not fields.integer("expert_count", 0, minimum=0):
         return config  # Youtu
     size, groups = fields.integer("expert_feed_forward_length"), fields.integer("expert_group_count", 1)

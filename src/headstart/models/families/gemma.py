@@ -8,21 +8,31 @@ rotation) and its converter, which adds 1 to every norm's weight.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, RopeConfig
-from headstart.models.families.base import Family, TensorLayout
+from headstart.models.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    HeadNorms,
+    LayerConfig,
+    MlpConfig,
+    ModelConfig,
+    OutputHeadConfig,
+    RopeConfig,
+)
+from headstart.models.families.base import Family, Parts, TensorLayout
 from headstart.models.families.fields import Fields
 from headstart.models.families.llama import (
     GGUF_LAYER,
     GGUF_LAYOUT,
     HF_LAYER,
     HF_LAYOUT,
-    activation,
     base_from_gguf,
     base_from_hf,
+    biased,
     windows_from_hf,
 )
 from headstart.models.families.rope import rope_from_hf
@@ -36,47 +46,60 @@ def _gemma(config: ModelConfig, windows: list[int | None], post_norms: bool = Tr
     return replace(
         config,
         layers=tuple(LayerConfig(window) for window in windows),
-        norm_offset=1.0,
-        post_norms=post_norms,
+        norms=replace(config.norms, offset=1.0, post=post_norms),
         # Rounded like the embedding itself, as the models were trained with.
-        embedding_scale=torch.tensor(config.hidden_size**0.5, dtype=torch.bfloat16).item(),
+        embedding=EmbeddingConfig(torch.tensor(config.hidden_size**0.5, dtype=torch.bfloat16).item()),
     )
 
 
-def _from_hf(fields: Fields, family: str, pattern: int, default_theta: float) -> ModelConfig:
+def _from_hf(
+    fields: Fields,
+    family: str,
+    pattern: int,
+    default_theta: float,
+    softcap: float | None = None,
+    **parts: Unpack[Parts],
+) -> ModelConfig:
     """``pattern``: every ``pattern``-th layer has full attention, where ``layer_types`` does not say."""
     fields.refuse("use_bidirectional_attention", True, "all", because="which no decoder can have")
-    config = base_from_hf(fields, family, tied=True, default_theta=default_theta, default_head_dim=256)
+    config = base_from_hf(
+        fields,
+        family,
+        tied=True,
+        default_theta=default_theta,
+        default_head_dim=256,
+        activation_key="hidden_activation",
+        default_activation="gelu_pytorch_tanh",
+        **parts,
+    )
     sliding = [(i + 1) % pattern != 0 for i in range(config.num_layers)]
     windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 4096), sliding)
-    bias = fields.flag("attention_bias", False)
-    return replace(
-        _gemma(config, windows),
-        activation=activation(fields, "hidden_activation", "gelu_pytorch_tanh"),
-        attention_scale=fields.number("query_pre_attn_scalar", 256) ** -0.5,
-        qkv_bias=bias,
-        output_bias=bias,
-    )
+    scale = fields.number("query_pre_attn_scalar", 256) ** -0.5
+    return _gemma(replace(config, attention=replace(biased(fields), scale=scale, softcap=softcap)), windows)
 
 
 def _gemma1(fields: Fields) -> ModelConfig:
     fields.refuse("use_bidirectional_attention", True, "all", because="which no decoder can have")
-    config = base_from_hf(fields, "gemma", tied=True, default_head_dim=256, activation="gelu_tanh")
-    bias = fields.flag("attention_bias", False)
-    config = _gemma(config, [None] * config.num_layers, post_norms=False)
     # Files of the first release say "gelu" and mean its approximation.
     said = fields.text("hidden_act", "gelu_pytorch_tanh")
-    own = "gelu_tanh" if said == "gelu" else activation(fields, "hidden_act", "gelu_pytorch_tanh")
-    return replace(config, activation=own, qkv_bias=bias, output_bias=bias)
+    config = base_from_hf(
+        fields.with_entries(hidden_act="gelu_pytorch_tanh" if said == "gelu" else said),
+        "gemma",
+        tied=True,
+        default_head_dim=256,
+        attention=biased(fields),
+    )
+    return _gemma(config, [None] * config.num_layers, post_norms=False)
 
 
 def _vaultgemma(fields: Fields) -> ModelConfig:
-    return replace(_gemma2(fields), family="vaultgemma", post_norms=False)
+    config = _gemma2(fields)
+    return replace(config, family="vaultgemma", norms=replace(config.norms, post=False))
 
 
 def _gemma1_gguf(fields: Fields) -> ModelConfig:
-    config = base_from_gguf(fields, "gemma")
-    return replace(_gemma(config, [None] * config.num_layers, post_norms=False), activation="gelu_tanh")
+    config = base_from_gguf(fields, "gemma", mlp=MlpConfig("gelu_tanh"))
+    return _gemma(config, [None] * config.num_layers, post_norms=False)
 
 
 def _softcap(fields: Fields, key: str, default: float) -> float | None:
@@ -85,23 +108,27 @@ def _softcap(fields: Fields, key: str, default: float) -> float | None:
 
 
 def _gemma2(fields: Fields) -> ModelConfig:
-    return replace(
-        _from_hf(fields, "gemma2", pattern=2, default_theta=10_000.0),
-        attention_softcap=_softcap(fields, "attn_logit_softcapping", 50.0),
-        logit_softcap=_softcap(fields, "final_logit_softcapping", 30.0),
+    return _from_hf(
+        fields,
+        "gemma2",
+        pattern=2,
+        default_theta=10_000.0,
+        softcap=_softcap(fields, "attn_logit_softcapping", 50.0),
+        head=OutputHeadConfig(softcap=_softcap(fields, "final_logit_softcapping", 30.0)),
     )
 
 
 def _gemma3(fields: Fields) -> ModelConfig:
     pattern = fields.integer("sliding_window_pattern", 6)
-    config = _from_hf(fields, "gemma3", pattern, _GLOBAL_THETA)
+    head = OutputHeadConfig(softcap=fields.optional_number("final_logit_softcapping"))
+    config = _from_hf(fields, "gemma3", pattern, _GLOBAL_THETA, head=head)
     full = rope_from_hf(fields, config.head_dim, _GLOBAL_THETA, "full_attention")
     local = rope_from_hf(fields, config.head_dim, _LOCAL_THETA, "sliding_attention", "rope_local_base_freq")
-    return replace(
-        _with_local_rope(config, full, local),
-        qk_norm=HeadNorms(),
-        logit_softcap=fields.optional_number("final_logit_softcapping"),
-    )
+    return _normed(_with_local_rope(config, full, local))
+
+
+def _normed(config: ModelConfig) -> ModelConfig:
+    return replace(config, attention=replace(config.attention, qk_norm=HeadNorms()))
 
 
 _SEEING_DEFAULTS = {
@@ -134,35 +161,27 @@ def _with_local_rope(config: ModelConfig, full: RopeConfig, local: RopeConfig) -
     return replace(config, layers=layers, ropes=(full, local))
 
 
-def _from_gguf(fields: Fields, family: str, pattern: int, largest: int) -> ModelConfig:
+def _from_gguf(
+    fields: Fields, family: str, pattern: int, largest: int, softcap: float | None, head: OutputHeadConfig
+) -> ModelConfig:
     """``largest``: layers of the 27B model, whose attention scale is 1 / sqrt(hidden / heads)."""
-    config = base_from_gguf(fields, family)
+    config = base_from_gguf(fields, family, mlp=MlpConfig("gelu_tanh"), head=head)
     window = fields.integer("attention.sliding_window", 0, minimum=0) or None
     windows = [window if (i + 1) % pattern else None for i in range(config.num_layers)]
-    is_largest = config.num_layers == largest
-    return replace(
-        _gemma(config, windows),
-        activation="gelu_tanh",
-        attention_scale=(config.hidden_size // config.num_heads if is_largest else config.head_dim) ** -0.5,
-    )
+    size = config.hidden_size // config.num_heads if config.num_layers == largest else config.head_dim
+    return _gemma(replace(config, attention=AttentionConfig(scale=size**-0.5, softcap=softcap)), windows)
 
 
 def _gemma2_gguf(fields: Fields) -> ModelConfig:
-    return replace(
-        _from_gguf(fields, "gemma2", pattern=2, largest=46),
-        attention_softcap=fields.number("attn_logit_softcapping", 50.0),
-        logit_softcap=fields.number("final_logit_softcapping", 30.0),
-    )
+    head = OutputHeadConfig(softcap=fields.number("final_logit_softcapping", 30.0))
+    return _from_gguf(fields, "gemma2", 2, 46, fields.number("attn_logit_softcapping", 50.0), head)
 
 
 def _gemma3_gguf(fields: Fields) -> ModelConfig:
-    config = _from_gguf(fields, "gemma3", pattern=6, largest=62)
+    head = OutputHeadConfig(softcap=fields.optional_number("final_logit_softcapping"))
+    config = _from_gguf(fields, "gemma3", 6, 62, None, head)
     local = RopeConfig(fields.number("rope.freq_base_swa", _LOCAL_THETA), config.head_dim)
-    return replace(
-        _with_local_rope(config, config.ropes[0], local),
-        qk_norm=HeadNorms(),
-        logit_softcap=fields.optional_number("final_logit_softcapping"),
-    )
+    return _normed(_with_local_rope(config, config.ropes[0], local))
 
 
 def _minus_one(weight: Tensor, _: ModelConfig) -> Tensor:

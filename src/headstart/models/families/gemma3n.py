@@ -13,7 +13,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import NormalDist
 
-from headstart.models.config import HeadNorms, LayerConfig, LayerInputsConfig, ModelConfig, RopeConfig, StreamsConfig
+from headstart.models.config import (
+    EmbeddingConfig,
+    HeadNorms,
+    LayerConfig,
+    LayerInputsConfig,
+    MlpConfig,
+    ModelConfig,
+    OutputHeadConfig,
+    ResidualConfig,
+    RopeConfig,
+    StreamsConfig,
+)
 from headstart.models.families.base import Family
 from headstart.models.families.fields import Fields
 from headstart.models.families.kin import with_defaults
@@ -22,9 +33,9 @@ from headstart.models.families.llama import (
     GGUF_LAYOUT,
     HF_LAYER,
     HF_LAYOUT,
-    activation,
     base_from_gguf,
     base_from_hf,
+    biased,
     windows_from_hf,
 )
 from headstart.models.families.rope import rope_from_hf
@@ -64,13 +75,23 @@ def _gemma3n(fields: Fields) -> ModelConfig:
         tied=True,
         default_head_dim=256,
         rope=rope_from_hf(fields, fields.integer("head_dim", 256), _GLOBAL_THETA, "full_attention"),
-        activation=activation(fields, "hidden_activation", "gelu_pytorch_tanh"),
+        activation_key="hidden_activation",
+        default_activation="gelu_pytorch_tanh",
+        attention=biased(fields),
+        head=OutputHeadConfig(
+            softcap=fields.optional_number("final_logit_softcapping") if fields.has("final_logit_softcapping") else _CAP
+        ),
+        residual=_residual(
+            fields.integer("altup_num_inputs", 4),
+            fields.integer("laurel_rank", _RANK),
+            fields.flag("altup_correct_scale", True),
+        ),
+        layer_inputs=layer_inputs(fields, fields.integer("num_hidden_layers")),
     )
     count = config.num_layers
     sliding = [(i + 1) % _PATTERN != 0 for i in range(count)]
     windows = windows_from_hf(fields, count, fields.integer("sliding_window", 512), sliding)
     shared = fields.integer("num_kv_shared_layers", 15, minimum=0)
-    bias = fields.flag("attention_bias", False)
     return replace(
         _with_parts(
             config,
@@ -83,15 +104,11 @@ def _gemma3n(fields: Fields) -> ModelConfig:
             *config.ropes,
             rope_from_hf(fields, config.head_dim, _LOCAL_THETA, "sliding_attention", "rope_local_base_freq"),
         ),
-        qkv_bias=bias,
-        output_bias=bias,
-        logit_softcap=fields.optional_number("final_logit_softcapping")
-        if fields.has("final_logit_softcapping")
-        else _CAP,
-        side_rank=fields.integer("laurel_rank", _RANK),
-        streams=StreamsConfig(fields.integer("altup_num_inputs", 4), fields.flag("altup_correct_scale", True)),
-        layer_inputs=layer_inputs(fields, count),
     )
+
+
+def _residual(streams: int, side_rank: int, scaled: bool = True) -> ResidualConfig:
+    return ResidualConfig(side_rank=side_rank, streams=StreamsConfig(streams, scaled))
 
 
 def _with_parts(
@@ -115,11 +132,9 @@ def _with_parts(
             )
             for index, window in enumerate(windows)
         ),
-        qk_norm=HeadNorms(),
-        value_norm=True,
-        attention_scale=1.0,
-        post_norms=True,
-        embedding_scale=config.hidden_size**0.5,
+        attention=replace(config.attention, qk_norm=HeadNorms(), value_norm=True, scale=1.0),
+        norms=replace(config.norms, post=True),
+        embedding=EmbeddingConfig(config.hidden_size**0.5),
     )
 
 
@@ -131,7 +146,9 @@ def _gemma3n_gguf(fields: Fields) -> ModelConfig:
         fields.with_entries(feed_forward_length=max(sizes)),
         "gemma3n",
         default_theta=_GLOBAL_THETA,
-        activation="gelu_tanh",
+        mlp=MlpConfig("gelu_tanh"),
+        head=OutputHeadConfig(softcap=fields.number("final_logit_softcapping", _CAP)),
+        residual=_residual(fields.integer("altup.num_inputs", 4), _RANK),
     )
     windows = windows_from_gguf(fields, count, _PATTERN)
     key = "attention.shared_kv_layers"
@@ -140,9 +157,6 @@ def _gemma3n_gguf(fields: Fields) -> ModelConfig:
     return replace(
         _with_parts(config, windows, shared_keys(fields, key, windows, shared), sizes, _cut_off(fields, count)),
         ropes=(*config.ropes, local),
-        logit_softcap=fields.number("final_logit_softcapping", _CAP),
-        side_rank=_RANK,
-        streams=StreamsConfig(fields.integer("altup.num_inputs", 4)),
         layer_inputs=LayerInputsConfig(
             count, fields.integer("embedding_length_per_layer_input", 256), config.vocab_size
         ),

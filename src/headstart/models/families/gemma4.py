@@ -17,11 +17,15 @@ from typing import Any
 from torch import Tensor
 
 from headstart.models.config import (
+    EmbeddingConfig,
     ExpertsConfig,
     HeadNorms,
     LayerConfig,
     LayerInputsConfig,
+    MlpConfig,
     ModelConfig,
+    OutputHeadConfig,
+    ResidualConfig,
     RopeConfig,
 )
 from headstart.models.families.base import Family, TensorLayout
@@ -37,7 +41,7 @@ from headstart.models.families.gemma3n import (
     windows_from_gguf,
 )
 from headstart.models.families.kin import with_defaults
-from headstart.models.families.llama import activation, base_from_gguf, base_from_hf, windows_from_hf
+from headstart.models.families.llama import base_from_gguf, base_from_hf, biased, windows_from_hf
 from headstart.models.families.rope import rope_from_gguf, rope_from_hf
 
 _LOCAL_THETA = 10_000.0
@@ -80,7 +84,10 @@ def _gemma4(family: str, defaults: Mapping[str, Any], fields: Fields) -> ModelCo
         tied=True,
         default_head_dim=256,
         rope=local,
-        activation=activation(fields, "hidden_activation", "gelu_pytorch_tanh"),
+        activation_key="hidden_activation",
+        default_activation="gelu_pytorch_tanh",
+        attention=biased(fields),
+        head=OutputHeadConfig(softcap=fields.optional_number("final_logit_softcapping")),
     )
     count = config.num_layers
     sliding = [(i + 1) % _PATTERN != 0 for i in range(count)]
@@ -107,13 +114,9 @@ def _gemma4(family: str, defaults: Mapping[str, Any], fields: Fields) -> ModelCo
     full = {config.head_dim_of(layer) for layer in layers if layer.window is None}
     if len(full) > 1:
         raise fields.unsupported("per_layer_config", fields.get("per_layer_config"), "one size of heads that see all")
-    bias = fields.flag("attention_bias", False)
     return replace(
         _with_parts(config, layers),
         ropes=(local, rope_from_hf(fields, full.pop(), _GLOBAL_THETA, "full_attention", whole_heads=False)),
-        qkv_bias=bias,
-        output_bias=bias,
-        logit_softcap=fields.optional_number("final_logit_softcapping"),
         layer_inputs=inputs,
         experts=experts,
     )
@@ -124,12 +127,10 @@ def _with_parts(config: ModelConfig, layers: Sequence[LayerConfig]) -> ModelConf
     return replace(
         config,
         layers=tuple(layers),
-        qk_norm=HeadNorms(),
-        value_norm=True,
-        attention_scale=1.0,
-        post_norms=True,
-        embedding_scale=config.hidden_size**0.5,
-        layer_scales=True,
+        attention=replace(config.attention, qk_norm=HeadNorms(), value_norm=True, scale=1.0),
+        norms=replace(config.norms, post=True),
+        embedding=EmbeddingConfig(config.hidden_size**0.5),
+        residual=ResidualConfig(layer_scales=True),
     )
 
 
@@ -148,7 +149,8 @@ def _gemma4_gguf(fields: Fields) -> ModelConfig:
         "gemma4",
         rope=local,
         experts=True,
-        activation="gelu_tanh",
+        mlp=MlpConfig("gelu_tanh"),
+        head=OutputHeadConfig(softcap=fields.optional_number("final_logit_softcapping")),
     )
     has_experts = fields.integer("expert_count", 0, minimum=0) > 0
     input_size = fields.integer("embedding_length_per_layer_input", 0, minimum=0)
@@ -171,7 +173,6 @@ def _gemma4_gguf(fields: Fields) -> ModelConfig:
     return replace(
         _with_parts(config, layers),
         ropes=(local, rope_from_gguf(fields, wide, _GLOBAL_THETA)),
-        logit_softcap=fields.optional_number("final_logit_softcapping"),
         layer_inputs=LayerInputsConfig(count, input_size, config.vocab_size) if input_size else None,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headstart.models.config import HeadNorms, ModelConfig, QueryGrowth
+from headstart.models.config import AttentionConfig, HeadNorms, MlpConfig, ModelConfig, NormsConfig, QueryGrowth
 from headstart.models.families.base import TensorLayout
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.llama import GGUF_INTERLEAVED, GGUF_LAYER, GGUF_LAYOUT, base_from_gguf
@@ -20,10 +20,8 @@ def olmo(fields: Fields) -> ModelConfig:
         fields,
         "olmo",
         eps="attention.layer_norm_epsilon",
-        norm="layer",
-        norm_bias=False,
-        norm_learnt=False,
-        qkv_clip=fields.optional_number("attention.clamp_kqv"),
+        norms=NormsConfig("layer", bias=False, learnt=False),
+        attention=AttentionConfig(qkv_clip=fields.optional_number("attention.clamp_kqv")),
     )
 
 
@@ -33,7 +31,9 @@ def mistral3(fields: Fields) -> ModelConfig:
         "attention.key_length", fields.integer("embedding_length") // fields.integer("attention.head_count")
     )
     rope = rope_from_gguf(fields, head_dim, 1e6, fields.number("rope.scaling.yarn_log_multiplier", 0.0))
-    return base_from_gguf(fields, "ministral3", rope=rope, query_growth=growth_of_queries(fields))
+    return base_from_gguf(
+        fields, "ministral3", rope=rope, attention=AttentionConfig(query_growth=growth_of_queries(fields))
+    )
 
 
 def growth_of_queries(fields: Fields) -> QueryGrowth | None:
@@ -47,7 +47,9 @@ def growth_of_queries(fields: Fields) -> QueryGrowth | None:
 
 def apertus(fields: Fields) -> ModelConfig:
     """The numbers of its activation are metadata, see ``models.metadata_tensors``."""
-    return base_from_gguf(fields, "apertus", activation="xielu", gated_mlp=False, qk_norm=HeadNorms())
+    return base_from_gguf(
+        fields, "apertus", mlp=MlpConfig("xielu", gated=False), attention=AttentionConfig(qk_norm=HeadNorms())
+    )
 
 
 _UNGATED = {role: name for role, name in GGUF_LAYER.items() if role != "gate"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.config import LayerConfig, ModelConfig, NormsConfig
 from headstart.models.families import gguf_states
 from headstart.models.families.base import TensorLayout
 from headstart.models.families.experts import with_experts
@@ -44,7 +44,7 @@ def _layers_alone(fields: Fields, family: str, layer: LayerConfig) -> ModelConfi
         mlp_size=1,
         max_positions=NO_POSITIONS,
         layers=(layer,) * fields.integer("block_count", maximum=4096),
-        norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
+        norms=NormsConfig(eps=fields.number("attention.layer_norm_rms_epsilon")),
         **token_ids_from_gguf(fields),
     )
 

@@ -7,10 +7,21 @@ whether the weights of the chosen experts are divided by their sum.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
-from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, QueryGrowth, RopeConfig
-from headstart.models.families.base import TensorLayout
+from headstart.models.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    ExpertsConfig,
+    HeadNorms,
+    LayerConfig,
+    ModelConfig,
+    NormsConfig,
+    OutputHeadConfig,
+    QueryGrowth,
+    RopeConfig,
+)
+from headstart.models.families.base import Parts, TensorLayout
 from headstart.models.families.experts import with_experts
 from headstart.models.families.fields import Fields
 from headstart.models.families.gguf_layers import (
@@ -46,19 +57,19 @@ def mixtral(fields: Fields) -> ModelConfig:
 
 
 def olmoe(fields: Fields) -> ModelConfig:
-    config = base_from_gguf(fields, "olmoe", experts=True, qk_norm=HeadNorms(reach="all"))
+    config = base_from_gguf(fields, "olmoe", experts=True, attention=AttentionConfig(qk_norm=HeadNorms(reach="all")))
     return with_experts(config, experts_of(fields, config.mlp_size, False))
 
 
 def qwen2_moe(fields: Fields) -> ModelConfig:
-    config = base_from_gguf(fields, "qwen2_moe", experts=True, qkv_bias=True)
+    config = base_from_gguf(fields, "qwen2_moe", experts=True, attention=AttentionConfig(qkv_bias=True))
     size = fields.integer("expert_feed_forward_length")
     shared = fields.integer("expert_shared_feed_forward_length")
     return with_experts(config, experts_of(fields, size, False, shared_size=shared, shared_gate=True))
 
 
 def qwen3_moe(fields: Fields) -> ModelConfig:
-    config = base_from_gguf(fields, "qwen3_moe", experts=True, qk_norm=HeadNorms())
+    config = base_from_gguf(fields, "qwen3_moe", experts=True, attention=AttentionConfig(qk_norm=HeadNorms()))
     return with_experts(config, experts_of(fields, fields.integer("expert_feed_forward_length"), True))
 
 
@@ -69,8 +80,8 @@ def granitemoe(fields: Fields) -> ModelConfig:
     return with_experts(replace(config, family="granitemoeshared" if shared else "granitemoe"), experts)
 
 
-def _like_deepseek(fields: Fields, family: str, rope: RopeConfig | None, **more: Any) -> ModelConfig:
-    config = base_from_gguf(fields, family, experts=True, rope=rope, **more)
+def _like_deepseek(fields: Fields, family: str, rope: RopeConfig | None, **parts: Unpack[Parts]) -> ModelConfig:
+    config = base_from_gguf(fields, family, experts=True, rope=rope, **parts)
     if fields.integer("expert_gating_func", _SIGMOID) != _SIGMOID:
         raise fields.unsupported("expert_gating_func", fields.get("expert_gating_func"), f"{_SIGMOID}, sigmoid")
     size = fields.integer("expert_feed_forward_length")
@@ -88,23 +99,30 @@ def _like_deepseek(fields: Fields, family: str, rope: RopeConfig | None, **more:
 
 
 def dots1(fields: Fields) -> ModelConfig:
-    return _like_deepseek(fields, "dots1", None, qk_norm=HeadNorms())
+    return _like_deepseek(fields, "dots1", None, attention=AttentionConfig(qk_norm=HeadNorms()))
 
 
 def glm4_moe(fields: Fields) -> ModelConfig:
     rope = rope_from_gguf(fields, fields.integer("rope.dimension_count"))
-    return _like_deepseek(without_guessing_layers(fields), "glm4_moe", rope, qk_norm=HeadNorms())
+    return _like_deepseek(
+        without_guessing_layers(fields), "glm4_moe", rope, attention=AttentionConfig(qk_norm=HeadNorms())
+    )
 
 
 def minimax_m2(fields: Fields) -> ModelConfig:
     rope = rope_from_gguf(fields, fields.integer("rope.dimension_count"), 5e6)
     return _like_deepseek(
-        fields.with_entries(expert_shared_count=0), "minimax_m2", rope, qk_norm=HeadNorms(reach="all")
+        fields.with_entries(expert_shared_count=0),
+        "minimax_m2",
+        rope,
+        attention=AttentionConfig(qk_norm=HeadNorms(reach="all")),
     )
 
 
 def exaone_moe(fields: Fields) -> ModelConfig:
-    config = _like_deepseek(without_guessing_layers(fields), "exaone_moe", None, qk_norm=HeadNorms())
+    config = _like_deepseek(
+        without_guessing_layers(fields), "exaone_moe", None, attention=AttentionConfig(qk_norm=HeadNorms())
+    )
     return _in_windows(fields, config)
 
 
@@ -115,8 +133,14 @@ def _in_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
 
 
 def afmoe(fields: Fields) -> ModelConfig:
-    config = _like_deepseek(fields, "afmoe", None, qk_norm=HeadNorms(), post_norms=True, attention_gate=True)
-    return replace(_in_windows(fields, config), embedding_scale=config.hidden_size**0.5)
+    config = _like_deepseek(
+        fields,
+        "afmoe",
+        None,
+        attention=AttentionConfig(qk_norm=HeadNorms(), gate="element"),
+        norms=NormsConfig(post=True),
+    )
+    return replace(_in_windows(fields, config), embedding=EmbeddingConfig(config.hidden_size**0.5))
 
 
 def ernie4_5_moe(fields: Fields) -> ModelConfig:
@@ -132,14 +156,18 @@ def ernie4_5_moe(fields: Fields) -> ModelConfig:
 
 
 def hunyuan_moe(fields: Fields) -> ModelConfig:
-    config = base_from_gguf(fields, "hunyuan_v1_moe", experts=True, qk_norm=HeadNorms(rotated=True))
+    config = base_from_gguf(
+        fields, "hunyuan_v1_moe", experts=True, attention=AttentionConfig(qk_norm=HeadNorms(rotated=True))
+    )
     size = fields.integer("expert_feed_forward_length", config.mlp_size)
     shared = fields.integer("expert_shared_feed_forward_length", config.mlp_size)
     return with_experts(config, experts_of(fields, size, True, shared_size=shared))
 
 
 def mellum(fields: Fields) -> ModelConfig:
-    config = base_from_gguf(fields, "mellum", experts=True, default_theta=500_000.0, qk_norm=HeadNorms())
+    config = base_from_gguf(
+        fields, "mellum", experts=True, default_theta=500_000.0, attention=AttentionConfig(qk_norm=HeadNorms())
+    )
     window = window_from_gguf(fields)
     slides = slides_from_gguf(fields, config.num_layers, 0)
     layers = tuple(LayerConfig(window, 1) if each and window else LayerConfig() for each in slides)
@@ -152,7 +180,12 @@ def mellum(fields: Fields) -> ModelConfig:
 def phimoe(fields: Fields) -> ModelConfig:
     """llama.cpp computes its experts' scores otherwise than the model was trained with."""
     config = base_from_gguf(
-        fields, "phimoe", experts=True, rope=longrope_from_gguf(fields), norm="layer", head_bias=True
+        fields,
+        "phimoe",
+        experts=True,
+        rope=longrope_from_gguf(fields),
+        norms=NormsConfig("layer"),
+        head=OutputHeadConfig(bias=True),
     )
     window = window_from_gguf(fields)
     config = replace(config, layers=(LayerConfig(window),) * config.num_layers)
@@ -168,8 +201,10 @@ def llama4(fields: Fields) -> ModelConfig:
         "llama4",
         experts=True,
         default_theta=500_000.0,
-        qk_norm=HeadNorms(learnt=False, rotated=True, everywhere=False) if normed else None,
-        query_growth=QueryGrowth(0.1, 8192, everywhere=False),
+        attention=AttentionConfig(
+            qk_norm=HeadNorms(learnt=False, rotated=True, everywhere=False) if normed else None,
+            query_growth=QueryGrowth(0.1, 8192, everywhere=False),
+        ),
     )
     rotated = [(index + 1) % 4 != 0 for index in range(config.num_layers)]
     layers = tuple(LayerConfig(rope=0 if each else None, chunk=8192 if each else None) for each in rotated)
@@ -184,7 +219,13 @@ def gpt_oss(fields: Fields) -> ModelConfig:
     rope = rope_from_gguf(fields, head_dim, 150_000.0)
     if rope.scaling is not None:
         rope = replace(rope, scaling=rope.scaling | {"truncate": False})
-    config = base_from_gguf(fields, "gpt_oss", experts=True, rope=rope, qkv_bias=True, output_bias=True, sinks=True)
+    config = base_from_gguf(
+        fields,
+        "gpt_oss",
+        experts=True,
+        rope=rope,
+        attention=AttentionConfig(qkv_bias=True, output_bias=True, sinks=True),
+    )
     window = fields.integer("attention.sliding_window", 128)
     layers = tuple(LayerConfig(None if i % 2 else window) for i in range(config.num_layers))
     size = fields.integer("expert_feed_forward_length", config.mlp_size)

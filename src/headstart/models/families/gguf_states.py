@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
+from headstart.models.config import AttentionConfig, ExpertsConfig, HeadNorms, LayerConfig, MlpConfig, ModelConfig
 from headstart.models.families import gguf_mixtures
 from headstart.models.families.base import TensorLayout
 from headstart.models.families.experts import with_experts
@@ -49,7 +49,7 @@ def _lfm2_base(fields: Fields, family: str) -> ModelConfig:
         family,
         default_theta=1e6,
         experts=True,
-        qk_norm=HeadNorms(),
+        attention=AttentionConfig(qk_norm=HeadNorms()),
         convolution=convolution,
     )
     layers = (LayerConfig() if attends else LayerConfig(rope=None, mixer="convolution") for attends in attending)
@@ -110,8 +110,7 @@ def nemotron_h(fields: Fields) -> ModelConfig:
         fields,
         "nemotron_h_moe" if count else "nemotron_h",
         experts=True,
-        activation="relu2",
-        gated_mlp=False,
+        mlp=MlpConfig("relu2", gated=False),
         mamba2=mamba,
         ropes=(),
     )
@@ -171,8 +170,7 @@ def _qwen(fields: Fields, family: str, tiled: bool) -> ModelConfig:
         family,
         rope=rope_from_gguf(fields, fields.integer("rope.dimension_count")),
         experts=True,
-        qk_norm=HeadNorms(),
-        attention_gate=True,
+        attention=AttentionConfig(qk_norm=HeadNorms(), gate="element"),
         delta=_delta(fields, tiled),
     )
     every = fields.integer("full_attention_interval", 4)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headstart.models.config import ModelConfig
+from headstart.models.config import AttentionConfig, ModelConfig, NormsConfig
 from headstart.models.families.base import Family
 from headstart.models.families.fields import Fields
 from headstart.models.families.kin import GGUF_POST_NORMS
@@ -23,7 +23,7 @@ from headstart.models.families.llama import (
 from headstart.models.families.rope import rope_from_gguf
 
 
-def _base(fields: Fields, family: str) -> ModelConfig:
+def _base(fields: Fields, family: str, post_norms: bool) -> ModelConfig:
     return base_from_hf(
         fields,
         family,
@@ -31,21 +31,22 @@ def _base(fields: Fields, family: str) -> ModelConfig:
         default_head_dim=128,
         default_eps=1.5625e-7,
         share=0.5,
-        qkv_bias=fields.flag("attention_bias", True),
+        attention=AttentionConfig(qkv_bias=fields.flag("attention_bias", True)),
+        norms=NormsConfig(post=post_norms),
     )
 
 
 def _glm(fields: Fields) -> ModelConfig:
-    return _base(fields, "glm")
+    return _base(fields, "glm", post_norms=False)
 
 
 def _glm4(fields: Fields) -> ModelConfig:
-    return replace(_base(fields, "glm4"), post_norms=True)
+    return _base(fields, "glm4", post_norms=True)
 
 
 def _glm4_gguf(fields: Fields) -> ModelConfig:
     rope = rope_from_gguf(fields, fields.integer("rope.dimension_count"))
-    return base_from_gguf(fields, "glm4", rope=rope, post_norms=True)
+    return base_from_gguf(fields, "glm4", rope=rope, norms=NormsConfig(post=True))
 
 
 _FUSED = {role: name for role, name in HF_LAYER.items() if role != "gate"} | {"up": "layers.{i}.mlp.gate_up_proj"}

@@ -7,23 +7,24 @@ converter, which turns GPT-2's matrices to [out, in] and GPT-NeoX's q, k, v from
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
-from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.config import (
+    Activation,
+    AttentionConfig,
+    EmbeddingConfig,
+    LayerConfig,
+    MlpConfig,
+    ModelConfig,
+    NormsConfig,
+    OutputHeadConfig,
+    ResidualConfig,
+)
 from headstart.models.families.base import CACHE_SCALES, ROTARY_BUFFERS, Family, TensorLayout
 from headstart.models.families.fields import MAX_POSITIONS, Fields
-from headstart.models.families.llama import activation, token_ids_from_gguf, vocab_size_from_gguf
+from headstart.models.families.llama import activation, biased, token_ids_from_gguf, vocab_size_from_gguf
 from headstart.models.families.rope import rope_from_gguf, rope_from_hf, rotated_share
-
-_LAYER_NORMED: dict[str, Any] = {
-    "norm": "layer",
-    "gated_mlp": False,
-    "qkv_bias": True,
-    "output_bias": True,
-    "mlp_bias": True,
-}
 
 
 def _gpt2(fields: Fields) -> ModelConfig:
@@ -41,21 +42,22 @@ def _gpt2(fields: Fields) -> ModelConfig:
         mlp_size=fields.integer("n_inner", 4 * hidden),
         max_positions=fields.integer("n_positions", 1024),
         layers=(LayerConfig(rope=None),) * fields.integer("n_layer", 12, maximum=4096),
-        norm_eps=fields.number("layer_norm_epsilon", 1e-5),
-        activation=activation(fields, "activation_function", "gelu_new"),
-        learned_positions=True,
-        attention_scale=None if fields.flag("scale_attn_weights", True) else 1.0,
-        tied_head=fields.flag("tie_word_embeddings", True),
+        norms=NormsConfig("layer", fields.number("layer_norm_epsilon", 1e-5)),
+        mlp=MlpConfig(activation(fields, "activation_function", "gelu_new"), gated=False, bias=True),
+        embedding=EmbeddingConfig(positions="learned"),
+        attention=AttentionConfig(
+            scale=None if fields.flag("scale_attn_weights", True) else 1.0, qkv_bias=True, output_bias=True
+        ),
+        head=OutputHeadConfig(tied=fields.flag("tie_word_embeddings", True)),
         bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
         eos_token_ids=fields.token_ids("eos_token_id"),
-        **_LAYER_NORMED,
     )
 
 
 def _gpt2_gguf(fields: Fields) -> ModelConfig:
-    config = _from_gguf(fields, "gpt2")
+    config = _from_gguf(fields, "gpt2", "gelu_tanh")
     layers = (LayerConfig(rope=None),) * config.num_layers
-    return replace(config, layers=layers, activation="gelu_tanh", learned_positions=True)
+    return replace(config, layers=layers, embedding=EmbeddingConfig(positions="learned"))
 
 
 def _gpt_neox(fields: Fields) -> ModelConfig:
@@ -65,8 +67,7 @@ def _gpt_neox(fields: Fields) -> ModelConfig:
     share = rotated_share(fields, 0.25, "rotary_pct")
     theta = fields.number("rotary_emb_base", 10_000.0)
     rope = rope_from_hf(fields, int(head_dim * share), theta, whole_heads=False)
-    has_bias = fields.flag("attention_bias", True)
-    config = ModelConfig(
+    return ModelConfig(
         family="gpt_neox",
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden,
@@ -77,28 +78,26 @@ def _gpt_neox(fields: Fields) -> ModelConfig:
         max_positions=fields.integer("max_position_embeddings", maximum=MAX_POSITIONS),
         layers=(LayerConfig(),) * fields.integer("num_hidden_layers", maximum=4096),
         ropes=(rope,),
-        norm_eps=fields.number("layer_norm_eps", 1e-5),
-        activation=activation(fields, "hidden_act", "gelu"),
-        parallel_residual=fields.flag("use_parallel_residual", True),
-        tied_head=fields.flag("tie_word_embeddings", False),
+        norms=NormsConfig("layer", fields.number("layer_norm_eps", 1e-5)),
+        mlp=MlpConfig(activation(fields, "hidden_act", "gelu"), gated=False, bias=True),
+        attention=biased(fields, True),
+        residual=ResidualConfig(parallel=fields.flag("use_parallel_residual", True)),
+        head=OutputHeadConfig(tied=fields.flag("tie_word_embeddings", False)),
         bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
         eos_token_ids=fields.token_ids("eos_token_id"),
-        **_LAYER_NORMED,
     )
-    return replace(config, qkv_bias=has_bias, output_bias=has_bias)
 
 
 def _gpt_neox_gguf(fields: Fields) -> ModelConfig:
-    config = _from_gguf(fields, "gpt_neox")
+    config = _from_gguf(fields, "gpt_neox", "gelu")
     return replace(
         config,
         ropes=(rope_from_gguf(fields, fields.integer("rope.dimension_count", config.head_dim)),),
-        activation="gelu",
-        parallel_residual=fields.flag("use_parallel_residual", True),
+        residual=ResidualConfig(parallel=fields.flag("use_parallel_residual", True)),
     )
 
 
-def _from_gguf(fields: Fields, family: str) -> ModelConfig:
+def _from_gguf(fields: Fields, family: str, activation: Activation) -> ModelConfig:
     hidden = fields.integer("embedding_length")
     heads = fields.integer("attention.head_count")
     return ModelConfig(
@@ -111,8 +110,9 @@ def _from_gguf(fields: Fields, family: str) -> ModelConfig:
         mlp_size=fields.integer("feed_forward_length"),
         max_positions=fields.integer("context_length"),
         layers=(LayerConfig(),) * fields.integer("block_count", maximum=4096),
-        norm_eps=fields.number("attention.layer_norm_epsilon"),
-        **_LAYER_NORMED,
+        norms=NormsConfig("layer", fields.number("attention.layer_norm_epsilon")),
+        mlp=MlpConfig(activation, gated=False, bias=True),
+        attention=AttentionConfig(qkv_bias=True, output_bias=True),
         **token_ids_from_gguf(fields),
     )
 

@@ -7,23 +7,40 @@ llama.cpp's converter, which calls the last one "starcoder".
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
-from headstart.models.families.base import Family, TensorLayout
+from headstart.models.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    LayerConfig,
+    MlpConfig,
+    ModelConfig,
+    NormsConfig,
+    OutputHeadConfig,
+    ResidualConfig,
+    RopeConfig,
+)
+from headstart.models.families.base import Family, Parts, TensorLayout
 from headstart.models.families.fields import Fields
 from headstart.models.families.gpt import GGUF_LAYOUT
-from headstart.models.families.layer_normed import BIASED, UNGATED, heads_apart
+from headstart.models.families.layer_normed import LAYER_NORMS, heads_apart
 from headstart.models.families.llama import activation, halves, in_halves, token_ids_from_gguf, vocab_size_from_gguf
 
 _CODEGEN_PARTS = 4
 """CodeGen's q, v and k lie side by side four times, as its training cut them up."""
 
 
-def _base(fields: Fields, family: str, names: dict[str, str], tied: bool, **changes: Any) -> ModelConfig:
+def _base(
+    fields: Fields,
+    family: str,
+    names: dict[str, str],
+    tied: bool,
+    default_activation: str = "gelu_new",
+    **parts: Unpack[Parts],
+) -> ModelConfig:
     """What they share; ``names``: of sizes that are called as in GPT-2 elsewhere."""
     hidden = fields.integer(names.get("hidden", "n_embd"))
     heads = fields.integer(names.get("heads", "n_head"))
@@ -37,14 +54,13 @@ def _base(fields: Fields, family: str, names: dict[str, str], tied: bool, **chan
         mlp_size=fields.integer(names.get("inner", "n_inner"), 4 * hidden),
         max_positions=fields.integer(names.get("positions", "n_positions"), 2048),
         layers=(LayerConfig(rope=None),) * fields.integer(names.get("layers", "n_layer"), maximum=4096),
-        norm_eps=fields.number("layer_norm_epsilon", 1e-5),
-        activation=activation(fields, "activation_function", "gelu_new"),
-        tied_head=fields.flag("tie_word_embeddings", tied),
+        norms=replace(parts.pop("norms", LAYER_NORMS), eps=fields.number("layer_norm_epsilon", 1e-5)),
+        mlp=MlpConfig(activation(fields, "activation_function", default_activation), gated=False, bias=True),
+        head=replace(parts.pop("head", OutputHeadConfig()), tied=fields.flag("tie_word_embeddings", tied)),
         bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
         eos_token_ids=fields.token_ids("eos_token_id"),
-        **UNGATED,
     )
-    return replace(config, **changes)
+    return replace(config, **parts)
 
 
 def _gptj(fields: Fields) -> ModelConfig:
@@ -57,7 +73,13 @@ def _codegen(fields: Fields) -> ModelConfig:
 
 def _rotated(fields: Fields, family: str) -> ModelConfig:
     config = _base(
-        fields, family, {}, tied=False, mlp_bias=True, head_bias=True, parallel_residual=True, shared_norm=True
+        fields,
+        family,
+        {},
+        tied=False,
+        head=OutputHeadConfig(bias=True),
+        residual=ResidualConfig(parallel=True),
+        norms=NormsConfig("layer", shared=True),
     )
     rope = RopeConfig(10_000.0, fields.integer("rotary_dim", 64))
     return replace(config, ropes=(rope,), layers=(LayerConfig(),) * config.num_layers)
@@ -71,10 +93,8 @@ def _gpt_neo(fields: Fields) -> ModelConfig:
     return replace(
         config,
         layers=tuple(layers),
-        learned_positions=True,
-        attention_scale=1.0,
-        output_bias=True,
-        mlp_bias=True,
+        embedding=EmbeddingConfig(positions="learned"),
+        attention=AttentionConfig(scale=1.0, output_bias=True),
     )
 
 
@@ -98,13 +118,18 @@ def _neo_kinds(fields: Fields, num_layers: int) -> list[str]:
 
 def _gpt_bigcode(fields: Fields) -> ModelConfig:
     fields.refuse("add_cross_attention", True, because="which no decoder of text alone has")
-    config = _base(fields, "gpt_bigcode", {}, tied=True, learned_positions=True, **BIASED)
-    return replace(
-        config,
-        activation=activation(fields, "activation_function", "gelu_pytorch_tanh"),
-        num_kv_heads=1 if fields.flag("multi_query", True) else config.num_heads,
-        attention_scale=None if fields.flag("scale_attn_weights", True) else 1.0,
+    config = _base(
+        fields,
+        "gpt_bigcode",
+        {},
+        tied=True,
+        default_activation="gelu_pytorch_tanh",
+        embedding=EmbeddingConfig(positions="learned"),
+        attention=AttentionConfig(
+            scale=None if fields.flag("scale_attn_weights", True) else 1.0, qkv_bias=True, output_bias=True
+        ),
     )
+    return replace(config, num_kv_heads=1 if fields.flag("multi_query", True) else config.num_heads)
 
 
 def _gpt_bigcode_gguf(fields: Fields) -> ModelConfig:
@@ -119,11 +144,10 @@ def _gpt_bigcode_gguf(fields: Fields) -> ModelConfig:
         mlp_size=fields.integer("feed_forward_length"),
         max_positions=fields.integer("context_length"),
         layers=(LayerConfig(rope=None),) * fields.integer("block_count", maximum=4096),
-        norm_eps=fields.number("attention.layer_norm_epsilon"),
-        activation="gelu_tanh",
-        learned_positions=True,
-        **UNGATED,
-        **BIASED,
+        norms=NormsConfig("layer", fields.number("attention.layer_norm_epsilon")),
+        mlp=MlpConfig("gelu_tanh", gated=False, bias=True),
+        embedding=EmbeddingConfig(positions="learned"),
+        attention=AttentionConfig(qkv_bias=True, output_bias=True),
         **token_ids_from_gguf(fields),
     )
 

@@ -17,7 +17,7 @@ from headstart.models.families.base import Family
 from headstart.models.families.experts import count_of, with_experts
 from headstart.models.families.fields import Fields
 from headstart.models.families.kin import with_defaults
-from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, windows_from_hf
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, biased, windows_from_hf
 
 _YARN = {"rope_type": "yarn", "rope_theta": 150_000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0} | {
     "truncate": False,
@@ -28,9 +28,14 @@ _YARN = {"rope_type": "yarn", "rope_theta": 150_000.0, "factor": 32.0, "beta_fas
 def _gpt_oss(fields: Fields) -> ModelConfig:
     if fields.get("rope_parameters") is None and fields.get("rope_scaling") is None:
         fields = with_defaults(fields, {"rope_parameters": _YARN})
-    bias = fields.flag("attention_bias", True)
     config = base_from_hf(
-        fields, "gpt_oss", tied=False, default_theta=150_000.0, default_head_dim=64, default_eps=1e-5, sinks=True
+        fields,
+        "gpt_oss",
+        tied=False,
+        default_theta=150_000.0,
+        default_head_dim=64,
+        default_eps=1e-5,
+        attention=replace(biased(fields, True), sinks=True),
     )
     sliding = [i % 2 == 0 for i in range(config.num_layers)]
     windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 128), sliding)
@@ -46,7 +51,10 @@ def _gpt_oss(fields: Fields) -> ModelConfig:
         bias=True,
         clamp=fields.number("swiglu_limit", 7.0),
     )
-    config = replace(config, layers=tuple(LayerConfig(window) for window in windows), qkv_bias=bias, output_bias=bias)
+    config = replace(
+        config,
+        layers=tuple(LayerConfig(window) for window in windows),
+    )
     return with_experts(config, experts)
 
 

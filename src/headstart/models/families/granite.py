@@ -11,11 +11,12 @@ it multiplied again, so that heads of others' making read what they were trained
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Unpack
 
 from torch import Tensor
 
-from headstart.models.config import ExpertsConfig, LayerConfig, Mixer, ModelConfig
-from headstart.models.families.base import Family
+from headstart.models.config import EmbeddingConfig, ExpertsConfig, FoldedConfig, LayerConfig, Mixer, ModelConfig
+from headstart.models.families.base import Family, Parts
 from headstart.models.families.fields import Fields
 from headstart.models.families.llama import (
     GGUF_INTERLEAVED,
@@ -23,6 +24,8 @@ from headstart.models.families.llama import (
     HF_LAYOUT,
     base_from_gguf,
     base_from_hf,
+    biased,
+    mlp_of,
     windows_from_hf,
 )
 from headstart.models.families.mamba2 import MAMBA2_LAYER, MAMBA2_WHOLE, mamba2_from_hf
@@ -31,38 +34,42 @@ from headstart.models.families.mamba2 import MAMBA2_LAYER, MAMBA2_WHOLE, mamba2_
 def _scaled(
     config: ModelConfig, embedding: float, residual: float, attention: float | None, logits: float
 ) -> ModelConfig:
+    config = replace(
+        config,
+        embedding=EmbeddingConfig(embedding),
+        attention=replace(config.attention, scale=attention),
+        folded=FoldedConfig(logits),
+    )
+    return with_factor_of_layers(config, residual)
+
+
+def with_factor_of_layers(config: ModelConfig, factor: float) -> ModelConfig:
+    """A layer's output times a factor is the stream divided by it."""
     return replace(
         config,
-        embedding_scale=embedding / residual,
-        tap_scale=residual,
-        norm_eps=config.norm_eps / residual**2,
-        attention_scale=attention,
-        logit_divisor=logits,
+        embedding=replace(config.embedding, scale=config.embedding.scale / factor),
+        residual=replace(config.residual, tap_scale=factor),
+        norms=replace(config.norms, eps=config.norms.eps / factor**2),
     )
 
 
-def scaled_from_hf(fields: Fields, family: str) -> ModelConfig:
+def scaled_from_hf(fields: Fields, family: str, **parts: Unpack[Parts]) -> ModelConfig:
     """Llama's layers with the four factors."""
-    bias = fields.flag("attention_bias", False)
-    return replace(
-        _scaled(
-            base_from_hf(fields, family, tied=False),
-            embedding=fields.number("embedding_multiplier", 1.0),
-            residual=fields.number("residual_multiplier", 1.0),
-            attention=fields.number("attention_multiplier", 1.0),
-            logits=fields.number("logits_scaling", 1.0),
-        ),
-        qkv_bias=bias,
-        output_bias=bias,
+    return _scaled(
+        base_from_hf(fields, family, tied=False, attention=biased(fields), **parts),
+        embedding=fields.number("embedding_multiplier", 1.0),
+        residual=fields.number("residual_multiplier", 1.0),
+        attention=fields.number("attention_multiplier", 1.0),
+        logits=fields.number("logits_scaling", 1.0),
     )
 
 
 def _granite(fields: Fields) -> ModelConfig:
-    return replace(scaled_from_hf(fields, "granite"), mlp_bias=fields.flag("mlp_bias", False))
+    return scaled_from_hf(fields, "granite", mlp=mlp_of(fields))
 
 
 def _granite_swa(fields: Fields) -> ModelConfig:
-    config = scaled_from_hf(fields, "granite_swa")
+    config = scaled_from_hf(fields, "granite_swa", mlp=mlp_of(fields))
     sliding = [i % 4 != 0 for i in range(config.num_layers)]
     windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 128), sliding)
     thetas = fields.get("layer_rope_theta")
@@ -73,10 +80,9 @@ def _granite_swa(fields: Fields) -> ModelConfig:
     ropes = [bases.index(theta) if theta else None for theta in thetas]
     return replace(
         config,
-        mlp_bias=fields.flag("mlp_bias", False),
         layers=tuple(LayerConfig(*each) for each in zip(windows, ropes, strict=True)),
         ropes=tuple(replace(config.ropes[0], theta=float(base)) for base in bases),
-        sinks=True,
+        attention=replace(config.attention, sinks=True),
     )
 
 
@@ -143,7 +149,7 @@ def scaled_from_gguf(fields: Fields, family: str, experts: bool = False) -> Mode
 
 def divided(weight: Tensor, config: ModelConfig) -> Tensor:
     """The final norm's weight, so that no decoder divides logits."""
-    return weight / config.logit_divisor
+    return weight / config.folded.logit_divisor
 
 
 _HF_LAYOUT = replace(HF_LAYOUT, convert={"final_norm": divided})

@@ -12,9 +12,21 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, QueryGrowth, RopeConfig
+from headstart.models.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FoldedConfig,
+    HeadNorms,
+    LayerConfig,
+    MlpConfig,
+    ModelConfig,
+    NormsConfig,
+    OutputHeadConfig,
+    QueryGrowth,
+    RopeConfig,
+)
 from headstart.models.families import gguf_kin
-from headstart.models.families.base import Family
+from headstart.models.families.base import Family, Parts
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.gguf_layers import (
     rotated_in_windows,
@@ -22,6 +34,7 @@ from headstart.models.families.gguf_layers import (
     window_from_gguf,
     without_guessing_layers,
 )
+from headstart.models.families.granite import with_factor_of_layers
 from headstart.models.families.llama import (
     GGUF_INTERLEAVED,
     GGUF_LAYER,
@@ -30,7 +43,9 @@ from headstart.models.families.llama import (
     HF_LAYOUT,
     base_from_gguf,
     base_from_hf,
+    biased,
     halves,
+    mlp_of,
     windows_from_hf,
 )
 from headstart.models.families.rope import rope_from_hf
@@ -50,17 +65,14 @@ HF_INTERLEAVED = replace(HF_LAYOUT, convert={"q": halves, "k": halves})
 
 
 def _arcee(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias", False)
     return base_from_hf(
         fields,
         "arcee",
         tied=False,
         default_eps=1e-5,
         default_activation="relu2",
-        gated_mlp=False,
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=fields.flag("mlp_bias", False),
+        attention=biased(fields),
+        mlp=mlp_of(fields, gated=False),
     )
 
 
@@ -72,8 +84,8 @@ def _helium(fields: Fields) -> ModelConfig:
         default_theta=100_000.0,
         default_head_dim=128,
         default_eps=1e-8,
-        qkv_bias=fields.flag("attention_bias", False),
-        mlp_bias=fields.flag("mlp_bias", False),
+        attention=AttentionConfig(qkv_bias=fields.flag("attention_bias", False)),
+        mlp=mlp_of(fields),
     )
 
 
@@ -83,14 +95,14 @@ def _seed_oss(fields: Fields) -> ModelConfig:
         "seed_oss",
         tied=False,
         default_head_dim=128,
-        qkv_bias=fields.flag("attention_bias", True),
-        output_bias=fields.flag("attention_out_bias", False),
-        mlp_bias=fields.flag("mlp_bias", False),
+        attention=AttentionConfig(
+            qkv_bias=fields.flag("attention_bias", True), output_bias=fields.flag("attention_out_bias", False)
+        ),
+        mlp=mlp_of(fields),
     )
 
 
 def _ernie(fields: Fields) -> ModelConfig:
-    bias = fields.flag("use_bias", False)
     return base_from_hf(
         fields,
         "ernie4_5",
@@ -98,9 +110,8 @@ def _ernie(fields: Fields) -> ModelConfig:
         default_theta=500_000.0,
         default_head_dim=128,
         default_eps=1e-5,
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=bias,
+        attention=biased(fields, key="use_bias"),
+        mlp=MlpConfig(bias=fields.flag("use_bias", False)),
     )
 
 
@@ -116,16 +127,13 @@ def hunyuan_rope(fields: Fields) -> RopeConfig:
 
 
 def _hunyuan(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias", False)
     return base_from_hf(
         fields,
         "hunyuan_v1_dense",
         tied=False,
         rope=hunyuan_rope(fields),
         default_eps=1e-5,
-        qk_norm=HeadNorms(rotated=True),
-        qkv_bias=bias,
-        output_bias=bias,
+        attention=replace(biased(fields), qk_norm=HeadNorms(rotated=True)),
     )
 
 
@@ -144,8 +152,11 @@ def exaone_layers(fields: Fields, num_layers: int) -> tuple[LayerConfig, ...]:
 
 
 def _exaone4(fields: Fields) -> ModelConfig:
-    config = base_from_hf(fields, "exaone4", tied=False, default_eps=1e-5, pre_norms=False, post_norms=True)
-    return replace(config, qk_norm=HeadNorms(), layers=exaone_layers(fields, config.num_layers))
+    config = base_from_hf(fields, "exaone4", tied=False, default_eps=1e-5, **_EXAONE)
+    return replace(config, layers=exaone_layers(fields, config.num_layers))
+
+
+_EXAONE: Parts = {"norms": NormsConfig(pre=False, post=True), "attention": AttentionConfig(qk_norm=HeadNorms())}
 
 
 def _cwm(fields: Fields) -> ModelConfig:
@@ -176,30 +187,34 @@ def _ministral(fields: Fields) -> ModelConfig:
 
 
 def _ministral3(fields: Fields) -> ModelConfig:
-    config = base_from_hf(fields, "ministral3", tied=False, default_head_dim=128, default_eps=1e-5)
     window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
     rope = fields.within("rope_parameters") or fields.within("rope_scaling")
     growth = None
     if rope is not None and rope.optional_number("llama_4_scaling_beta") is not None:
         trained = rope.integer("original_max_position_embeddings", maximum=MAX_POSITIONS)
         growth = QueryGrowth(rope.number("llama_4_scaling_beta"), trained)
-    return replace(config, layers=(LayerConfig(window),) * config.num_layers, query_growth=growth)
+    return base_from_hf(
+        fields,
+        "ministral3",
+        tied=False,
+        default_head_dim=128,
+        default_eps=1e-5,
+        layer=LayerConfig(window),
+        attention=AttentionConfig(query_growth=growth),
+    )
 
 
 def _apertus(fields: Fields) -> ModelConfig:
     scaled = {"rope_parameters": _LLAMA3 | {"rope_theta": 12_000_000.0, "factor": 8.0}}
-    bias = fields.flag("attention_bias", False)
     fields.require("hidden_act", "xielu", default="xielu")
     return base_from_hf(
         fields if _says_rope(fields) else with_defaults(fields, scaled),
         "apertus",
         tied=False,
         default_eps=1e-5,
-        activation="xielu",
-        gated_mlp=False,
-        qk_norm=HeadNorms(),
-        qkv_bias=bias,
-        output_bias=bias,
+        default_activation=None,
+        mlp=MlpConfig("xielu", gated=False),
+        attention=replace(biased(fields), qk_norm=HeadNorms()),
     )
 
 
@@ -209,12 +224,13 @@ def _nanochat(fields: Fields) -> ModelConfig:
         "nanochat",
         tied=False,
         default_activation="relu2",
-        gated_mlp=False,
-        norm_learnt=False,
-        embedding_norm=True,
-        qk_norm=HeadNorms(learnt=False, rotated=True),
-        logit_softcap=fields.number("final_logit_softcapping", 15.0),
-        qkv_bias=fields.flag("attention_bias", False),
+        mlp=MlpConfig(gated=False),
+        norms=NormsConfig(learnt=False),
+        embedding=EmbeddingConfig(norm=True),
+        attention=AttentionConfig(
+            qk_norm=HeadNorms(learnt=False, rotated=True), qkv_bias=fields.flag("attention_bias", False)
+        ),
+        head=OutputHeadConfig(softcap=fields.number("final_logit_softcapping", 15.0)),
     )
 
 
@@ -225,33 +241,28 @@ def _turned_backwards(tensor: Tensor, config: ModelConfig) -> Tensor:
 
 
 def _hyperclovax(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias", False)
-    config = base_from_hf(fields, "hyperclovax", tied=False, qkv_bias=bias, output_bias=bias)
-    config = replace(
-        config,
-        mlp_bias=fields.flag("mlp_bias", False),
-        embedding_scale=fields.number("embedding_multiplier", 1.0),
-        attention_scale=fields.number("attention_multiplier", config.head_dim**-0.5),
-        logit_divisor=1 / fields.number("logits_scaling", 1.0),
+    scale, residual = fields.optional_number("attention_multiplier"), fields.number("residual_multiplier", 1.0)
+    embedding, divisor = fields.number("embedding_multiplier", 1.0), 1 / fields.number("logits_scaling", 1.0)
+    post_norms = fields.flag("use_post_norm", True)
+    config = base_from_hf(
+        fields,
+        "hyperclovax",
+        tied=False,
+        norms=NormsConfig(post=post_norms),
+        attention=replace(biased(fields), scale=scale),
+        mlp=mlp_of(fields),
+        embedding=EmbeddingConfig(embedding),
+        folded=FoldedConfig(divisor, post_norms=residual if post_norms else 1.0),
     )
-    residual = fields.number("residual_multiplier", 1.0)
-    if fields.flag("use_post_norm", True):
-        return replace(config, post_norms=True, post_norm_scale=residual)
-    # As in ``granite``: a layer's output times a factor is the stream divided by it.
-    return replace(
-        config,
-        embedding_scale=config.embedding_scale / residual,
-        tap_scale=residual,
-        norm_eps=config.norm_eps / residual**2,
-    )
+    return config if post_norms else with_factor_of_layers(config, residual)
 
 
 def _scaled(weight: Tensor, config: ModelConfig) -> Tensor:
-    return weight * config.post_norm_scale
+    return weight * config.folded.post_norms
 
 
 def _divided(weight: Tensor, config: ModelConfig) -> Tensor:
-    return weight / config.logit_divisor
+    return weight / config.folded.logit_divisor
 
 
 def _seed_oss_gguf(fields: Fields) -> ModelConfig:
@@ -259,7 +270,7 @@ def _seed_oss_gguf(fields: Fields) -> ModelConfig:
 
 
 def _arcee_gguf(fields: Fields) -> ModelConfig:
-    return base_from_gguf(fields, "arcee", activation="relu2", gated_mlp=False)
+    return base_from_gguf(fields, "arcee", mlp=MlpConfig("relu2", gated=False))
 
 
 def _ernie_gguf(fields: Fields) -> ModelConfig:
@@ -267,12 +278,14 @@ def _ernie_gguf(fields: Fields) -> ModelConfig:
 
 
 def _hunyuan_gguf(fields: Fields) -> ModelConfig:
-    return base_from_gguf(fields, "hunyuan_v1_dense", qk_norm=HeadNorms(rotated=True))
+    return base_from_gguf(fields, "hunyuan_v1_dense", attention=AttentionConfig(qk_norm=HeadNorms(rotated=True)))
 
 
 def _exaone4_gguf(fields: Fields) -> ModelConfig:
     fields = without_guessing_layers(fields)
-    config = base_from_gguf(fields, "exaone4", pre_norms=False, post_norms=True, qk_norm=HeadNorms())
+    config = base_from_gguf(
+        fields, "exaone4", norms=NormsConfig(pre=False, post=True), attention=AttentionConfig(qk_norm=HeadNorms())
+    )
     slides = slides_from_gguf(fields, config.num_layers, 4)
     return replace(config, layers=rotated_in_windows(window_from_gguf(fields), slides))
 

@@ -8,13 +8,25 @@ which adds 1 to Nemotron's norms and keeps Persimmon's and Phi's fused matrices 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from headstart.models.config import HeadNorms, LayerConfig, ModelConfig
-from headstart.models.families.base import Family, TensorLayout
+from headstart.models.config import (
+    Activation,
+    AttentionConfig,
+    EmbeddingConfig,
+    HeadNorms,
+    LayerConfig,
+    MlpConfig,
+    ModelConfig,
+    NormsConfig,
+    OutputHeadConfig,
+    PositionTable,
+    ResidualConfig,
+)
+from headstart.models.families.base import Family, Parts, TensorLayout
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.llama import (
     GGUF_LAYER,
@@ -24,11 +36,18 @@ from headstart.models.families.llama import (
     activation,
     base_from_gguf,
     base_from_hf,
+    biased,
+    mlp_of,
 )
 from headstart.models.families.rope import rope_from_gguf
 
-UNGATED: dict[str, Any] = {"norm": "layer", "gated_mlp": False}
-BIASED: dict[str, Any] = {"qkv_bias": True, "output_bias": True, "mlp_bias": True}
+LAYER_NORMS = NormsConfig("layer")
+UNGATED: Parts = {"norms": LAYER_NORMS, "mlp": MlpConfig(gated=False)}
+BIASED: Parts = {
+    "norms": LAYER_NORMS,
+    "mlp": MlpConfig(gated=False, bias=True),
+    "attention": AttentionConfig(qkv_bias=True, output_bias=True),
+}
 
 
 def _stablelm(fields: Fields) -> ModelConfig:
@@ -40,30 +59,28 @@ def _stablelm(fields: Fields) -> ModelConfig:
         eps="layer_norm_eps",
         default_eps=1e-5,
         share=0.25,
-        norm="layer",
-        qkv_bias=fields.flag("use_qkv_bias", False),
-        qk_norm=HeadNorms("layer", own=True) if fields.flag("qk_layernorm", False) else None,
-        parallel_residual=parallel,
-        shared_norm=parallel,
+        norms=NormsConfig("layer", shared=parallel),
+        attention=AttentionConfig(
+            qkv_bias=fields.flag("use_qkv_bias", False),
+            qk_norm=HeadNorms("layer", own=True) if fields.flag("qk_layernorm", False) else None,
+        ),
+        residual=ResidualConfig(parallel=parallel),
     )
 
 
 def _starcoder2(fields: Fields) -> ModelConfig:
-    bias = fields.flag("use_bias", True)
-    config = base_from_hf(
+    return base_from_hf(
         fields,
         "starcoder2",
         tied=True,
         eps="norm_epsilon",
         default_eps=1e-5,
         default_activation="gelu_pytorch_tanh",
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=bias,
-        **UNGATED,
+        layer=LayerConfig(fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)),
+        norms=LAYER_NORMS,
+        attention=biased(fields, True, "use_bias"),
+        mlp=MlpConfig(gated=False, bias=fields.flag("use_bias", True)),
     )
-    window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
-    return replace(config, layers=(LayerConfig(window),) * config.num_layers)
 
 
 def _phi(fields: Fields) -> ModelConfig:
@@ -75,13 +92,22 @@ def _phi(fields: Fields) -> ModelConfig:
         default_eps=1e-5,
         default_activation="gelu_new",
         share=0.5,
-        qk_norm=HeadNorms("layer", bias=True) if fields.flag("qk_layernorm", False) else None,
-        parallel_residual=True,
-        shared_norm=True,
-        head_bias=True,
-        **UNGATED,
-        **BIASED,
+        attention=_normed_heads(fields, False),
+        **_PHI_PARTS,
     )
+
+
+def _normed_heads(fields: Fields, default: bool) -> AttentionConfig:
+    norm = HeadNorms("layer", bias=True) if fields.flag("qk_layernorm", default) else None
+    return AttentionConfig(qkv_bias=True, output_bias=True, qk_norm=norm)
+
+
+_PHI_PARTS: Parts = {
+    "norms": NormsConfig("layer", shared=True),
+    "mlp": MlpConfig(gated=False, bias=True),
+    "residual": ResidualConfig(parallel=True),
+    "head": OutputHeadConfig(bias=True),
+}
 
 
 def _persimmon(fields: Fields) -> ModelConfig:
@@ -94,14 +120,13 @@ def _persimmon(fields: Fields) -> ModelConfig:
         default_eps=1e-5,
         default_activation="relu2",
         share=0.5,
-        qk_norm=HeadNorms("layer", bias=True) if fields.flag("qk_layernorm", True) else None,
-        **UNGATED,
-        **BIASED,
+        norms=LAYER_NORMS,
+        attention=_normed_heads(fields, True),
+        mlp=MlpConfig(gated=False, bias=True),
     )
 
 
 def _nemotron(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias", False)
     return base_from_hf(
         fields,
         "nemotron",
@@ -110,16 +135,13 @@ def _nemotron(fields: Fields) -> ModelConfig:
         default_eps=1e-5,
         default_activation="relu2",
         share=0.5,
-        norm_offset=1.0,
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=fields.flag("mlp_bias", False),
-        **UNGATED,
+        norms=NormsConfig("layer", offset=1.0),
+        attention=biased(fields),
+        mlp=mlp_of(fields, gated=False),
     )
 
 
 def _jais2(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias", True)
     return base_from_hf(
         fields,
         "jais2",
@@ -127,10 +149,9 @@ def _jais2(fields: Fields) -> ModelConfig:
         eps="layer_norm_eps",
         default_eps=1e-5,
         default_activation="relu2",
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=fields.flag("mlp_bias", True),
-        **UNGATED,
+        norms=LAYER_NORMS,
+        attention=biased(fields, True),
+        mlp=mlp_of(fields, True, gated=False),
     )
 
 
@@ -155,11 +176,14 @@ def _biogpt(fields: Fields) -> ModelConfig:
         "biogpt",
         mlp_size=fields.integer("intermediate_size", 4096),
         activation=activation(fields, "hidden_act", "gelu"),
+        eps=fields.number("layer_norm_eps", 1e-12),
     )
-    return replace(
-        config,
-        norm_eps=fields.number("layer_norm_eps", 1e-12),
-        embedding_scale=config.hidden_size**0.5 if fields.flag("scale_embedding", True) else 1.0,
+    return replace(config, embedding=_scaled(fields, config, "learned"))
+
+
+def _scaled(fields: Fields, config: ModelConfig, positions: PositionTable) -> EmbeddingConfig:
+    return EmbeddingConfig(
+        config.hidden_size**0.5 if fields.flag("scale_embedding", True) else 1.0, positions=positions
     )
 
 
@@ -177,15 +201,12 @@ def _xglm(fields: Fields) -> ModelConfig:
         mlp_size=fields.integer("ffn_dim", 4096),
         activation=activation(fields, "activation_function", "gelu"),
     )
-    return replace(
-        config,
-        learned_positions=False,
-        sinusoid_positions=True,
-        embedding_scale=config.hidden_size**0.5 if fields.flag("scale_embedding", True) else 1.0,
-    )
+    return replace(config, embedding=_scaled(fields, config, "sinusoid"))
 
 
-def _learned(fields: Fields, family: str, bias: bool = True, **sizes: Any) -> ModelConfig:
+def _learned(
+    fields: Fields, family: str, mlp_size: int, activation: Activation, bias: bool = True, eps: float = 1e-5
+) -> ModelConfig:
     """What OPT and BioGPT share."""
     hidden = fields.integer("hidden_size", 768)
     heads = fields.integer("num_attention_heads", 12)
@@ -196,17 +217,16 @@ def _learned(fields: Fields, family: str, bias: bool = True, **sizes: Any) -> Mo
         num_heads=heads,
         num_kv_heads=heads,
         head_dim=hidden // heads,
+        mlp_size=mlp_size,
         max_positions=fields.integer("max_position_embeddings", 2048),
         layers=(LayerConfig(rope=None),) * fields.integer("num_hidden_layers", 12, maximum=4096),
-        learned_positions=True,
-        tied_head=fields.flag("tie_word_embeddings", True),
+        embedding=EmbeddingConfig(positions="learned"),
+        head=OutputHeadConfig(tied=fields.flag("tie_word_embeddings", True)),
         bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
         eos_token_ids=fields.token_ids("eos_token_id"),
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=bias,
-        **UNGATED,
-        **sizes,
+        norms=NormsConfig("layer", eps),
+        attention=AttentionConfig(qkv_bias=bias, output_bias=bias),
+        mlp=MlpConfig(activation, gated=False, bias=bias),
     )
 
 
@@ -220,38 +240,39 @@ def heads_apart(tensor: Tensor, config: ModelConfig) -> Tensor:
 
 def _stablelm_gguf(fields: Fields) -> ModelConfig:
     parallel = fields.flag("use_parallel_residual", False)
-    return _base_gguf(fields, "stablelm", norm="layer", parallel_residual=parallel, shared_norm=parallel)
-
-
-def _starcoder2_gguf(fields: Fields) -> ModelConfig:
-    return _base_gguf(fields, "starcoder2", activation="gelu_tanh", **UNGATED, **BIASED)
-
-
-def _phi_gguf(fields: Fields) -> ModelConfig:
     return _base_gguf(
-        fields,
-        "phi",
-        activation="gelu_tanh",
-        parallel_residual=True,
-        shared_norm=True,
-        head_bias=True,
-        **UNGATED,
-        **BIASED,
+        fields, "stablelm", norms=NormsConfig("layer", shared=parallel), residual=ResidualConfig(parallel=parallel)
     )
 
 
+def _starcoder2_gguf(fields: Fields) -> ModelConfig:
+    return _base_gguf(
+        fields,
+        "starcoder2",
+        norms=LAYER_NORMS,
+        attention=BIASED["attention"],
+        mlp=MlpConfig("gelu_tanh", gated=False, bias=True),
+    )
+
+
+def _phi_gguf(fields: Fields) -> ModelConfig:
+    config = _base_gguf(fields, "phi", attention=BIASED["attention"], **_PHI_PARTS)
+    return replace(config, mlp=replace(config.mlp, activation="gelu_tanh"))
+
+
 def _nemotron_gguf(fields: Fields) -> ModelConfig:
-    return _base_gguf(fields, "nemotron", activation="relu2", norm_offset=1.0, **UNGATED)
+    norms = NormsConfig("layer", offset=1.0)
+    return _base_gguf(fields, "nemotron", norms=norms, mlp=MlpConfig("relu2", gated=False))
 
 
 def _jais2_gguf(fields: Fields) -> ModelConfig:
-    return _base_gguf(fields, "jais2", activation="relu2", **UNGATED)
+    return _base_gguf(fields, "jais2", norms=LAYER_NORMS, mlp=MlpConfig("relu2", gated=False))
 
 
-def _base_gguf(fields: Fields, family: str, **changes: Any) -> ModelConfig:
+def _base_gguf(fields: Fields, family: str, **parts: Unpack[Parts]) -> ModelConfig:
     head_dim = fields.integer("embedding_length") // fields.integer("attention.head_count")
     rope = rope_from_gguf(fields, fields.integer("rope.dimension_count", head_dim))
-    return base_from_gguf(fields, family, rope=rope, eps="attention.layer_norm_epsilon", **changes)
+    return base_from_gguf(fields, family, rope=rope, eps="attention.layer_norm_epsilon", **parts)
 
 
 def _minus_one(weight: Tensor, _: ModelConfig) -> Tensor:

@@ -7,22 +7,29 @@ converter.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
-from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
+from headstart.models.config import (
+    AttentionConfig,
+    ExpertsConfig,
+    HeadNorms,
+    LayerConfig,
+    ModelConfig,
+    NormsConfig,
+)
 from headstart.models.families import gguf_states
-from headstart.models.families.base import Family
+from headstart.models.families.base import Family, Parts
 from headstart.models.families.experts import used_of, with_experts
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.kin import with_defaults
-from headstart.models.families.llama import HF_LAYOUT, base_from_hf
+from headstart.models.families.llama import HF_LAYOUT, base_from_hf, biased
 from headstart.models.families.rope import rope_from_hf
 from headstart.models.state_config import ConvolutionConfig
 
 _KINDS = ("full_attention", "conv")
 
 
-def _base(fields: Fields, family: str, **changes: Any) -> ModelConfig:
+def _base(fields: Fields, family: str, **parts: Unpack[Parts]) -> ModelConfig:
     config = base_from_hf(
         fields,
         family,
@@ -30,10 +37,10 @@ def _base(fields: Fields, family: str, **changes: Any) -> ModelConfig:
         default_theta=1_000_000.0,
         eps="norm_eps",
         default_eps=1e-5,
-        activation="silu",
-        qk_norm=HeadNorms(),
+        default_activation=None,
+        attention=AttentionConfig(qk_norm=HeadNorms()),
         convolution=ConvolutionConfig(fields.integer("conv_L_cache", 3, minimum=2), fields.flag("conv_bias", False)),
-        **changes,
+        **parts,
     )
     kinds = fields.get("layer_types")
     if kinds is None:
@@ -85,7 +92,6 @@ _LFM3_KINDS = ("conv", "full_attention", "sliding_attention")
 
 def _lfm3(fields: Fields) -> ModelConfig:
     fields = with_defaults(fields, {"rope_parameters": _LFM3_ROPES, "head_dim": 128})
-    bias, normed = fields.flag("attention_bias", False), fields.flag("use_sandwich_norm", True)
     gated = fields.flag("use_attention_gate", True)
     config = base_from_hf(
         fields,
@@ -93,13 +99,9 @@ def _lfm3(fields: Fields) -> ModelConfig:
         tied=fields.flag("tie_embedding", True),
         eps="norm_eps",
         default_eps=1e-5,
-        activation="silu",
-        qk_norm=HeadNorms(),
-        qkv_bias=bias,
-        output_bias=bias,
-        attention_gate=gated,
-        gates_heads=gated,
-        post_norms=normed,
+        default_activation=None,
+        attention=replace(biased(fields), qk_norm=HeadNorms(), gate="head" if gated else None),
+        norms=NormsConfig(post=fields.flag("use_sandwich_norm", True)),
         convolution=ConvolutionConfig(fields.integer("conv_L_cache", 7, minimum=2), fields.flag("conv_bias", False)),
     )
     count = config.num_layers

@@ -8,14 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from headstart.errors import UnsupportedModelError
-from headstart.models.config import Activation, HeadNorms, LayerConfig, ModelConfig, RopeConfig
-from headstart.models.families.base import CACHE_SCALES, ROTARY_BUFFERS, Family, TensorLayout
+from headstart.models.config import (
+    Activation,
+    AttentionConfig,
+    HeadNorms,
+    LayerConfig,
+    MlpConfig,
+    ModelConfig,
+    NormsConfig,
+    OutputHeadConfig,
+    RopeConfig,
+)
+from headstart.models.families.base import CACHE_SCALES, ROTARY_BUFFERS, Family, Parts, TensorLayout
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.rope import partial_rope_from_hf, rope_from_gguf, rope_from_hf
 
@@ -32,6 +42,10 @@ ACTIVATIONS: Mapping[str, Activation] = {
 }
 _NOPE_INTERVAL = 4
 """SmolLM3 leaves every fourth layer without positions; GGUF files do not say so (llama.cpp has it as a constant)."""
+
+
+FULL = LayerConfig()
+"""A layer that sees everything."""
 
 
 def activation(fields: Fields, key: str, default: str) -> Activation:
@@ -77,16 +91,19 @@ def base_from_hf(
     *,
     eps: str = "rms_norm_eps",
     default_eps: float = 1e-6,
-    default_activation: str = "silu",
+    activation_key: str = "hidden_act",
+    default_activation: str | None = "silu",
     share: float | None = None,
-    **changes: Any,
+    layer: LayerConfig = FULL,
+    **parts: Unpack[Parts],
 ) -> ModelConfig:
     """What RMS-normed, gated decoders share, with full attention in every layer.
 
     ``tied``, ``default_theta``, ``default_head_dim`` (None: hidden size / heads), ``default_eps``,
-    ``default_activation`` and ``share`` (of a head's dimensions that are rotated, None: all of them, always) are the
-    family's defaults; ``eps``: what its norms' epsilon is called; ``rope``: where the family reads it in a way of its
-    own; ``changes``: what else it has.
+    ``default_activation`` (None: it is no entry) and ``share`` (of a head's dimensions that are rotated, None: all of
+    them, always) are the family's defaults; ``eps`` and ``activation_key``: what entries are called; ``rope``: where
+    the family reads it in a way of its own; ``layer``: what its layers are; ``parts``: what else it has, but for the
+    epsilon, the activation and whether the head is tied, which are read.
     """
     hidden = fields.integer("hidden_size")
     heads = fields.integer("num_attention_heads")
@@ -94,6 +111,9 @@ def base_from_hf(
     num_layers = fields.integer("num_hidden_layers", maximum=4096)
     if rope is None and share is not None:
         rope = partial_rope_from_hf(fields, head_dim, share, default_theta)
+    mlp = parts.pop("mlp", MlpConfig())
+    if default_activation is not None:
+        mlp = replace(mlp, activation=activation(fields, activation_key, default_activation))
     config = ModelConfig(
         family=family,
         vocab_size=fields.integer("vocab_size"),
@@ -103,32 +123,36 @@ def base_from_hf(
         head_dim=head_dim,
         mlp_size=fields.integer("intermediate_size"),
         max_positions=fields.integer("max_position_embeddings", maximum=MAX_POSITIONS),
-        layers=(LayerConfig(),) * num_layers,
+        layers=(layer,) * num_layers,
         ropes=(rope or rope_from_hf(fields, head_dim, default_theta),),
-        norm_eps=fields.number(eps, default_eps),
-        activation=changes.pop("activation", None) or activation(fields, "hidden_act", default_activation),
-        tied_head=fields.flag("tie_word_embeddings", tied),
+        norms=replace(parts.pop("norms", NormsConfig()), eps=fields.number(eps, default_eps)),
+        mlp=mlp,
+        head=replace(parts.pop("head", OutputHeadConfig()), tied=fields.flag("tie_word_embeddings", tied)),
         bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
         eos_token_ids=fields.token_ids("eos_token_id"),
     )
-    return replace(config, **changes)
+    return replace(config, **parts)
+
+
+def biased(fields: Fields, default: bool = False, key: str = "attention_bias") -> AttentionConfig:
+    """Attention whose projections all have biases where the entry says so."""
+    bias = fields.flag(key, default)
+    return AttentionConfig(qkv_bias=bias, output_bias=bias)
+
+
+def mlp_of(fields: Fields, default: bool = False, gated: bool = True) -> MlpConfig:
+    """An MLP whose biases are an entry of their own."""
+    return MlpConfig(gated=gated, bias=fields.flag("mlp_bias", default))
 
 
 def _llama(fields: Fields) -> ModelConfig:
-    attention_bias = fields.flag("attention_bias", False)
-    return replace(
-        base_from_hf(fields, "llama", tied=False),
-        qkv_bias=attention_bias,
-        output_bias=attention_bias,
-        mlp_bias=fields.flag("mlp_bias", False),
-    )
+    return base_from_hf(fields, "llama", tied=False, attention=biased(fields), mlp=mlp_of(fields))
 
 
 def _mistral(fields: Fields) -> ModelConfig:
-    config = base_from_hf(fields, "mistral", tied=False)
     # Absent means the default, null means none: Mistral 7B 0.1 slides, later ones say null.
     window = fields.optional_integer("sliding_window") if fields.has("sliding_window") else 4096
-    return replace(config, layers=(LayerConfig(window),) * config.num_layers)
+    return base_from_hf(fields, "mistral", tied=False, layer=LayerConfig(window))
 
 
 def qwen_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
@@ -141,24 +165,23 @@ def qwen_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
 
 
 def _qwen2(fields: Fields) -> ModelConfig:
-    return replace(qwen_windows(fields, base_from_hf(fields, "qwen2", tied=False)), qkv_bias=True)
+    return qwen_windows(fields, base_from_hf(fields, "qwen2", tied=False, attention=AttentionConfig(qkv_bias=True)))
 
 
 def _mimo(fields: Fields) -> ModelConfig:
     """Qwen 2 with multi-token modules."""
-    return replace(_qwen2(fields), family="mimo", qkv_bias=fields.flag("attention_bias", True))
+    attention = AttentionConfig(qkv_bias=fields.flag("attention_bias", True))
+    return replace(_qwen2(fields), family="mimo", attention=attention)
 
 
 def _qwen3(fields: Fields) -> ModelConfig:
-    config = base_from_hf(fields, "qwen3", tied=False, default_head_dim=128)
-    attention_bias = fields.flag("attention_bias", False)
-    return replace(
-        qwen_windows(fields, config), qk_norm=HeadNorms(), qkv_bias=attention_bias, output_bias=attention_bias
-    )
+    attention = replace(biased(fields), qk_norm=HeadNorms())
+    return qwen_windows(fields, base_from_hf(fields, "qwen3", tied=False, default_head_dim=128, attention=attention))
 
 
 def _smollm3(fields: Fields) -> ModelConfig:
-    config = base_from_hf(fields, "smollm3", tied=True, default_theta=2_000_000.0)
+    parts: Parts = {"attention": biased(fields), "mlp": mlp_of(fields)}
+    config = base_from_hf(fields, "smollm3", tied=True, default_theta=2_000_000.0, **parts)
     rotates = fields.get("no_rope_layers")
     if rotates is None:
         interval = fields.integer("no_rope_layer_interval", _NOPE_INTERVAL)
@@ -168,14 +191,8 @@ def _smollm3(fields: Fields) -> ModelConfig:
     window = fields.optional_integer("sliding_window") if fields.flag("use_sliding_window", False) else None
     sliding = [window is not None and not r for r in rotates[: config.num_layers]]
     windows = windows_from_hf(fields, config.num_layers, window, sliding)
-    attention_bias = fields.flag("attention_bias", False)
-    return replace(
-        config,
-        layers=tuple(LayerConfig(w, 0 if r else None) for w, r in zip(windows, rotates, strict=False)),
-        qkv_bias=attention_bias,
-        output_bias=attention_bias,
-        mlp_bias=fields.flag("mlp_bias", False),
-    )
+    layers = tuple(LayerConfig(w, 0 if r else None) for w, r in zip(windows, rotates, strict=False))
+    return replace(config, layers=layers)
 
 
 def base_from_gguf(
@@ -186,7 +203,8 @@ def base_from_gguf(
     *,
     eps: str = "attention.layer_norm_rms_epsilon",
     experts: bool = False,
-    **changes: Any,
+    layer: LayerConfig = FULL,
+    **parts: Unpack[Parts],
 ) -> ModelConfig:
     """What the GGUF files of RMS-normed, gated decoders share, with full attention in every layer; arguments as
     ``base_from_hf``'s; ``experts``: there may be some."""
@@ -209,12 +227,12 @@ def base_from_gguf(
         head_dim=head_dim,
         mlp_size=fields.integer("feed_forward_length"),
         max_positions=fields.integer("context_length", maximum=MAX_POSITIONS),
-        layers=(LayerConfig(),) * num_layers,
+        layers=(layer,) * num_layers,
         ropes=(rope or rope_from_gguf(fields, head_dim, default_theta),),
-        norm_eps=fields.number(eps),
+        norms=replace(parts.pop("norms", NormsConfig()), eps=fields.number(eps)),
         **token_ids_from_gguf(fields),
     )
-    return replace(config, **changes)
+    return replace(config, **parts)
 
 
 def vocab_size_from_gguf(fields: Fields) -> int:
@@ -244,16 +262,15 @@ def token_ids_from_gguf(fields: Fields) -> dict[str, Any]:
 
 def _llama_gguf(fields: Fields) -> ModelConfig:
     window = fields.integer("attention.sliding_window", 0, minimum=0) or None
-    config = base_from_gguf(fields, "llama")
-    return replace(config, layers=(LayerConfig(window),) * config.num_layers)
+    return base_from_gguf(fields, "llama", layer=LayerConfig(window))
 
 
 def _qwen2_gguf(fields: Fields) -> ModelConfig:
-    return base_from_gguf(fields, "qwen2", qkv_bias=True)
+    return base_from_gguf(fields, "qwen2", attention=AttentionConfig(qkv_bias=True))
 
 
 def _qwen3_gguf(fields: Fields) -> ModelConfig:
-    return base_from_gguf(fields, "qwen3", qk_norm=HeadNorms())
+    return base_from_gguf(fields, "qwen3", attention=AttentionConfig(qk_norm=HeadNorms()))
 
 
 def _smollm3_gguf(fields: Fields) -> ModelConfig:

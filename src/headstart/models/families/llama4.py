@@ -15,7 +15,7 @@ from headstart.models.families.base import Family
 from headstart.models.families.experts import used_of, with_experts
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.kin import with_defaults
-from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, halves
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, biased, halves
 
 _DEFAULTS: dict[str, Any] = {
     "vocab_size": 202_048,
@@ -31,7 +31,11 @@ _DEFAULTS: dict[str, Any] = {
 
 def _llama4(fields: Fields) -> ModelConfig:
     fields = with_defaults(fields, _DEFAULTS)
-    bias = fields.flag("attention_bias", False)
+    normed = fields.flag("use_qk_norm", True)
+    growth = None
+    if fields.flag("attn_temperature_tuning", True):
+        trained = fields.integer("floor_scale", 8192, maximum=MAX_POSITIONS)
+        growth = QueryGrowth(fields.number("attn_scale", 0.1), trained, everywhere=False)
     config = base_from_hf(
         fields,
         "llama4",
@@ -39,15 +43,14 @@ def _llama4(fields: Fields) -> ModelConfig:
         default_theta=500_000.0,
         default_head_dim=128,
         default_eps=1e-5,
-        qkv_bias=bias,
-        output_bias=bias,
-        qk_norm=HeadNorms(learnt=False, rotated=True, everywhere=False) if fields.flag("use_qk_norm", True) else None,
+        attention=replace(
+            biased(fields),
+            qk_norm=HeadNorms(learnt=False, rotated=True, everywhere=False) if normed else None,
+            query_growth=growth,
+        ),
     )
     size = config.mlp_size
     config = replace(config, mlp_size=fields.integer("intermediate_size_mlp", 16_384), layers=_layers(fields, config))
-    if fields.flag("attn_temperature_tuning", True):
-        trained = fields.integer("floor_scale", 8192, maximum=MAX_POSITIONS)
-        config = replace(config, query_growth=QueryGrowth(fields.number("attn_scale", 0.1), trained, everywhere=False))
     count = fields.integer("num_local_experts", 16)
     experts = ExpertsConfig(
         count, used_of(fields, count, 1), size, shared_size=size, score="sigmoid", scales_input=True

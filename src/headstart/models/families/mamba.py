@@ -9,13 +9,20 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
+from headstart.models.config import (
+    EmbeddingConfig,
+    ExpertsConfig,
+    FoldedConfig,
+    LayerConfig,
+    ModelConfig,
+    OutputHeadConfig,
+)
 from headstart.models.families import gguf_mamba, gguf_states
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.experts import used_of
 from headstart.models.families.fields import Fields
 from headstart.models.families.granite import GRANITE4_LAYOUT, GRANITE4_MOE_LAYOUT, divided, granite4
-from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, activation, base_from_hf
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, biased, mlp_of
 from headstart.models.families.mamba1 import layers_alone
 from headstart.models.families.mamba2 import (
     MAMBA2_LAYER,
@@ -31,16 +38,14 @@ from headstart.models.state_config import Mamba2Config, StateNorm
 
 def _bamba(fields: Fields) -> ModelConfig:
     head_dim = fields.integer("head_dim", fields.integer("hidden_size") // fields.integer("num_attention_heads"))
-    bias = fields.flag("attention_bias", False)
     config = base_from_hf(
         fields,
         "bamba",
         tied=False,
         rope=rope_from_hf(fields, head_dim // 2, whole_heads=False),
         default_eps=1e-5,
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=fields.flag("mlp_bias", False),
+        attention=biased(fields),
+        mlp=mlp_of(fields),
         mamba2=mamba2_from_hf(fields.with_entries(rms_norm_eps=fields.number("rms_norm_eps", 1e-5))),
     )
     attending = fields.get("attn_layer_indices") or []
@@ -80,11 +85,11 @@ def _falcon_h1(fields: Fields) -> ModelConfig:
         tied=False,
         default_eps=1e-5,
         mamba2=checked_groups(fields, "mamba_n_groups", mamba),
-        embedding_scale=fields.number("embedding_multiplier", 1.0),
-        logit_divisor=1 / fields.number("lm_head_multiplier", 1.0),
+        embedding=EmbeddingConfig(fields.number("embedding_multiplier", 1.0)),
+        folded=FoldedConfig(logit_divisor=1 / fields.number("lm_head_multiplier", 1.0)),
     )
     layers = (LayerConfig(mixer="attention+mamba2"),) * config.num_layers
-    return replace(config, layers=layers, row_scales=_falcon_scales(fields, config, mamba))
+    return replace(config, layers=layers, folded=replace(config.folded, rows=_falcon_scales(fields, config, mamba)))
 
 
 def _falcon_scales(
@@ -131,7 +136,7 @@ def _mamba2(fields: Fields) -> ModelConfig:
         fields, "mamba2", LayerConfig(rope=None, mixer="mamba2", channel="none"), "layer_norm_epsilon"
     )
     mixer = checked_groups(fields, "n_groups", mamba)
-    return replace(config, mamba2=mixer, tied_head=fields.flag("tie_word_embeddings", False))
+    return replace(config, mamba2=mixer, head=OutputHeadConfig(fields.flag("tie_word_embeddings", False)))
 
 
 _PARTS = {
@@ -176,9 +181,9 @@ def _nemotron_h(fields: Fields) -> ModelConfig:
         default_head_dim=128,
         eps="layer_norm_epsilon",
         default_eps=1e-5,
-        activation=activation(fields, "mlp_hidden_act", "relu2"),
-        gated_mlp=False,
-        mlp_bias=fields.flag("mlp_bias", False),
+        activation_key="mlp_hidden_act",
+        default_activation="relu2",
+        mlp=mlp_of(fields, gated=False),
         mamba2=checked_groups(fields, "n_groups", mamba),
         ropes=(),
     )

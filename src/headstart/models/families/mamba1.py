@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
+from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig, NormsConfig, OutputHeadConfig
 from headstart.models.families import gguf_mamba
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.experts import used_of, with_experts
@@ -29,7 +29,7 @@ def layers_alone(fields: Fields, family: str, layer: LayerConfig, eps: str) -> M
         mlp_size=1,
         max_positions=NO_POSITIONS,
         layers=(layer,) * fields.integer("num_hidden_layers", maximum=4096),
-        norm_eps=fields.number(eps, 1e-5),
+        norms=NormsConfig(eps=fields.number(eps, 1e-5)),
         bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
         eos_token_ids=fields.token_ids("eos_token_id"),
     )
@@ -53,7 +53,7 @@ def _mamba(fields: Fields, family: str = "mamba", norms: MambaNorms = "none") ->
         fields.number("mixer_rms_eps", FALCON_EPS),
     )
     config = layers_alone(fields, family, ALONE, "layer_norm_epsilon")
-    return replace(config, mamba=mamba, tied_head=fields.flag("tie_word_embeddings", True))
+    return replace(config, mamba=mamba, head=OutputHeadConfig(fields.flag("tie_word_embeddings", True)))
 
 
 def _falcon_mamba(fields: Fields) -> ModelConfig:

@@ -10,7 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
+from headstart.models.config import (
+    AttentionConfig,
+    ExpertsConfig,
+    HeadNorms,
+    LayerConfig,
+    ModelConfig,
+    NormsConfig,
+    OutputHeadConfig,
+)
 from headstart.models.families import gguf_mixtures as gguf
 from headstart.models.families.experts import (
     BY_EXPERT,
@@ -28,7 +36,7 @@ from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.granite import GRANITE_EXPERTS, divided, scaled_from_hf
 from headstart.models.families.kin import HF_INTERLEAVED, POST_NORMS, hunyuan_rope
 from headstart.models.families.layer_normed import without
-from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, qwen_windows, windows_from_hf
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, biased, qwen_windows, windows_from_hf
 from headstart.models.families.phi import longrope_of
 from headstart.models.families.rope import rope_from_hf
 
@@ -42,7 +50,6 @@ def _mixtral(fields: Fields) -> ModelConfig:
 
 
 def _phimoe(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias", False)
     rope = longrope_of(fields, default_theta=1e6)
     config = base_from_hf(
         fields,
@@ -50,10 +57,9 @@ def _phimoe(fields: Fields) -> ModelConfig:
         tied=False,
         rope=rope,
         default_eps=1e-5,
-        norm="layer",
-        qkv_bias=bias,
-        output_bias=bias,
-        head_bias=fields.flag("lm_head_bias", False),
+        norms=NormsConfig("layer"),
+        attention=biased(fields),
+        head=OutputHeadConfig(bias=fields.flag("lm_head_bias", False)),
     )
     window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
     config = replace(config, layers=(LayerConfig(window),) * config.num_layers)
@@ -66,7 +72,9 @@ def _phimoe(fields: Fields) -> ModelConfig:
 
 def _qwen2_moe(fields: Fields) -> ModelConfig:
     bias = fields.flag("qkv_bias", True)
-    config = qwen_windows(fields, base_from_hf(fields, "qwen2_moe", tied=False, qkv_bias=bias))
+    config = qwen_windows(
+        fields, base_from_hf(fields, "qwen2_moe", tied=False, attention=AttentionConfig(qkv_bias=bias))
+    )
     return _qwen_experts(
         fields,
         config,
@@ -79,8 +87,7 @@ def _qwen2_moe(fields: Fields) -> ModelConfig:
 
 
 def _qwen3_moe(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias", False)
-    config = base_from_hf(fields, "qwen3_moe", tied=False, qk_norm=HeadNorms(), qkv_bias=bias, output_bias=bias)
+    config = base_from_hf(fields, "qwen3_moe", tied=False, attention=replace(biased(fields), qk_norm=HeadNorms()))
     if fields.flag("use_sliding_window", False):
         window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
         config = replace(config, layers=(LayerConfig(window),) * config.num_layers)
@@ -115,19 +122,14 @@ def _flex_olmo(fields: Fields) -> ModelConfig:
 def _olmo_experts(
     fields: Fields, family: str, pre_norms: bool, default_eps: float, theta: float, experts: tuple[int, int]
 ) -> ModelConfig:
-    bias = fields.flag("attention_bias", False)
     config = base_from_hf(
         fields,
         family,
         tied=False,
         default_theta=theta,
         default_eps=default_eps,
-        pre_norms=pre_norms,
-        post_norms=not pre_norms,
-        qk_norm=HeadNorms(reach="all"),
-        qkv_clip=fields.optional_number("clip_qkv"),
-        qkv_bias=bias,
-        output_bias=bias,
+        norms=NormsConfig(pre=pre_norms, post=not pre_norms),
+        attention=replace(biased(fields), qk_norm=HeadNorms(reach="all"), qkv_clip=fields.optional_number("clip_qkv")),
     )
     count = count_of(fields, "num_experts", "num_local_experts", default=experts[0])
     used = used_of(fields, count, experts[1])
@@ -152,16 +154,13 @@ def _granite_experts(fields: Fields, family: str, shared_size: int) -> ModelConf
 
 
 def _hunyuan_moe(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias", False)
     config = base_from_hf(
         fields,
         "hunyuan_v1_moe",
         tied=False,
         rope=hunyuan_rope(fields),
         default_eps=1e-5,
-        qk_norm=HeadNorms(rotated=True),
-        qkv_bias=bias,
-        output_bias=bias,
+        attention=replace(biased(fields), qk_norm=HeadNorms(rotated=True)),
     )
     count, used = _same(fields, "num_experts", 1), _same(fields, "moe_topk", 1)
     experts = ExpertsConfig(count, used, config.mlp_size, shared_size=config.mlp_size, normalised=True)
@@ -177,19 +176,14 @@ def _same(fields: Fields, key: str, default: int) -> int:
 
 
 def _ernie_moe(fields: Fields) -> ModelConfig:
-    bias = fields.flag("use_bias", False)
     config = base_from_hf(
         fields,
         "ernie4_5_moe",
         tied=True,
         default_theta=500_000.0,
         default_eps=1e-5,
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=bias,
     )
-    if bias:
-        raise fields.unsupported("use_bias", True, "false in this family")
+    fields.require("use_bias", False, default=False)
     count = count_of(fields, "moe_num_experts", "num_experts", default=64)
     size = fields.integer("moe_intermediate_size", 1536)
     first, every = fields.integer("moe_layer_start_index", 1, minimum=0), fields.integer("moe_layer_interval", 1)
@@ -208,15 +202,12 @@ def _ernie_moe(fields: Fields) -> ModelConfig:
 
 
 def _mellum(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias", False)
     config = base_from_hf(
         fields,
         "mellum",
         tied=False,
         default_head_dim=128,
-        qk_norm=HeadNorms(),
-        qkv_bias=bias,
-        output_bias=bias,
+        attention=replace(biased(fields), qk_norm=HeadNorms()),
     )
     full = rope_from_hf(fields, config.head_dim, 500_000.0, "full_attention")
     local = rope_from_hf(fields, config.head_dim, 10_000.0, "sliding_attention")

@@ -8,31 +8,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headstart.models.config import HeadNorms, LayerConfig, ModelConfig
+from headstart.models.config import AttentionConfig, HeadNorms, LayerConfig, ModelConfig, NormsConfig
 from headstart.models.families import gguf_kin
 from headstart.models.families.base import Family
 from headstart.models.families.fields import Fields
 from headstart.models.families.gguf_layers import slides_from_gguf, window_from_gguf
 from headstart.models.families.kin import GGUF_ONLY_POST_NORMED, ONLY_POST_NORMED
-from headstart.models.families.llama import HF_LAYOUT, base_from_gguf, base_from_hf, windows_from_hf
+from headstart.models.families.llama import HF_LAYOUT, base_from_gguf, base_from_hf, biased, windows_from_hf
 from headstart.models.families.rope import rope_from_hf
 
 _THETA = 500_000.0
 
 
 def _olmo(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias", False)
     return base_from_hf(
         fields,
         "olmo",
         tied=False,
-        norm="layer",
-        norm_bias=False,
-        norm_learnt=False,
-        norm_eps=1e-5,
-        qkv_clip=fields.optional_number("clip_qkv"),
-        qkv_bias=bias,
-        output_bias=bias,
+        default_eps=1e-5,
+        norms=NormsConfig("layer", bias=False, learnt=False),
+        attention=replace(biased(fields), qkv_clip=fields.optional_number("clip_qkv")),
     )
 
 
@@ -41,17 +36,13 @@ def _olmo2(fields: Fields) -> ModelConfig:
 
 
 def _newer(fields: Fields, family: str) -> ModelConfig:
-    bias = fields.flag("attention_bias", False)
     return base_from_hf(
         fields,
         family,
         tied=False,
         default_eps=1e-5,
-        pre_norms=False,
-        post_norms=True,
-        qk_norm=HeadNorms(reach="all"),
-        qkv_bias=bias,
-        output_bias=bias,
+        norms=NormsConfig(pre=False, post=True),
+        attention=replace(biased(fields), qk_norm=HeadNorms(reach="all")),
     )
 
 
@@ -67,7 +58,12 @@ def _olmo3(fields: Fields) -> ModelConfig:
 
 
 def _olmo2_gguf(fields: Fields) -> ModelConfig:
-    config = base_from_gguf(fields, "olmo2", pre_norms=False, post_norms=True, qk_norm=HeadNorms(reach="all"))
+    config = base_from_gguf(
+        fields,
+        "olmo2",
+        norms=NormsConfig(pre=False, post=True),
+        attention=AttentionConfig(qk_norm=HeadNorms(reach="all")),
+    )
     window = window_from_gguf(fields)
     if window is None:
         return config

@@ -12,12 +12,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
+from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, NormsConfig
 from headstart.models.families import gguf_states
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.experts import BY_EXPERT, shared, used_of, with_experts
 from headstart.models.families.fields import Fields
-from headstart.models.families.llama import GGUF_LAYER, GGUF_LAYOUT, HF_LAYER, HF_LAYOUT, base_from_hf
+from headstart.models.families.llama import GGUF_LAYER, GGUF_LAYOUT, HF_LAYER, HF_LAYOUT, base_from_hf, biased
 from headstart.models.families.rope import partial_rope_from_hf
 from headstart.models.state_config import DeltaConfig
 
@@ -26,18 +26,14 @@ _KINDS = ("linear_attention", "full_attention")
 
 def _base(fields: Fields, family: str) -> ModelConfig:
     head_dim = fields.integer("head_dim", 256)
-    bias = fields.flag("attention_bias", False)
     config = base_from_hf(
         fields,
         family,
         tied=False,
         default_head_dim=256,
         rope=partial_rope_from_hf(fields, head_dim, 0.25),
-        norm_offset=1.0,
-        qk_norm=HeadNorms(),
-        attention_gate=True,
-        qkv_bias=bias,
-        output_bias=bias,
+        norms=NormsConfig(offset=1.0),
+        attention=replace(biased(fields), qk_norm=HeadNorms(), gate="element"),
         delta=_delta(fields),
     )
     kinds = fields.get("layer_types")

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
+from headstart.models.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    ExpertsConfig,
+    HeadNorms,
+    LayerConfig,
+    ModelConfig,
+    NormsConfig,
+)
 from headstart.models.families import gguf_mixtures as gguf
 from headstart.models.families.experts import (
     BY_EXPERT,
@@ -26,7 +34,7 @@ from headstart.models.families.experts import (
 )
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.kin import exaone_layers
-from headstart.models.families.llama import HF_LAYOUT, base_from_hf, windows_from_hf
+from headstart.models.families.llama import HF_LAYOUT, base_from_hf, biased, windows_from_hf
 from headstart.models.families.rope import rope_from_hf, rotated_share
 
 
@@ -34,7 +42,9 @@ def _minimax_m2(fields: Fields) -> ModelConfig:
     head_dim = fields.integer("head_dim", fields.integer("hidden_size") // fields.integer("num_attention_heads"))
     dim = fields.optional_integer("rotary_dim") or int(head_dim * rotated_share(fields, 1.0))
     rope = rope_from_hf(fields, dim, 5e6, whole_heads=False)
-    config = base_from_hf(fields, "minimax_m2", tied=False, rope=rope, qk_norm=HeadNorms(reach="all"))
+    config = base_from_hf(
+        fields, "minimax_m2", tied=False, rope=rope, attention=AttentionConfig(qk_norm=HeadNorms(reach="all"))
+    )
     count = fields.integer("num_local_experts", 256)
     experts = ExpertsConfig(
         count, used_of(fields, count, 8), config.mlp_size, score="sigmoid", correction=True, normalised=True
@@ -43,7 +53,9 @@ def _minimax_m2(fields: Fields) -> ModelConfig:
 
 
 def _exaone_moe(fields: Fields) -> ModelConfig:
-    config = base_from_hf(fields, "exaone_moe", tied=False, default_eps=1e-5, qk_norm=HeadNorms())
+    config = base_from_hf(
+        fields, "exaone_moe", tied=False, default_eps=1e-5, attention=AttentionConfig(qk_norm=HeadNorms())
+    )
     config = replace(config, layers=exaone_layers(fields, config.num_layers))
     count = count_of(fields, "num_experts", "num_local_experts", default=64)
     experts = sigmoid_experts(fields, count, 8, "num_shared_experts", 2.5)
@@ -57,9 +69,8 @@ def _afmoe(fields: Fields) -> ModelConfig:
         tied=False,
         default_head_dim=128,
         default_eps=1e-5,
-        qk_norm=HeadNorms(),
-        post_norms=True,
-        attention_gate=True,
+        attention=AttentionConfig(qk_norm=HeadNorms(), gate="element"),
+        norms=NormsConfig(post=True),
     )
     every = fields.integer("global_attn_every_n_layers", 4)
     sliding = [(i + 1) % every != 0 for i in range(config.num_layers)]
@@ -82,7 +93,7 @@ def _afmoe(fields: Fields) -> ModelConfig:
     config = replace(
         config,
         layers=tuple(LayerConfig(window, None if window is None else 0) for window in windows),
-        embedding_scale=config.hidden_size**0.5 if fields.flag("mup_enabled", False) else 1.0,
+        embedding=EmbeddingConfig(config.hidden_size**0.5 if fields.flag("mup_enabled", False) else 1.0),
     )
     return with_experts(config, experts, set(range(fields.integer("num_dense_layers", 1, minimum=0))))
 
@@ -97,7 +108,7 @@ def _solar_open(fields: Fields) -> ModelConfig:
         default_head_dim=128,
         default_eps=1e-5,
         share=1.0,
-        qkv_bias=bias,
+        attention=AttentionConfig(qkv_bias=bias),
     )
     return with_experts(config, _glm_experts(fields))
 
@@ -110,8 +121,7 @@ def _glm4_moe(fields: Fields) -> ModelConfig:
         tied=False,
         default_eps=1e-5,
         share=0.5,
-        qk_norm=HeadNorms() if fields.flag("use_qk_norm", False) else None,
-        qkv_bias=bias,
+        attention=AttentionConfig(qk_norm=HeadNorms() if fields.flag("use_qk_norm", False) else None, qkv_bias=bias),
     )
     return with_experts(config, _glm_experts(fields), first_dense(fields, config, 1))
 
@@ -122,8 +132,7 @@ def _glm_experts(fields: Fields) -> ExpertsConfig:
 
 
 def _dots1(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias", False)
-    config = base_from_hf(fields, "dots1", tied=False, qk_norm=HeadNorms(), qkv_bias=bias, output_bias=bias)
+    config = base_from_hf(fields, "dots1", tied=False, attention=replace(biased(fields), qk_norm=HeadNorms()))
     window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
     first = fields.integer("max_window_layers", config.num_layers, minimum=0)
     sliding = [window is not None and i >= first for i in range(config.num_layers)]

@@ -12,7 +12,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from headstart.models.config import Activation, LayerConfig, ModelConfig
+from headstart.models.config import (
+    Activation,
+    AttentionConfig,
+    FoldedConfig,
+    LayerConfig,
+    MlpConfig,
+    ModelConfig,
+    NormsConfig,
+    OutputHeadConfig,
+)
 from headstart.models.encoder_decoder import EncoderConfig, RelativeBias
 from headstart.models.families.encoder_decoder import (
     EncoderDecoderFamily,
@@ -92,11 +101,10 @@ def _config(
         mlp_size=mlp,
         max_positions=MAX_POSITIONS,
         layers=(LayerConfig(rope=None),) * depths[1],
-        norm_eps=eps,
-        activation=activation,
-        gated_mlp=gated,
-        attention_scale=1.0,
-        logit_divisor=hidden**0.5 if divides else 1.0,
+        norms=NormsConfig(eps=eps),
+        mlp=MlpConfig(activation, gated=gated),
+        attention=AttentionConfig(scale=1.0),
+        folded=FoldedConfig(logit_divisor=hidden**0.5 if divides else 1.0),
         bos_token_id=bos_token_id,
         eos_token_ids=eos_token_ids,
         encoder=EncoderConfig(
@@ -139,7 +147,7 @@ def _gguf(fields: Fields, tensors: Container[str]) -> ModelConfig:
         **token_ids_from_gguf(fields),
         outputs={"start_token_id": fields.integer("decoder_start_token_id", padding, minimum=0)},
     )
-    return replace(config, tied_head=not own_head)
+    return replace(config, head=OutputHeadConfig(tied=not own_head))
 
 
 def _divides_logits(fields: Fields, family: str) -> bool:
@@ -186,7 +194,7 @@ _CROSS = {
 
 def _layout(config: ModelConfig) -> EncoderDecoderLayout:
     """A gated MLP's matrices have other names."""
-    gated = config.gated_mlp
+    gated = config.mlp.gated
     return EncoderDecoderLayout(
         embeddings=("shared", "encoder.embed_tokens", "decoder.embed_tokens"),
         encoder=_stack("encoder", _LAYER | _channel(1, gated)),

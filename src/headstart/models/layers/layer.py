@@ -150,8 +150,8 @@ def run_layer(config: ModelConfig, parts: LayerParts, hidden: Tensor, mix: Opera
         return _run_part(parts, hidden, mix)
     normed = _normed(parts.attention_norm, hidden)
     attended = mix(normed)
-    if config.parallel_residual:
-        read = normed if config.shared_norm else _normed(parts.mlp_norm, hidden)
+    if config.residual.parallel:
+        read = normed if config.norms.shared else _normed(parts.mlp_norm, hidden)
         return hidden + attended + parts.channel(read)
     hidden = hidden + _normed(parts.attention_post_norm, attended)
     if parts.side is not None:

@@ -58,10 +58,10 @@ def random_weights(config: ModelConfig) -> EncoderDecoderWeights:
         return LinearWeights((torch.randn(outputs, inputs, generator=draws) * inputs**-0.5).bfloat16())
 
     def norm() -> NormWeights:
-        return NormWeights(torch.ones(hidden), torch.zeros(hidden) if config.norm == "layer" else None)
+        return NormWeights(torch.ones(hidden), torch.zeros(hidden) if config.norms.kind == "layer" else None)
 
     def layer(inner: int, mlp: int) -> StackLayerWeights:
-        ups = 2 * mlp if config.gated_mlp else mlp
+        ups = 2 * mlp if config.mlp.gated else mlp
         parts = linear(3 * inner, hidden), linear(hidden, inner), norm(), linear(ups, hidden), linear(hidden, mlp)
         return StackLayerWeights(norm(), *parts)
 

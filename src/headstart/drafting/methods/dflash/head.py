@@ -126,7 +126,7 @@ def block_config(
         taps=block_taps(target.num_layers),
         block_size=slots + 1,
         mask_token_id=mask_token_id,
-        norm_eps=target.norm_eps,
+        norm_eps=target.norms.eps,
         max_positions=target.max_positions,
     )
 

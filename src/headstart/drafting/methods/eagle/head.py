@@ -138,7 +138,7 @@ def eagle_config(
         rope=rope,
         num_layers=num_layers,
         taps=eagle3_taps(target.num_layers) if fused else (FINAL_TAP,),
-        norm_eps=target.norm_eps,
+        norm_eps=target.norms.eps,
         fc_bias=not fused,
         fc_norm=fused,
         norm_output=fused,
