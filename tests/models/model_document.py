@@ -73,8 +73,10 @@ def table() -> str:
         if not family.model_type:
             continue
         where = "as the decoder inside" if family.model_type not in known else _place(known[family.model_type])
-        kin = dict.fromkeys(other.architecture for other in (family, *FAMILIES) if other.hf is family.hf)
-        groups.setdefault((KINDS[family.kind], where), []).append(_named(family.model_type, kin))
+        kin = [other.gguf for other in (family, *FAMILIES) if other.read is family.read]
+        groups.setdefault((KINDS[family.kind], where), []).append(
+            _named(family.model_type, dict.fromkeys(each.architecture for each in kin if each is not None))
+        )
     for other in sorted(ENCODER_DECODER_FAMILIES, key=lambda family: family.model_type):
         key = ("encoder and decoder", _place(known[other.model_type]))
         groups.setdefault(key, []).append(_named(other.model_type, [other.architecture]))

@@ -151,9 +151,9 @@ def test_old_files_say_by_ties_whether_last_states_are_scaled() -> None:
     """``scale_decoder_outputs`` is transformers 5's name for it."""
     described = make_model("t5").config.to_dict()
     del described["scale_decoder_outputs"]
-    assert config_from_hf(described | {"tie_word_embeddings": True}).logit_divisor == 6.0
-    assert config_from_hf(described | {"tie_word_embeddings": False}).logit_divisor == 1.0
-    assert read("mt5", tie_word_embeddings=True).logit_divisor == 1.0
+    assert config_from_hf(described | {"tie_word_embeddings": True}).folded.logit_divisor == 6.0
+    assert config_from_hf(described | {"tie_word_embeddings": False}).folded.logit_divisor == 1.0
+    assert read("mt5", tie_word_embeddings=True).folded.logit_divisor == 1.0
 
 
 @pytest.mark.parametrize(

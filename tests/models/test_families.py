@@ -104,7 +104,7 @@ def test_the_text_of_a_model_that_sees_is_read_by_what_its_file_says_and_the_res
 
 def test_gemmas_embedding_is_scaled_by_a_number_of_its_own_format() -> None:
     """As transformers does in bf16, in which the models were trained: sqrt(640) is 25.298."""
-    assert read("gemma3", hidden_size=640).embedding_scale == 25.25
+    assert read("gemma3", hidden_size=640).embedding.scale == 25.25
 
 
 def test_granite4_files_name_their_layers_as_they_were_released() -> None:
@@ -205,9 +205,9 @@ def test_smollm3_leaves_every_fourth_layer_without_positions() -> None:
 def test_softcaps_are_on_by_default_in_gemma2_and_null_turns_them_off() -> None:
     absent = described("gemma2")
     del absent["attn_logit_softcapping"], absent["final_logit_softcapping"]
-    assert (config_from_hf(absent).attention_softcap, config_from_hf(absent).logit_softcap) == (50.0, 30.0)
+    assert (config_from_hf(absent).attention.softcap, config_from_hf(absent).head.softcap) == (50.0, 30.0)
     off = read("gemma2", attn_logit_softcapping=None, final_logit_softcapping=None)
-    assert (off.attention_softcap, off.logit_softcap) == (None, None)
+    assert (off.attention.softcap, off.head.softcap) == (None, None)
 
 
 def test_end_tokens_may_be_one_or_several() -> None:
@@ -257,9 +257,13 @@ def test_an_unknown_architecture_lists_the_known_ones() -> None:
         ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
         ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers"),
         ("granite", {"residual_multiplier": 0}, "residual_multiplier is 0"),
-        ("granite4", {"layer_types": ["attention", "rwkv"] * 2}, "entries each of attention, full_attention, mamba"),
+        (
+            "granite4",
+            {"layer_types": ["attention", "rwkv"] * 2},
+            "4 entries, each attention or full_attention or mamba",
+        ),
         ("granite4", {"layer_types": ["attention"]}, "but must be 4 entries"),
-        ("granite4", {"layer_types": [["attention"]] * 4}, "entries each of attention, full_attention, mamba"),
+        ("granite4", {"layer_types": [["attention"]] * 4}, "4 entries, each attention or full_attention or mamba"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention is True"),
         ("gpt-neox", {"rope_parameters": {"partial_rotary_factor": 0.01}}, "rotates 0 dimensions"),

@@ -299,12 +299,12 @@ def test_what_only_the_tokenizer_and_the_tensors_tell() -> None:
     assert config.vocab_size == 3
     assert (config.bos_token_id, config.eos_token_ids) == (0, (1, 2))
     assert config.head.tied
-    assert not config_from_gguf(DESCRIPTION, ["output.weight"]).tied_head
+    assert not config_from_gguf(DESCRIPTION, ["output.weight"]).head.tied
 
 
 def test_the_largest_gemma_scales_by_the_hidden_size() -> None:
-    assert config_from_gguf(DESCRIPTION).scale == 16**-0.5
-    assert config_from_gguf(DESCRIPTION | {"gemma2.block_count": 46}).scale == 24**-0.5
+    assert config_from_gguf(DESCRIPTION).score_scale == 16**-0.5
+    assert config_from_gguf(DESCRIPTION | {"gemma2.block_count": 46}).score_scale == 24**-0.5
 
 
 def test_older_files_say_linear_scaling_otherwise() -> None:

@@ -145,7 +145,7 @@ def metadata_of(family: str, path: Path, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("family", "key", "value", "said"),
     [
-        ("gemma4", "attention.sliding_window_pattern", [True], "a list of 6 times true or false"),
+        ("gemma4", "attention.sliding_window_pattern", [True], "6 entries, each true or false"),
         ("gemma4", "attention.shared_kv_layers", 6, "shared_kv_layers is 6"),
         ("gemma4", "attention.head_count_kv", [2, 2], "a number or a list of 6"),
         ("gemma4", "feed_forward_length", [72, 72, 72, 72, 0, 72], "feed_forward_length is 0"),

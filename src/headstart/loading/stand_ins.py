@@ -127,7 +127,7 @@ def _modules(model: Model) -> MultiTokenModules:
         raise ConfigError(f"{model.name} is of a family ({config.family}) whose multi-token modules are not known.")
     like = names.like(config)
     place = max(place for place, layer in enumerate(config.layers) if layer == like)
-    flat = NormWeights(torch.full((config.hidden_size,), 1.0 - config.norm_offset))
+    flat = NormWeights(torch.full((config.hidden_size,), 1.0 - config.norms.offset))
     projection = _linear(config.hidden_size, 2 * config.hidden_size)
     module = MultiTokenModule(flat, flat, flat, projection, weights.layers[place])
     return MultiTokenModules(replace(config, layers=(like,)), (module,), names.hidden_first)

@@ -389,8 +389,8 @@ class Assembly(StateAssembly):
             name = self._name(index, role, expert)
             stacked = None if "{e}" in self.layout.layer[role] else expert
             count = self.config.experts.count if self.config.experts is not None and stacked is not None else None
-            lowers = self.layout.stacks_below and role == "expert_down"
-            transposed = stacked is not None and (self.layout.stacks_transposed or lowers)
+            turned = ("transposed", "below") if role == "expert_down" else ("transposed",)
+            transposed = stacked is not None and self.layout.stacks in turned
             convert = self.layout.convert.get(role)
             matrices.append(self._part(name, (outputs, inputs), transposed, convert, stacked, count))
             bits = max(bits, self._stored_bits(name))

@@ -127,7 +127,7 @@ class LayoutTensors:
         outputs, inputs = shape
         as_stored = (inputs, outputs) if transposed else shape
         whole = as_stored if count is None else (count, *as_stored)
-        below = count is not None and self.layout.stacks_below
+        below = count is not None and self.layout.stacks == "below"
         in_file = (whole[0] * whole[1], whole[2]) if below else whole
 
         def read() -> Tensor:

@@ -22,7 +22,7 @@ from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError
 from headstart.loading.model import Model, load_model
 from headstart.loading.own_bits import lend_itself
-from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.config import LayerConfig, ModelConfig, OutputHeadConfig
 from headstart.models.state_config import ConvolutionConfig
 from headstart.passes.cache.prefix import PrefixIndex
 from headstart.passes.runner import ModelRunner, Span
@@ -34,7 +34,7 @@ WISHES = [SpeculationParams(), SpeculationParams(draft_tokens=2), SpeculationPar
 PLAIN = small_config(layers=(LayerConfig(),) * 4)
 CONFIGS: dict[str, ModelConfig] = {
     "plain": PLAIN,
-    "windows": replace(PLAIN, layers=(LayerConfig(window=16), LayerConfig()) * 2, tied_head=True),
+    "windows": replace(PLAIN, layers=(LayerConfig(window=16), LayerConfig()) * 2, head=OutputHeadConfig(tied=True)),
     "convolution": replace(
         PLAIN,
         layers=(LayerConfig(mixer="convolution"), LayerConfig()) * 2,

@@ -42,6 +42,7 @@ from headstart.models.families import (
 from headstart.models.families.base import CheckpointKind, Family, TensorLayout
 from headstart.models.families.encoder_decoder import EncoderDecoderFamily, EncoderDecoderLayout
 from headstart.models.families.fields import Fields
+from headstart.models.families.gguf import described
 from headstart.models.families.rope import reach
 
 FAMILIES: tuple[Family, ...] = (
@@ -82,10 +83,18 @@ _BY_MODEL_TYPE: dict[str, Family | EncoderDecoderFamily] = {
     **{family.model_type: family for family in ENCODER_DECODER_FAMILIES},
 }
 _BY_ARCHITECTURE: dict[str, Family | EncoderDecoderFamily] = {
-    **{family.architecture: family for family in reversed(FAMILIES) if family.architecture},
+    **{
+        family.gguf.architecture: family
+        for family in reversed(FAMILIES)
+        if family.gguf is not None and family.gguf.architecture
+    },
     **{family.architecture: family for family in reversed(ENCODER_DECODER_FAMILIES) if family.architecture},
 }
-_MIXTURES = {family.architecture: family for family in reversed(FAMILIES) if family.kind == "experts"}
+_MIXTURES = {
+    family.gguf.architecture: family
+    for family in reversed(FAMILIES)
+    if family.gguf is not None and family.kind == "experts"
+}
 """GGUF has one name for Llama and Mixtral."""
 _ENCODERS_ALONE = ("t5encoder",)
 _TOWERS_ALONE = "clip"
@@ -101,7 +110,7 @@ def config_from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
     source = f"model {name!r}" if name else "config.json"
     fields = Fields(config, source)
     family = _known(_BY_MODEL_TYPE, fields.text("model_type", ""), "model_type", source)
-    return _checked(replace(family.hf(fields), name=name), source)
+    return _checked(replace(family.read(fields), name=name), source)
 
 
 def config_from_gguf(
@@ -139,7 +148,9 @@ def config_from_gguf(
         return _checked(replace(family.gguf(fields, tensors), name=name), source)
     fields.refuse("attention.causal", False, because="an encoder's attention")
     assert family.gguf is not None
-    config = family.gguf(fields)
+    config = (family.gguf.read or family.read)(described(fields, family.gguf))
+    if config.experts is None and fields.integer("expert_count", 0, minimum=0) > 1:
+        raise UnsupportedModelError(f"{source} is a mixture of experts, which is not supported; use another model.")
     layout = tensor_layout(config, "gguf")
     config = _with_own_values(_with_dense_layers(config, layout, tensors), layout, tensors)
     return _checked(

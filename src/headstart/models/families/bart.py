@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from headstart.models.config import (
-    Activation,
-    AttentionConfig,
     EmbeddingConfig,
-    LayerConfig,
-    MlpConfig,
     ModelConfig,
-    NormsConfig,
 )
 from headstart.models.encoder_decoder import EncoderConfig, Positions
 from headstart.models.families.encoder_decoder import (
@@ -27,41 +23,55 @@ from headstart.models.families.encoder_decoder import (
     generation_entries,
 )
 from headstart.models.families.fields import Fields
-from headstart.models.families.llama import ACTIVATIONS
+from headstart.models.families.llama import BIASED, LAYER_NORMS, UNGATED_BIASED, UNROTATED, base_of
 
 _LEARNED_OFFSET = 2
 """BART's table of positions has two rows before the first position's."""
 
 
-def base_from_hf(fields: Fields, family: str, encoder: EncoderConfig, max_positions: int) -> ModelConfig:
+def decoder_of(fields: Fields, family: str, encoder: EncoderConfig, max_positions: int) -> ModelConfig:
     """The decoder of a model of this kind."""
-    hidden = fields.integer("d_model")
-    heads = fields.integer("decoder_attention_heads")
-    name = fields.text("activation_function", "gelu")
-    activation: Activation | None = "relu" if name == "relu" else ACTIVATIONS.get(name)
-    if activation is None:
-        raise fields.bad("activation_function", name, f"one of relu, {', '.join(ACTIVATIONS)}")
-    return ModelConfig(
-        family=family,
-        vocab_size=fields.integer("vocab_size"),
-        hidden_size=hidden,
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=hidden // heads,
-        mlp_size=fields.integer("decoder_ffn_dim"),
-        max_positions=max_positions,
-        layers=(LayerConfig(rope=None),) * fields.integer("decoder_layers", maximum=4096),
-        norms=NormsConfig("layer", eps=1e-5),
-        mlp=MlpConfig(activation, gated=False, bias=True),
-        attention=AttentionConfig(qkv_bias=True, output_bias=True),
+    named = fields.called(
+        {
+            "hidden_size": "d_model",
+            "num_attention_heads": "decoder_attention_heads",
+            "num_hidden_layers": "decoder_layers",
+            "intermediate_size": "decoder_ffn_dim",
+        }
+    )
+    config = base_of(
+        # Tensors tell whether the head is tied.
+        named.with_entries(max_position_embeddings=max_positions, tie_word_embeddings=None),
+        family,
+        tied=True,
+        eps="layer_norm_eps",
+        default_eps=1e-5,
+        activation_key="activation_function",
+        default_activation="gelu",
+        layer=UNROTATED,
+        ropes=(),
+        norms=LAYER_NORMS,
+        mlp=UNGATED_BIASED,
+        attention=BIASED,
         embedding=EmbeddingConfig(
-            scale=hidden**0.5 if fields.flag("scale_embedding", False) else 1.0,
+            scale=fields.integer("d_model") ** 0.5 if fields.flag("scale_embedding", False) else 1.0,
             positions="learned" if encoder.positions == "learned" else None,
         ),
-        bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
-        eos_token_ids=fields.token_ids("eos_token_id"),
-        encoder=encoder,
     )
+    return replace(config, encoder=encoder)
+
+
+def encoder_sizes(fields: Fields) -> dict[str, Any]:
+    """Fields of ``EncoderConfig``."""
+    hidden, heads = fields.integer("d_model"), fields.integer("encoder_attention_heads")
+    if hidden % heads:
+        raise fields.bad("encoder_attention_heads", heads, f"a divisor of d_model, {hidden}")
+    return {
+        "num_layers": fields.integer("encoder_layers", maximum=4096),
+        "num_heads": heads,
+        "head_dim": hidden // heads,
+        "mlp_size": fields.integer("encoder_ffn_dim"),
+    }
 
 
 def _bart(
@@ -80,14 +90,8 @@ def _bart(
         # Places are counted from the one after the padding token's id.
         first = fields.integer("pad_token_id", 1, minimum=0) + 1
     max_positions = fields.integer("max_position_embeddings", 1024)
-    hidden, heads = fields.integer("d_model"), fields.integer("encoder_attention_heads")
-    if hidden % heads:
-        raise fields.bad("encoder_attention_heads", heads, f"a divisor of d_model, {hidden}")
     encoder = EncoderConfig(
-        num_layers=fields.integer("encoder_layers", maximum=4096),
-        num_heads=heads,
-        head_dim=hidden // heads,
-        mlp_size=fields.integer("encoder_ffn_dim"),
+        **encoder_sizes(fields),
         max_positions=max_positions,
         positions=positions,
         vocab_size=None if shares else fields.integer("vocab_size"),
@@ -98,7 +102,7 @@ def _bart(
         head_bias=head_bias,
         **generation_entries(fields, start),
     )
-    config = base_from_hf(fields, family, encoder, max_positions)
+    config = decoder_of(fields, family, encoder, max_positions)
     return config if shares else replace(config, vocab_size=fields.integer("decoder_vocab_size", config.vocab_size))
 
 

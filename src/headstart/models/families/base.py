@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from torch import Tensor
 
@@ -30,6 +30,9 @@ from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2
 CheckpointKind = Literal["hf", "gguf"]
 FamilyKind = Literal["dense", "experts"]
 """Whether every row goes through all weights."""
+Stacks = Literal["plain", "transposed", "below", "as found"]
+"""[expert, out, in]; [expert, in, out]; one below the other in one matrix, those that lower transposed (DBRX); one of
+the first two, as shapes tell: transformers saves some the other way round than they were released."""
 Convert = Callable[[Tensor, ModelConfig], Tensor]
 """From a file's layout of a tensor (weight or bias) to the canonical one of ``models.weights``."""
 
@@ -53,6 +56,16 @@ class Parts(TypedDict, total=False):
     mamba2: Mamba2Config | None
     delta: DeltaConfig | None
     experts: ExpertsConfig | None
+
+
+CURVE = {"above": "alpha_p", "below": "alpha_n", "slope": "beta", "least": "eps"}
+"""What xielu's numbers are called in both kinds of file."""
+WHOLE = frozenset(
+    {"router_correction", "step_bias", "log_decay", "skip"}
+    | {f"expert_{part}_bias" for part in ("gate", "up", "down")}
+    | {f"curve_{role}" for role in CURVE}
+)
+"""Roles whose names have no ending in any file."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +112,9 @@ class TensorLayout:
     """Of ``ModelConfig.ropes`` the one that it divides, and without which that is unknown; None: all of them."""
     transposed: bool = False
     """Matrices inside the layers are [in, out] (GPT-2's Conv1D)."""
-    stacks_transposed: bool = False
-    """Experts that are stacked in one tensor are [in, out]."""
-    stacks_below: bool = False
-    """They stand one below the other in one matrix, those that lower transposed (DBRX)."""
-    stacks_vary: bool = False
-    """They may also be [out, in], as their shapes tell: as transformers saves what was released the other way round."""
-    whole: frozenset[str] = frozenset()
+    stacks: Stacks = "plain"
+    """How experts that are stacked in one tensor are."""
+    whole: frozenset[str] = WHOLE
     """Roles whose names are whole, without an ending."""
     beyond: bool = False
     """Files may hold layers beyond the decoder's, which guess further tokens."""
@@ -133,14 +142,20 @@ class TensorLayout:
         """This layout, or the other one if that is the file's."""
         other = self.other
         found = other if other is not None and f"{other.prefix}{other.embedding}.weight" in shapes else self
-        return replace(found, stacks_transposed=found._are_transposed(shapes)) if found.stacks_vary else found
+        return replace(found, stacks=found._stacks_of(shapes)) if found.stacks == "as found" else found
 
-    def _are_transposed(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-        """Whether a stack of experts is, by its last matrices [hidden, size]."""
+    def _stacks_of(self, shapes: Mapping[str, tuple[int, ...]]) -> Stacks:
+        """By a stack's last matrices [hidden, size]."""
         table = shapes.get(f"{self.prefix}{self.embedding}.weight", ())
         pattern = re.compile(re.escape(self.prefix + self.layer["expert_down"]).replace(r"\{i\}", r"\d+"))
         stack = next((shape for name, shape in shapes.items() if pattern.fullmatch(name)), ())
-        return len(stack) != 3 or len(table) != 2 or stack[1] != table[1] or stack[2] == table[1]
+        plain = len(stack) == 3 and len(table) == 2 and stack[1] == table[1] != stack[2]
+        return "plain" if plain else "transposed"
+
+
+def without(layer: Mapping[str, str], *roles: str) -> dict[str, str]:
+    """The names of the other roles."""
+    return {role: name for role, name in layer.items() if role not in roles}
 
 
 ROTARY_BUFFERS = r"(.*\.)?rotary_emb\.(original_inv_freq|inv_freq|cos_cached|sin_cached)"
@@ -151,22 +166,42 @@ CACHE_SCALES = (
 """As vLLM's checkpoints of 8-bit caches name them; transformers passes over them, too."""
 
 
+def _nothing(_: Fields) -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Gguf:
+    """How GGUF files have a family: their metadata are read as its ``config.json`` (``families.gguf``)."""
+
+    architecture: str
+    """``general.architecture``; "": a variant that another family's description leads to."""
+    layout: TensorLayout
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Entry of a ``config.json`` -> metadata, beside those that all families share."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Entries that metadata leave out, where a ``config.json`` means something else by its silence."""
+    computed: Callable[[Fields], Mapping[str, Any]] = _nothing
+    """Entries that are made of several."""
+    read: Callable[[Fields], ModelConfig] | None = None
+    """Where several families share the architecture; None: as the family reads its ``config.json``."""
+
+
 @dataclass(frozen=True)
 class Family:
-    """A kind of decoder. ``hf`` and ``gguf`` read a description; ``hf_layout`` and ``gguf_layout`` name tensors."""
+    """A kind of decoder."""
 
     name: str
     model_type: str
     """``model_type`` in config.json; "": a variant that another family's description leads to."""
-    architecture: str
-    """``general.architecture`` in GGUF; "": there is none, or it is not read."""
-    hf: Callable[[Fields], ModelConfig]
-    gguf: Callable[[Fields], ModelConfig] | None
+    read: Callable[[Fields], ModelConfig]
+    """Reads a description."""
     hf_layout: TensorLayout
-    gguf_layout: TensorLayout | None
+    gguf: Gguf | None = None
     kind: FamilyKind = "dense"
 
     def layout(self, kind: CheckpointKind) -> TensorLayout:
-        layout = self.hf_layout if kind == "hf" else self.gguf_layout
-        assert layout is not None
-        return layout
+        if kind == "hf":
+            return self.hf_layout
+        assert self.gguf is not None
+        return self.gguf.layout

@@ -17,23 +17,14 @@ from headstart.models.config import (
     NormsConfig,
     ResidualConfig,
 )
-from headstart.models.families.base import Family
+from headstart.models.families.base import Family, Gguf
 from headstart.models.families.fields import MAX_POSITIONS, Fields
-from headstart.models.families.llama import (
-    GGUF_LAYER,
-    GGUF_LAYOUT,
-    HF_LAYER,
-    HF_LAYOUT,
-    base_from_gguf,
-    base_from_hf,
-    biased,
-    halves,
-    windows_from_hf,
-)
+from headstart.models.families.gguf import GGUF_LAYOUT
+from headstart.models.families.llama import HF_LAYOUT, base_of, biased, halves, windows_of
 
 
 def _base(fields: Fields, family: str, theta: float, qk_norm: HeadNorms | None = None) -> ModelConfig:
-    return base_from_hf(
+    return base_of(
         fields,
         family,
         tied=True,
@@ -57,34 +48,13 @@ def _cohere2(fields: Fields) -> ModelConfig:
     every = fields.integer("sliding_window_pattern", 4)
     window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS) if fields.has("sliding_window") else 4096
     sliding = [window is not None and (i + 1) % every != 0 for i in range(config.num_layers)]
-    return _with_windows(config, windows_from_hf(fields, config.num_layers, window, sliding))
+    return _with_windows(config, windows_of(fields, config.num_layers, window, sliding))
 
 
 def _with_windows(config: ModelConfig, windows: list[int | None]) -> ModelConfig:
     """Layers that see everything have no positions."""
     layers = tuple(LayerConfig(window, None if window is None else 0) for window in windows)
     return replace(config, layers=layers)
-
-
-def _base_gguf(fields: Fields, family: str) -> ModelConfig:
-    return base_from_gguf(
-        fields,
-        family,
-        eps="attention.layer_norm_epsilon",
-        norms=NormsConfig("layer", bias=False, shared=True),
-        residual=ResidualConfig(parallel=True),
-        folded=FoldedConfig(logit_divisor=1 / fields.number("logit_scale", 1.0)),
-    )
-
-
-def _cohere_gguf(fields: Fields) -> ModelConfig:
-    return _base_gguf(fields, "cohere")
-
-
-def _cohere2_gguf(fields: Fields) -> ModelConfig:
-    config = _base_gguf(fields, "cohere2")
-    window = fields.integer("attention.sliding_window")
-    return _with_windows(config, [window if (i + 1) % 4 else None for i in range(config.num_layers)])
 
 
 def _norms_in_halves(weight: Tensor, config: ModelConfig) -> Tensor:
@@ -97,14 +67,10 @@ def _divided(weight: Tensor, config: ModelConfig) -> Tensor:
 
 
 _CONVERT = {"q": halves, "k": halves, "q_norm": _norms_in_halves, "k_norm": _norms_in_halves, "final_norm": _divided}
-_LAYOUT = replace(
-    HF_LAYOUT, layer={role: name for role, name in HF_LAYER.items() if role != "mlp_norm"}, convert=_CONVERT
-)
-_GGUF_LAYOUT = replace(
-    GGUF_LAYOUT, layer={role: name for role, name in GGUF_LAYER.items() if role != "mlp_norm"}, convert=_CONVERT
-)
+_LAYOUT = replace(HF_LAYOUT, convert=_CONVERT)
+_GGUF_LAYOUT = replace(GGUF_LAYOUT, convert=_CONVERT)
 
 FAMILIES = (
-    Family("cohere", "cohere", "command-r", _cohere, _cohere_gguf, _LAYOUT, _GGUF_LAYOUT),
-    Family("cohere2", "cohere2", "cohere2", _cohere2, _cohere2_gguf, _LAYOUT, _GGUF_LAYOUT),
+    Family("cohere", "cohere", _cohere, _LAYOUT, Gguf("command-r", _GGUF_LAYOUT, defaults={"logit_scale": 1.0})),
+    Family("cohere2", "cohere2", _cohere2, _LAYOUT, Gguf("cohere2", _GGUF_LAYOUT, defaults={"logit_scale": 1.0})),
 )

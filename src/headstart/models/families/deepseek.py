@@ -9,7 +9,7 @@ since April 2025 takes the matrix that raises keys and values apart, that of key
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -22,11 +22,9 @@ from headstart.models.config import (
     LatentConfig,
     LayerConfig,
     ModelConfig,
-    QueryGrowth,
     RopeConfig,
 )
-from headstart.models.families import gguf_mixtures
-from headstart.models.families.base import Family, Parts
+from headstart.models.families.base import WHOLE, Family, Gguf, Parts, without
 from headstart.models.families.experts import (
     EXPERTS_LAYOUT,
     STACKED,
@@ -35,14 +33,13 @@ from headstart.models.families.experts import (
     sigmoid_experts,
     with_experts,
 )
-from headstart.models.families.fields import MAX_POSITIONS, Fields
-from headstart.models.families.gguf_kin import growth_of_queries
+from headstart.models.families.fields import Fields
+from headstart.models.families.gguf import GGUF_MIXED
 from headstart.models.families.granite import divided, with_factor_of_layers
-from headstart.models.families.kin import with_defaults
-from headstart.models.families.layer_normed import without
-from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_gguf, base_from_hf, in_halves, mlp_of
-from headstart.models.families.phi import GGUF_LONGROPE, longrope_from_gguf
-from headstart.models.families.rope import growth, rope_from_gguf, rope_from_hf
+from headstart.models.families.kin import query_growth
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_of, in_halves, mlp_of
+from headstart.models.families.phi import GGUF_LONGROPE
+from headstart.models.families.rope import growth, longrope_if_any, rope_of
 
 
 def _base(
@@ -52,6 +49,7 @@ def _base(
     q_rank: int | None,
     kv_rank: int,
     sizes: tuple[int, int, int],
+    rope: RopeConfig | None = None,
     **parts: Unpack[Parts],
 ) -> ModelConfig:
     """``q_rank``, ``kv_rank`` and ``sizes`` (of a head's unrotated part, its rotated one, its value): the defaults."""
@@ -59,14 +57,13 @@ def _base(
         q_rank = fields.optional_integer("q_lora_rank")
     keys = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     plain, turning, value = (fields.integer(key, size) for key, size in zip(keys, sizes, strict=True))
-    rope = rope_from_hf(fields, turning, whole_heads=False)
+    rope = rope or rope_of(fields, turning, whole_heads=False)
+    config = base_of(fields, family, tied, rope=rope, default_head_dim=1, **parts)
+    scale = (plain + turning) ** -0.5 * _growth_of_scores(fields, rope)
+    if fields.of_gguf and rope.scaling is not None and rope.scaling["rope_type"] == "yarn":
+        # What keys grow by is in the scores.
+        config = replace(config, ropes=(replace(rope, scaling=rope.scaling | {"attention_factor": 1.0}),))
     bias = fields.flag("attention_bias", False)
-    config = base_from_hf(fields, family, tied, rope=rope, default_head_dim=1, **parts)
-    scaling = fields.within("rope_parameters") or fields.within("rope_scaling")
-    scale = (plain + turning) ** -0.5
-    if rope.scaling is not None and scaling is not None:
-        of_all = scaling.optional_number("mscale_all_dim")
-        scale *= 1.0 if of_all is None else growth(scaling.number("factor", 1.0), of_all) ** 2
     return replace(
         config,
         head_dim=plain + turning,
@@ -75,6 +72,18 @@ def _base(
         latent=LatentConfig(fields.integer("kv_lora_rank", kv_rank), plain, turning, value, q_rank=q_rank, bias=bias),
         layers=(LayerConfig(mixer="latent"),) * config.num_layers,
     )
+
+
+def _growth_of_scores(fields: Fields, rope: RopeConfig) -> float:
+    """By a rotation that is stretched."""
+    if fields.of_gguf:
+        if rope.scaling is None or rope.scaling["rope_type"] != "yarn":
+            return 1.0
+        weight = fields.number("rope.scaling.yarn_log_multiplier", 1.0)
+        return growth(fields.number("rope.scaling.factor"), 10 * weight) ** 2
+    scaling = fields.within("rope_parameters") or fields.within("rope_scaling")
+    of_all = None if rope.scaling is None or scaling is None else scaling.optional_number("mscale_all_dim")
+    return 1.0 if of_all is None or scaling is None else growth(scaling.number("factor", 1.0), of_all) ** 2
 
 
 def _deepseek_v2(fields: Fields) -> ModelConfig:
@@ -108,7 +117,7 @@ def _deepseek_v3(fields: Fields) -> ModelConfig:
 
 def _glm_lite(fields: Fields) -> ModelConfig:
     """GLM-4.7-Flash: DeepSeek-V3 with defaults of its own."""
-    fields = with_defaults(fields, {"rms_norm_eps": 1e-5})
+    fields = fields.with_defaults({"rms_norm_eps": 1e-5})
     fields.require("rope_interleave", True, default=True)
     config = _base(fields, "glm4_moe_lite", False, 768, 512, (192, 64, 256))
     count = count_of(fields, "n_routed_experts", "num_local_experts", default=64)
@@ -119,13 +128,8 @@ def _glm_lite(fields: Fields) -> ModelConfig:
 def _mistral4(fields: Fields) -> ModelConfig:
     fields.require("rope_interleave", True, default=True)
     config = _base(fields, "mistral4", False, 1024, 256, (64, 64, 128))
-    rope = fields.within("rope_parameters") or fields.within("rope_scaling")
-    if rope is None:
+    if fields.within("rope_parameters") is None and fields.within("rope_scaling") is None:
         raise fields.missing("rope_parameters")
-    grown = None
-    if rope.optional_number("llama_4_scaling_beta") is not None:
-        trained = rope.integer("original_max_position_embeddings", maximum=MAX_POSITIONS)
-        grown = QueryGrowth(rope.number("llama_4_scaling_beta"), trained)
     count = count_of(fields, "n_routed_experts", "num_local_experts", default=128)
     experts = replace(
         sigmoid_experts(fields, count, 4, "n_shared_experts"),
@@ -133,7 +137,7 @@ def _mistral4(fields: Fields) -> ModelConfig:
         correction=False,
     )
     return with_experts(
-        replace(config, attention=replace(config.attention, query_growth=grown)),
+        replace(config, attention=replace(config.attention, query_growth=query_growth(fields))),
         experts,
         first_dense(fields, config, 0),
     )
@@ -146,7 +150,10 @@ def _youtu(fields: Fields) -> ModelConfig:
 
 
 def _minicpm3(fields: Fields) -> ModelConfig:
-    config = _base(fields, "minicpm3", True, 768, 256, (64, 32, fields.integer("v_head_dim", 64)), mlp=mlp_of(fields))
+    # Longer ones are read of GGUF files alone.
+    rope = longrope_if_any(fields, fields.integer("qk_rope_head_dim")) if fields.of_gguf else None
+    sizes = (64, 32, fields.integer("v_head_dim", 64))
+    config = _base(fields, "minicpm3", True, 768, 256, sizes, rope, mlp=mlp_of(fields))
     of_all, depth = fields.number("scale_emb", 12), fields.number("scale_depth", 1.4)
     return _scaled(config, of_all, depth, fields.number("dim_model_base", 256))
 
@@ -193,7 +200,7 @@ _MIXED = replace(
 _STACKED_LAYOUT = replace(
     _MIXED,
     layer=without(dict(_MIXED.layer), "router_correction", "expert_gate") | STACKED,
-    whole=frozenset(STACKED),
+    whole=WHOLE | STACKED.keys(),
 )
 
 _GGUF_LATENT = {
@@ -207,8 +214,8 @@ _GGUF_LATENT = {
     "value_up": "blk.{i}.attn_v_b",
 }
 _GGUF = replace(
-    gguf_mixtures.LAYOUT,
-    layer=without(dict(gguf_mixtures.LAYOUT.layer), "q", "k", "v", "q_norm", "k_norm") | _GGUF_LATENT,
+    GGUF_MIXED,
+    layer=without(dict(GGUF_MIXED.layer), "q", "k", "v", "q_norm", "k_norm") | _GGUF_LATENT,
     convert=_TURNED,
 )
 _GGUF_JOINT = replace(
@@ -221,97 +228,71 @@ _SOFTMAX, _SIGMOID = 1, 2
 """``expert_gating_func``."""
 
 
-def _deepseek_gguf(fields: Fields) -> ModelConfig:
-    heads, turning = fields.integer("attention.head_count"), fields.integer("rope.dimension_count")
+def _entries(fields: Fields) -> dict[str, Any]:
+    """Of files from before keys and values were taken apart, and later ones."""
+    heads, turning = fields.integer("num_attention_heads"), fields.integer("rope.dimension_count")
     apart = "_mla" if fields.has("attention.key_length_mla") else ""
     both, value = (fields.integer(f"attention.{part}_length{apart}") for part in ("key", "value"))
-    rope, scale = _gguf_rope(fields, turning)
-    whole = {"attention.key_length": both, "attention.value_length": both, "attention.head_count_kv": heads}
+    return {**_sizes(heads, both, turning, value), "topk_group": fields.get("topk_group") or fields.get("n_group")}
+
+
+def _sizes(heads: int, both: int, turning: int, value: int) -> dict[str, int]:
+    return {
+        "num_key_value_heads": heads,
+        "head_dim": both,
+        "attention.value_length": both,
+        "qk_nope_head_dim": both - turning,
+        "qk_rope_head_dim": turning,
+        "v_head_dim": value,
+    }
+
+
+def _minicpm3_entries(fields: Fields) -> dict[str, Any]:
+    """Its factors are no entries, nor is the size of values."""
+    heads = fields.integer("num_attention_heads")
+    value = fields.integer("hidden_size") // heads
+    return _sizes(heads, fields.integer("head_dim"), fields.integer("rope.dimension_count", value), value)
+
+
+def _from_gguf(fields: Fields) -> ModelConfig:
+    """One architecture for all, with experts or without (Youtu)."""
     gating = fields.integer("expert_gating_func", _SOFTMAX)
     if gating not in (_SOFTMAX, _SIGMOID):
         raise fields.unsupported("expert_gating_func", gating, f"{_SOFTMAX} or {_SIGMOID}, softmax or sigmoid")
-    config = base_from_gguf(
-        fields.with_entries(**whole),
-        ("deepseek_v3" if gating == _SIGMOID else "deepseek_v2") + ("" if apart else "_joint"),
-        rope=rope,
-        experts=True,
-        attention=AttentionConfig(scale=both**-0.5 * scale),
-        latent=LatentConfig(
-            fields.integer("attention.kv_lora_rank"),
-            both - turning,
-            turning,
-            value,
-            q_rank=fields.optional_integer("attention.q_lora_rank"),
-        ),
-    )
-    grown = growth_of_queries(fields)
-    config = replace(
-        config,
-        layers=(LayerConfig(mixer="latent"),) * config.num_layers,
-        attention=replace(config.attention, query_growth=grown),
-    )
-    if not fields.integer("expert_count", 0, minimum=0):
-        return config  # Youtu
-    size, groups = fields.integer("expert_feed_forward_length"), fields.integer("expert_group_count", 1)
-    experts = gguf_mixtures.experts_of(
-        fields,
-        size,
-        fields.flag("expert_weights_norm", False),
-        shared_size=size * fields.integer("expert_shared_count", 0, minimum=0),
-        score="sigmoid" if gating == _SIGMOID else "softmax",
-        correction=gating == _SIGMOID,
-        groups=groups,
-        groups_used=fields.integer("expert_group_used_count", groups, maximum=groups),
-        group_score="two_best" if gating == _SIGMOID else "best",
-        scale=fields.number("expert_weights_scale", 1.0),
-    )
-    return with_experts(config, experts, set(range(fields.integer("leading_dense_block_count", 0, minimum=0))))
+    family = "deepseek_v3" if gating == _SIGMOID else "deepseek_v2"
+    family += "" if fields.has("attention.key_length_mla") else "_joint"
+    config = _base(fields, family, False, None, 512, (128, 64, 128))
+    config = replace(config, attention=replace(config.attention, query_growth=query_growth(fields)))
+    if not fields.integer("n_routed_experts", 0, minimum=0):
+        return config
+    experts = sigmoid_experts(fields, fields.integer("n_routed_experts"), 8, "n_shared_experts")
+    if gating == _SOFTMAX:
+        experts = replace(experts, score="softmax", correction=False, group_score="best")
+    return with_experts(config, experts, first_dense(fields, config, 0))
 
 
-def _minicpm3_gguf(fields: Fields) -> ModelConfig:
-    """Its factors are no entries, nor is the size of values."""
-    heads, both = fields.integer("attention.head_count"), fields.integer("attention.key_length")
-    rope = longrope_from_gguf(fields)
-    latent = LatentConfig(
-        fields.integer("attention.kv_lora_rank"),
-        both - rope.dim,
-        rope.dim,
-        fields.integer("embedding_length") // heads,
-        q_rank=fields.optional_integer("attention.q_lora_rank"),
-    )
-    whole = {"attention.value_length": both, "attention.head_count_kv": heads}
-    config = base_from_gguf(fields.with_entries(**whole), "minicpm3", rope=rope, latent=latent)
-    config = replace(config, layers=(LayerConfig(mixer="latent"),) * config.num_layers)
-    return _scaled(config, 12.0, 1.4, 256.0)
-
-
-def _gguf_rope(fields: Fields, dim: int) -> tuple[RopeConfig, float]:
-    """The rotation, and what it makes scores grow by: keys are not stretched by themselves."""
-    weight = fields.number("rope.scaling.yarn_log_multiplier", 1.0)
-    rope = rope_from_gguf(fields, dim)
-    if rope.scaling is None or rope.scaling["rope_type"] != "yarn":
-        return rope, 1.0
-    grown = growth(fields.number("rope.scaling.factor"), 10 * weight) ** 2
-    return replace(rope, scaling=rope.scaling | {"attention_factor": 1.0}), grown
-
+_GGUF_DEFAULTS = {"norm_topk_prob": False, "n_shared_experts": 0}
+_FROM_GGUF = Gguf("deepseek2", _GGUF, {}, _GGUF_DEFAULTS, _entries, _from_gguf)
 
 FAMILIES = (
-    Family("deepseek_v2", "deepseek_v2", "deepseek2", _deepseek_v2, _deepseek_gguf, _MIXED, _GGUF, "experts"),
-    Family("deepseek_v3", "deepseek_v3", "deepseek2", _deepseek_v3, _deepseek_gguf, _MIXED, _GGUF, "experts"),
-    Family("glm4_moe_lite", "glm4_moe_lite", "deepseek2", _glm_lite, None, _MIXED, None, "experts"),
-    Family("kimi_k2", "kimi_k2", "", _deepseek_v3, None, _MIXED, None, "experts"),
-    Family("mistral4", "mistral4", "mistral4", _mistral4, _deepseek_gguf, _STACKED_LAYOUT, _GGUF, "experts"),
-    Family("deepseek_v2_joint", "", "", _deepseek_v2, None, _MIXED, _GGUF_JOINT, "experts"),
-    Family("deepseek_v3_joint", "", "", _deepseek_v3, None, _MIXED, _GGUF_JOINT, "experts"),
-    Family("deepseek_v3_halves", "", "", _deepseek_v3, None, replace(_MIXED, convert={}), None, "experts"),
-    Family("youtu", "youtu", "", _youtu, None, _DENSE, None),
+    Family("deepseek_v2", "deepseek_v2", _deepseek_v2, _MIXED, _FROM_GGUF, "experts"),
+    Family("deepseek_v3", "deepseek_v3", _deepseek_v3, _MIXED, _FROM_GGUF, "experts"),
+    Family("glm4_moe_lite", "glm4_moe_lite", _glm_lite, _MIXED, kind="experts"),
+    Family("kimi_k2", "kimi_k2", _deepseek_v3, _MIXED, kind="experts"),
+    Family("mistral4", "mistral4", _mistral4, _STACKED_LAYOUT, replace(_FROM_GGUF, architecture="mistral4"), "experts"),
+    Family("deepseek_v2_joint", "", _deepseek_v2, _MIXED, Gguf("", _GGUF_JOINT), "experts"),
+    Family("deepseek_v3_joint", "", _deepseek_v3, _MIXED, Gguf("", _GGUF_JOINT), "experts"),
+    Family("deepseek_v3_halves", "", _deepseek_v3, replace(_MIXED, convert={}), kind="experts"),
+    Family("youtu", "youtu", _youtu, _DENSE),
     Family(
         "minicpm3",
         "minicpm3",
-        "minicpm3",
         _minicpm3,
-        _minicpm3_gguf,
         replace(_DENSE, convert={"final_norm": divided}),
-        replace(_GGUF_JOINT, convert={"final_norm": divided}, **GGUF_LONGROPE),
+        Gguf(
+            "minicpm3",
+            replace(_GGUF_JOINT, convert={"final_norm": divided}, **GGUF_LONGROPE),
+            computed=_minicpm3_entries,
+        ),
     ),
 )

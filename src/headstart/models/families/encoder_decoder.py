@@ -49,13 +49,13 @@ class EncoderDecoderLayout:
 
 @dataclass(frozen=True)
 class EncoderDecoderFamily:
-    """A kind of encoder-decoder model. ``hf`` and ``gguf`` read a description, ``layout`` and ``gguf_layout`` name
+    """A kind of encoder-decoder model. ``read`` and ``gguf`` read a description, ``layout`` and ``gguf_layout`` name
     tensors."""
 
     name: str
     model_type: str
     """``model_type`` in config.json."""
-    hf: Callable[[Fields], ModelConfig]
+    read: Callable[[Fields], ModelConfig]
     layout: Callable[[ModelConfig], EncoderDecoderLayout]
     architecture: str = ""
     """``general.architecture`` in GGUF, which families may share; "": there is none."""

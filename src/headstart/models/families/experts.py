@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from headstart.models.config import ExpertsConfig, ModelConfig
-from headstart.models.families.base import Family, TensorLayout
+from headstart.models.families.base import TensorLayout
 from headstart.models.families.fields import Fields
 from headstart.models.families.llama import HF_LAYER, HF_LAYOUT
 
@@ -33,11 +32,9 @@ def used_of(fields: Fields, count: int, default: int) -> int:
 
 def first_dense(fields: Fields, config: ModelConfig, default: int) -> set[int]:
     """The layers without experts: the first few, or as they are listed."""
-    kinds = fields.get("mlp_layer_types")
+    kinds = fields.kinds("mlp_layer_types", config.num_layers, ("dense", "sparse"))
     if kinds is None:
         return set(range(fields.integer("first_k_dense_replace", default, minimum=0)))
-    if not isinstance(kinds, list) or len(kinds) != config.num_layers or {*map(str, kinds)} - {"dense", "sparse"}:
-        raise fields.bad("mlp_layer_types", kinds, f"{config.num_layers} entries, each dense or sparse")
     return {index for index, kind in enumerate(kinds) if kind == "dense"}
 
 
@@ -89,21 +86,9 @@ def layout_with(
     more: dict[str, str], base: TensorLayout = HF_LAYOUT, layer: dict[str, str] = HF_LAYER, **changes: Any
 ) -> TensorLayout:
     """Names of a family with ``more`` roles than the others."""
-    whole = frozenset({"router_correction"})
-    return replace(base, layer=layer | more, **{"whole": whole, **changes})
+    return replace(base, layer=layer | more, **changes)
 
 
 EXPERTS_LAYOUT = layout_with(
     BY_EXPERT | shared("shared_experts") | {"router_correction": "layers.{i}.mlp.gate.e_score_correction_bias"}
 )
-
-InGguf = tuple[str, Callable[[Fields], ModelConfig], TensorLayout]
-"""Architecture, how its metadata are read, names of tensors."""
-
-
-def family_of(
-    name: str, read: Callable[[Fields], ModelConfig], layout: TensorLayout, in_gguf: InGguf | None = None
-) -> Family:
-    """A family that is called by its ``model_type``."""
-    architecture, gguf, gguf_layout = in_gguf or ("", None, None)
-    return Family(name, name, architecture, read, gguf, layout, gguf_layout, "experts")

@@ -6,7 +6,7 @@ anything is computed or allocated from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from headstart.errors import CheckpointError, UnsupportedModelError
@@ -19,20 +19,40 @@ MAX_POSITIONS = 1 << 31
 class Fields:
     """The entries of one description. An entry that is null counts as absent.
 
-    ``prefix`` is put before every key ("llama." for GGUF metadata); ``source`` says in messages where it is from.
+    ``prefix`` is put before every key ("llama." for GGUF metadata); ``names``: what some keys are called here;
+    ``source`` says in messages where it is from.
     """
 
-    def __init__(self, entries: Mapping[str, Any], source: str, prefix: str = "") -> None:
+    def __init__(
+        self, entries: Mapping[str, Any], source: str, prefix: str = "", names: Mapping[str, str] | None = None
+    ) -> None:
         self.entries = entries
         self.source = source
         self.prefix = prefix
+        self.names: Mapping[str, str] = names or {}
+
+    @property
+    def of_gguf(self) -> bool:
+        return bool(self.prefix)
+
+    def name(self, key: str) -> str:
+        """What an entry is called here."""
+        return self.prefix + self.names.get(key, key)
+
+    def called(self, names: Mapping[str, str], defaults: Mapping[str, Any] | None = None) -> Fields:
+        """The same, where a ``config.json`` calls entries by other ``names``, and means ``defaults`` if it leaves them
+        out. GGUF metadata have one name for all families, and leave nothing out."""
+        if self.of_gguf:
+            return self
+        named = Fields(self.entries, self.source, names={**self.names, **names})
+        return named.with_defaults(defaults or {})
 
     def get(self, key: str) -> Any:
-        return self.entries.get(self.prefix + key)
+        return self.entries.get(self.name(key))
 
     def has(self, key: str) -> bool:
         """Whether there is such an entry, be it null."""
-        return self.prefix + key in self.entries
+        return self.name(key) in self.entries
 
     def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = MAX_SIZE) -> int:
         """A whole number; the entry is required where there is no default."""
@@ -103,6 +123,31 @@ class Fields:
             raise self.bad(key, value, "a token id or a list of them")
         return tuple(ids)
 
+    def kinds(self, key: str, count: int, known: Collection[str]) -> list[str] | None:
+        """[layer] words that are ``known``; None: there is no entry."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) != count or any(str(each) not in known for each in value):
+            raise self.bad(key, value, f"{count} entries, each {' or '.join(known)}")
+        return value
+
+    def layers(self, key: str) -> list[int]:
+        """Numbers of layers; absent: none."""
+        value = self.get(key) or []
+        if not isinstance(value, list) or not all(isinstance(each, int) for each in value):
+            raise self.bad(key, value, "a list of layers")
+        return value
+
+    def text_config(self) -> Fields:
+        """The decoder's description, in one of a model that sees or hears."""
+        text = self.within("text_config")
+        if text is None:
+            raise self.missing("text_config")
+        # Released files say the ends outside, and both say whether the head is tied.
+        outside = {key: self.get(key) for key in ("eos_token_id", "tie_word_embeddings") if self.get(key) is not None}
+        return text.with_entries(**outside)
+
     def within(self, key: str) -> Fields | None:
         """A nested description; None where it is absent or empty."""
         value = self.get(key)
@@ -110,19 +155,23 @@ class Fields:
             return None
         if not isinstance(value, dict):
             raise self.bad(key, value, "an object")
-        return Fields(value, f"{self.source}, {self.prefix}{key}")
+        return Fields(value, f"{self.source}, {self.name(key)}")
 
     def with_entries(self, **entries: Any) -> Fields:
         """The same with others in the place of some."""
-        changed = {self.prefix + key: value for key, value in entries.items()}
-        return Fields({**self.entries, **changed}, self.source, self.prefix)
+        changed = {self.name(key): value for key, value in entries.items()}
+        return Fields({**self.entries, **changed}, self.source, self.prefix, self.names)
+
+    def with_defaults(self, entries: Mapping[str, Any]) -> Fields:
+        """The same with entries that it leaves out."""
+        return self.with_entries(**{key: value for key, value in entries.items() if self.get(key) is None})
 
     def refuse(self, key: str, *values: Any, because: str) -> None:
         """Stop where the entry has one of ``values``: a feature that would silently give wrong numbers."""
         value = self.get(key)
         if value in values:
             raise UnsupportedModelError(
-                f"{self.source}: {self.prefix}{key} is {value!r:.60}, {because}; use another model."
+                f"{self.source}: {self.name(key)} is {value!r:.60}, {because}; use another model."
             )
 
     def unsupported(self, key: str, value: Any, wanted: str) -> UnsupportedModelError:
@@ -136,9 +185,9 @@ class Fields:
             raise self.unsupported(key, found, repr(value))
 
     def missing(self, key: str) -> CheckpointError:
-        return CheckpointError(f"{self.source} has no entry {self.prefix + key!r}; fetch the model again.")
+        return CheckpointError(f"{self.source} has no entry {self.name(key)!r}; fetch the model again.")
 
     def bad(self, key: str, value: Any, wanted: str) -> CheckpointError:
         shown = repr(value)
         shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-        return CheckpointError(f"{self.source}: {self.prefix}{key} is {shown}, but must be {wanted}.")
+        return CheckpointError(f"{self.source}: {self.name(key)} is {shown}, but must be {wanted}.")

@@ -8,34 +8,24 @@ rotation) and its converter, which adds 1 to every norm's weight.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from headstart.models.config import (
-    AttentionConfig,
     EmbeddingConfig,
     HeadNorms,
     LayerConfig,
-    MlpConfig,
     ModelConfig,
     OutputHeadConfig,
     RopeConfig,
 )
-from headstart.models.families.base import Family, Parts, TensorLayout
+from headstart.models.families.base import Family, Gguf, Parts
 from headstart.models.families.fields import Fields
-from headstart.models.families.llama import (
-    GGUF_LAYER,
-    GGUF_LAYOUT,
-    HF_LAYER,
-    HF_LAYOUT,
-    base_from_gguf,
-    base_from_hf,
-    biased,
-    windows_from_hf,
-)
-from headstart.models.families.rope import rope_from_hf
+from headstart.models.families.gguf import GGUF_LAYOUT
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_of, biased, windows_of
+from headstart.models.families.rope import rope_of
 
 _LOCAL_THETA = 10_000.0
 _GLOBAL_THETA = 1_000_000.0
@@ -52,7 +42,7 @@ def _gemma(config: ModelConfig, windows: list[int | None], post_norms: bool = Tr
     )
 
 
-def _from_hf(
+def _later(
     fields: Fields,
     family: str,
     pattern: int,
@@ -62,7 +52,7 @@ def _from_hf(
 ) -> ModelConfig:
     """``pattern``: every ``pattern``-th layer has full attention, where ``layer_types`` does not say."""
     fields.refuse("use_bidirectional_attention", True, "all", because="which no decoder can have")
-    config = base_from_hf(
+    config = base_of(
         fields,
         family,
         tied=True,
@@ -73,7 +63,9 @@ def _from_hf(
         **parts,
     )
     sliding = [(i + 1) % pattern != 0 for i in range(config.num_layers)]
-    windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 4096), sliding)
+    # A GGUF file of Gemma 3 without one has no windows.
+    window = fields.optional_integer("sliding_window") if fields.of_gguf else fields.integer("sliding_window", 4096)
+    windows = windows_of(fields, config.num_layers, window, sliding)
     scale = fields.number("query_pre_attn_scalar", 256) ** -0.5
     return _gemma(replace(config, attention=replace(biased(fields), scale=scale, softcap=softcap)), windows)
 
@@ -82,7 +74,7 @@ def _gemma1(fields: Fields) -> ModelConfig:
     fields.refuse("use_bidirectional_attention", True, "all", because="which no decoder can have")
     # Files of the first release say "gelu" and mean its approximation.
     said = fields.text("hidden_act", "gelu_pytorch_tanh")
-    config = base_from_hf(
+    config = base_of(
         fields.with_entries(hidden_act="gelu_pytorch_tanh" if said == "gelu" else said),
         "gemma",
         tied=True,
@@ -97,18 +89,13 @@ def _vaultgemma(fields: Fields) -> ModelConfig:
     return replace(config, family="vaultgemma", norms=replace(config.norms, post=False))
 
 
-def _gemma1_gguf(fields: Fields) -> ModelConfig:
-    config = base_from_gguf(fields, "gemma", mlp=MlpConfig("gelu_tanh"))
-    return _gemma(config, [None] * config.num_layers, post_norms=False)
-
-
 def _softcap(fields: Fields, key: str, default: float) -> float | None:
     """Absent means the default, null means none."""
     return fields.optional_number(key) if fields.has(key) else default
 
 
 def _gemma2(fields: Fields) -> ModelConfig:
-    return _from_hf(
+    return _later(
         fields,
         "gemma2",
         pattern=2,
@@ -121,9 +108,9 @@ def _gemma2(fields: Fields) -> ModelConfig:
 def _gemma3(fields: Fields) -> ModelConfig:
     pattern = fields.integer("sliding_window_pattern", 6)
     head = OutputHeadConfig(softcap=fields.optional_number("final_logit_softcapping"))
-    config = _from_hf(fields, "gemma3", pattern, _GLOBAL_THETA, head=head)
-    full = rope_from_hf(fields, config.head_dim, _GLOBAL_THETA, "full_attention")
-    local = rope_from_hf(fields, config.head_dim, _LOCAL_THETA, "sliding_attention", "rope_local_base_freq")
+    config = _later(fields, "gemma3", pattern, _GLOBAL_THETA, head=head)
+    full = rope_of(fields, config.head_dim, _GLOBAL_THETA, "full_attention")
+    local = rope_of(fields, config.head_dim, _LOCAL_THETA, "sliding_attention", "rope_local_base_freq")
     return _normed(_with_local_rope(config, full, local))
 
 
@@ -161,27 +148,15 @@ def _with_local_rope(config: ModelConfig, full: RopeConfig, local: RopeConfig) -
     return replace(config, layers=layers, ropes=(full, local))
 
 
-def _from_gguf(
-    fields: Fields, family: str, pattern: int, largest: int, softcap: float | None, head: OutputHeadConfig
-) -> ModelConfig:
-    """``largest``: layers of the 27B model, whose attention scale is 1 / sqrt(hidden / heads)."""
-    config = base_from_gguf(fields, family, mlp=MlpConfig("gelu_tanh"), head=head)
-    window = fields.integer("attention.sliding_window", 0, minimum=0) or None
-    windows = [window if (i + 1) % pattern else None for i in range(config.num_layers)]
-    size = config.hidden_size // config.num_heads if config.num_layers == largest else config.head_dim
-    return _gemma(replace(config, attention=AttentionConfig(scale=size**-0.5, softcap=softcap)), windows)
+_GGUF_DEFAULTS = {"rope_theta": 10_000.0, "rope.freq_base_swa": _LOCAL_THETA}
+_LARGEST = (46, 62)
+"""Layers of the 27B models, whose attention scale is 1 / sqrt(hidden / heads)."""
 
 
-def _gemma2_gguf(fields: Fields) -> ModelConfig:
-    head = OutputHeadConfig(softcap=fields.number("final_logit_softcapping", 30.0))
-    return _from_gguf(fields, "gemma2", 2, 46, fields.number("attn_logit_softcapping", 50.0), head)
-
-
-def _gemma3_gguf(fields: Fields) -> ModelConfig:
-    head = OutputHeadConfig(softcap=fields.optional_number("final_logit_softcapping"))
-    config = _from_gguf(fields, "gemma3", 6, 62, None, head)
-    local = RopeConfig(fields.number("rope.freq_base_swa", _LOCAL_THETA), config.head_dim)
-    return _normed(_with_local_rope(config, config.ropes[0], local))
+def _computed(fields: Fields) -> dict[str, Any]:
+    sizes = fields.integer("hidden_size") // fields.integer("num_attention_heads"), fields.optional_integer("head_dim")
+    size = sizes[0] if fields.integer("num_hidden_layers") in _LARGEST else sizes[1] or sizes[0]
+    return {"query_pre_attn_scalar": size}
 
 
 def _minus_one(weight: Tensor, _: ModelConfig) -> Tensor:
@@ -212,23 +187,21 @@ _SEEING_LAYOUT = replace(
     head="language_model.lm_head",
     ignored=(*_HF_LAYOUT.ignored, r"vision_tower\..*", r"multi_modal_projector\..*"),
 )
-_GGUF_LAYOUT: TensorLayout = replace(
-    GGUF_LAYOUT,
-    layer={
-        **GGUF_LAYER,
-        "attention_post_norm": "blk.{i}.post_attention_norm",
-        "mlp_post_norm": "blk.{i}.post_ffw_norm",
-    },
-    convert=dict.fromkeys(_NORMS, _minus_one),
-)
-
+_GGUF_LAYOUT = replace(GGUF_LAYOUT, convert=dict.fromkeys(_NORMS, _minus_one))
 _VAULT_LAYOUT = replace(HF_LAYOUT, layer={**HF_LAYER, "mlp_norm": "layers.{i}.pre_feedforward_layernorm"})
-_FIRST_GGUF_LAYOUT = replace(GGUF_LAYOUT, convert=dict.fromkeys(_NORMS, _minus_one))
+
+_GEMMA3_GGUF = Gguf("gemma3", _GGUF_LAYOUT, defaults=_GGUF_DEFAULTS, computed=_computed, read=_gemma3)
 
 FAMILIES = (
-    Family("gemma", "gemma", "gemma", _gemma1, _gemma1_gguf, HF_LAYOUT, _FIRST_GGUF_LAYOUT),
-    Family("vaultgemma", "vaultgemma", "", _vaultgemma, None, _VAULT_LAYOUT, None),
-    Family("gemma2", "gemma2", "gemma2", _gemma2, _gemma2_gguf, _HF_LAYOUT, _GGUF_LAYOUT),
-    Family("gemma3", "gemma3_text", "gemma3", _gemma3, _gemma3_gguf, _HF_LAYOUT, _GGUF_LAYOUT),
-    Family("gemma3_seeing", "gemma3", "gemma3", _gemma3_seeing, _gemma3_gguf, _SEEING_LAYOUT, _GGUF_LAYOUT),
+    Family("gemma", "gemma", _gemma1, HF_LAYOUT, Gguf("gemma", _GGUF_LAYOUT)),
+    Family("vaultgemma", "vaultgemma", _vaultgemma, _VAULT_LAYOUT),
+    Family(
+        "gemma2",
+        "gemma2",
+        _gemma2,
+        _HF_LAYOUT,
+        Gguf("gemma2", _GGUF_LAYOUT, defaults={"sliding_window": 4096}, computed=_computed),
+    ),
+    Family("gemma3", "gemma3_text", _gemma3, _HF_LAYOUT, _GEMMA3_GGUF),
+    Family("gemma3_seeing", "gemma3", _gemma3_seeing, _SEEING_LAYOUT, _GEMMA3_GGUF),
 )

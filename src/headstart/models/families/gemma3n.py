@@ -12,33 +12,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import NormalDist
+from typing import Any
 
 from headstart.models.config import (
     EmbeddingConfig,
     HeadNorms,
     LayerConfig,
     LayerInputsConfig,
-    MlpConfig,
     ModelConfig,
     OutputHeadConfig,
     ResidualConfig,
-    RopeConfig,
     StreamsConfig,
 )
-from headstart.models.families.base import Family
+from headstart.models.families.base import WHOLE, Family, Gguf
 from headstart.models.families.fields import Fields
-from headstart.models.families.kin import with_defaults
-from headstart.models.families.llama import (
-    GGUF_LAYER,
-    GGUF_LAYOUT,
-    HF_LAYER,
-    HF_LAYOUT,
-    base_from_gguf,
-    base_from_hf,
-    biased,
-    windows_from_hf,
-)
-from headstart.models.families.rope import rope_from_hf
+from headstart.models.families.gguf import GGUF_LAYOUT
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_of, biased, windows_of
+from headstart.models.families.rope import rope_of
 
 _LOCAL_THETA = 10_000.0
 _GLOBAL_THETA = 1_000_000.0
@@ -48,7 +38,6 @@ _SPARSE = (10, 0.95)
 """So many first layers of larger models cut off that share of their gates, where no entry says which."""
 _OWN_KEYS = 20
 """So many layers have keys of their own, where a GGUF file does not say how many have none."""
-_RANK = 64
 _CAP = 30.0
 _DEFAULTS = {
     "vocab_size": 262_400,
@@ -66,31 +55,30 @@ _DEFAULTS = {
 
 def _gemma3n(fields: Fields) -> ModelConfig:
     fields.refuse("use_bidirectional_attention", True, "all", because="which no decoder can have")
-    fields = with_defaults(fields, _DEFAULTS)
+    fields = fields.with_defaults(_DEFAULTS)
     fields.require("altup_active_idx", 0, 0)
-    sizes = _sizes(fields)
-    config = base_from_hf(
+    sizes = sizes_of_mlps(fields)
+    config = base_of(
         fields.with_entries(intermediate_size=max(sizes)),
         "gemma3n",
         tied=True,
         default_head_dim=256,
-        rope=rope_from_hf(fields, fields.integer("head_dim", 256), _GLOBAL_THETA, "full_attention"),
+        rope=rope_of(fields, fields.integer("head_dim", 256), _GLOBAL_THETA, "full_attention"),
         activation_key="hidden_activation",
         default_activation="gelu_pytorch_tanh",
         attention=biased(fields),
         head=OutputHeadConfig(
             softcap=fields.optional_number("final_logit_softcapping") if fields.has("final_logit_softcapping") else _CAP
         ),
-        residual=_residual(
-            fields.integer("altup_num_inputs", 4),
-            fields.integer("laurel_rank", _RANK),
-            fields.flag("altup_correct_scale", True),
+        residual=ResidualConfig(
+            side_rank=fields.integer("laurel_rank", 64),
+            streams=StreamsConfig(fields.integer("altup_num_inputs", 4), fields.flag("altup_correct_scale", True)),
         ),
         layer_inputs=layer_inputs(fields, fields.integer("num_hidden_layers")),
     )
     count = config.num_layers
     sliding = [(i + 1) % _PATTERN != 0 for i in range(count)]
-    windows = windows_from_hf(fields, count, fields.integer("sliding_window", 512), sliding)
+    windows = windows_of(fields, count, fields.integer("sliding_window", 512), sliding)
     shared = fields.integer("num_kv_shared_layers", 15, minimum=0)
     return replace(
         _with_parts(
@@ -102,13 +90,9 @@ def _gemma3n(fields: Fields) -> ModelConfig:
         ),
         ropes=(
             *config.ropes,
-            rope_from_hf(fields, config.head_dim, _LOCAL_THETA, "sliding_attention", "rope_local_base_freq"),
+            rope_of(fields, config.head_dim, _LOCAL_THETA, "sliding_attention", "rope_local_base_freq"),
         ),
     )
-
-
-def _residual(streams: int, side_rank: int, scaled: bool = True) -> ResidualConfig:
-    return ResidualConfig(side_rank=side_rank, streams=StreamsConfig(streams, scaled))
 
 
 def _with_parts(
@@ -138,68 +122,6 @@ def _with_parts(
     )
 
 
-def _gemma3n_gguf(fields: Fields) -> ModelConfig:
-    fields.require("altup.active_idx", 0, 0)
-    count = fields.integer("block_count", maximum=4096)
-    sizes = by_layer(fields, "feed_forward_length", count)
-    config = base_from_gguf(
-        fields.with_entries(feed_forward_length=max(sizes)),
-        "gemma3n",
-        default_theta=_GLOBAL_THETA,
-        mlp=MlpConfig("gelu_tanh"),
-        head=OutputHeadConfig(softcap=fields.number("final_logit_softcapping", _CAP)),
-        residual=_residual(fields.integer("altup.num_inputs", 4), _RANK),
-    )
-    windows = windows_from_gguf(fields, count, _PATTERN)
-    key = "attention.shared_kv_layers"
-    shared = fields.integer(key, max(count - _OWN_KEYS, 0), minimum=0)
-    local = RopeConfig(fields.number("rope.freq_base_swa", _LOCAL_THETA), config.head_dim)
-    return replace(
-        _with_parts(config, windows, shared_keys(fields, key, windows, shared), sizes, _cut_off(fields, count)),
-        ropes=(*config.ropes, local),
-        layer_inputs=LayerInputsConfig(
-            count, fields.integer("embedding_length_per_layer_input", 256), config.vocab_size
-        ),
-    )
-
-
-def by_layer(fields: Fields, key: str, count: int) -> list[int]:
-    """[layer] of a GGUF entry that has a number for each layer or for all."""
-    values = fields.get(key)
-    if not isinstance(values, list):
-        return [fields.integer(key)] * count
-    if len(values) != count:
-        raise fields.bad(key, values, f"a number or a list of {count}")
-    return [fields.with_entries(**{key: value}).integer(key) for value in values]
-
-
-def windows_from_gguf(fields: Fields, count: int, period: int) -> list[int | None]:
-    """[layer] of a GGUF file, which says where there are windows; ``period``: every so many-th layer sees everything,
-    where no entry says which."""
-    key = "attention.sliding_window_pattern"
-    given, window = fields.get(key), fields.integer("attention.sliding_window")
-    if not isinstance(given, list):
-        every = fields.integer(key, period)
-        return [window if (i + 1) % every else None for i in range(count)]
-    if len(given) != count or not all(isinstance(slides, bool) for slides in given):
-        raise fields.bad(key, given, f"a list of {count} times true or false")
-    return [window if slides else None for slides in given]
-
-
-def _cut_off(fields: Fields, count: int) -> list[float]:
-    """[layer] of gates: the file has how many standard deviations above their mean they begin."""
-    key = "activation_sparsity_scale"
-    given = fields.get(key)
-    if given is None:
-        return _sparsities(fields, count)
-    if not isinstance(given, list) or len(given) != count or any(not isinstance(each, float) for each in given):
-        raise fields.bad(key, given, f"{count} numbers")
-    if any(math.isnan(each) or each == math.inf for each in given):
-        raise fields.bad(key, given, f"{count} numbers below infinity")
-    # Shares are of few digits; the file has their deviations in single precision.
-    return [round(NormalDist().cdf(each), 6) for each in given]
-
-
 def layer_inputs(fields: Fields, layers: int) -> LayerInputsConfig | None:
     """What layers read beside their stream; None: the entry says that there is none."""
     size = fields.integer("hidden_size_per_layer_input", 256, minimum=0)
@@ -221,7 +143,7 @@ def shared_keys(fields: Fields, key: str, windows: Sequence[int | None], count: 
     return [None if index < first else made[window] for index, window in enumerate(windows)]
 
 
-def _sizes(fields: Fields) -> list[int]:
+def sizes_of_mlps(fields: Fields) -> list[int]:
     """[layer] of MLPs, which an entry has for each layer or for all."""
     count, sizes = fields.integer("num_hidden_layers", maximum=4096), fields.get("intermediate_size")
     if not isinstance(sizes, list):
@@ -244,22 +166,8 @@ def _sparsities(fields: Fields, count: int) -> list[float]:
     return [float(each) for each in numbers]
 
 
-def text_of(fields: Fields) -> Fields:
-    """The description of the text inside one of a model that sees or hears.
-
-    Raises:
-        CheckpointError: there is none.
-    """
-    text = fields.within("text_config")
-    if text is None:
-        raise fields.missing("text_config")
-    # Released files say the ends outside, and both say whether the head is tied.
-    outside = {key: fields.get(key) for key in ("eos_token_id", "tie_word_embeddings") if fields.get(key) is not None}
-    return text.with_entries(**outside)
-
-
 def _seeing(fields: Fields) -> ModelConfig:
-    return replace(_gemma3n(text_of(fields)), family="gemma3n_seeing")
+    return replace(_gemma3n(fields.text_config()), family="gemma3n_seeing")
 
 
 INPUT_ROLES = {
@@ -293,7 +201,7 @@ _LAYOUT = replace(
         "stream_correct": "layers.{i}.altup.correction_coefs",
         "stream_scale": "layers.{i}.altup.correct_output_scale",
     },
-    whole=frozenset({"stream_scale"}),
+    whole=WHOLE | {"stream_scale"},
     stream_spread="altup_projections.{i}",
     stream_merge="altup_unembed_projections.{i}",
     # Without the scale that its switch turns off, transformers keeps it all the same.
@@ -301,39 +209,46 @@ _LAYOUT = replace(
 )
 _SEEING_LAYOUT = replace(_LAYOUT, prefix="model.language_model.", ignored=(*_LAYOUT.ignored, *TOWERS))
 
-GGUF_INPUTS_LAYOUT = replace(
-    GGUF_LAYOUT,
-    layer={
-        **GGUF_LAYER,
-        "attention_post_norm": "blk.{i}.post_attention_norm",
-        "mlp_post_norm": "blk.{i}.post_ffw_norm",
-        "input_gate": "blk.{i}.inp_gate",
-        "input_output": "blk.{i}.proj",
-        "input_norm": "blk.{i}.post_norm",
-    },
-    inputs_table="per_layer_token_embd",
-    inputs_projection="per_layer_model_proj",
-    inputs_norm="per_layer_proj_norm",
-)
-"""Gemma 4 has these names, too. Norms are stored as they are, unlike those of Gemma 1 to 3."""
-_GGUF_LAYOUT = replace(
-    GGUF_INPUTS_LAYOUT,
-    layer={
-        **GGUF_INPUTS_LAYOUT.layer,
-        "side_down": "blk.{i}.laurel_l",
-        "side_up": "blk.{i}.laurel_r",
-        "side_norm": "blk.{i}.laurel_post_norm",
-        "stream_router": "blk.{i}.altup_router",
-        "stream_norm": "blk.{i}.altup_router_norm",
-        "stream_predict": "blk.{i}.altup_predict_coef",
-        "stream_correct": "blk.{i}.altup_correct_coef",
-        "stream_scale": "blk.{i}.altup_correct_scale",
-    },
-    stream_spread="altup_proj",
-    stream_merge="altup_unembd_proj",
-)
+GGUF_NAMES = {
+    "altup_active_idx": "altup.active_idx",
+    "altup_num_inputs": "altup.num_inputs",
+    "num_kv_shared_layers": "attention.shared_kv_layers",
+    "hidden_size_per_layer_input": "embedding_length_per_layer_input",
+}
+GGUF_DEFAULTS = {"rope.freq_base_swa": _LOCAL_THETA}
+
+
+def _computed(fields: Fields) -> dict[str, Any]:
+    """Files have how many standard deviations above their mean gates begin."""
+    key, count = "activation_sparsity_scale", fields.integer("num_hidden_layers")
+    entries = {
+        "num_kv_shared_layers": fields.integer("num_kv_shared_layers", max(count - _OWN_KEYS, 0), minimum=0),
+        "vocab_size_per_layer_input": fields.integer("vocab_size"),
+    }
+    given = fields.get(key)
+    if given is None:
+        return entries
+    if not isinstance(given, list) or len(given) != count or any(not isinstance(each, float) for each in given):
+        raise fields.bad(key, given, f"{count} numbers")
+    if any(math.isnan(each) or each == math.inf for each in given):
+        raise fields.bad(key, given, f"{count} numbers below infinity")
+    # Shares are of few digits; the file has their deviations in single precision.
+    return {**entries, "activation_sparsity_pattern": [round(NormalDist().cdf(each), 6) for each in given]}
+
 
 FAMILIES = (
-    Family("gemma3n", "gemma3n_text", "gemma3n", _gemma3n, _gemma3n_gguf, _LAYOUT, _GGUF_LAYOUT),
-    Family("gemma3n_seeing", "gemma3n", "gemma3n", _seeing, _gemma3n_gguf, _SEEING_LAYOUT, _GGUF_LAYOUT),
+    Family(
+        "gemma3n",
+        "gemma3n_text",
+        _gemma3n,
+        _LAYOUT,
+        Gguf("gemma3n", GGUF_LAYOUT, GGUF_NAMES, GGUF_DEFAULTS, _computed, _gemma3n),
+    ),
+    Family(
+        "gemma3n_seeing",
+        "gemma3n",
+        _seeing,
+        _SEEING_LAYOUT,
+        Gguf("gemma3n", GGUF_LAYOUT, GGUF_NAMES, GGUF_DEFAULTS, _computed, _gemma3n),
+    ),
 )

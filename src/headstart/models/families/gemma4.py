@@ -21,28 +21,24 @@ from headstart.models.config import (
     ExpertsConfig,
     HeadNorms,
     LayerConfig,
-    LayerInputsConfig,
-    MlpConfig,
     ModelConfig,
     OutputHeadConfig,
     ResidualConfig,
-    RopeConfig,
 )
-from headstart.models.families.base import Family, TensorLayout
+from headstart.models.families.base import WHOLE, Family, Gguf, TensorLayout, without
 from headstart.models.families.fields import Fields
 from headstart.models.families.gemma3n import (
-    GGUF_INPUTS_LAYOUT,
+    GGUF_DEFAULTS,
+    GGUF_NAMES,
     INPUTS_LAYOUT,
     TOWERS,
-    by_layer,
     layer_inputs,
     shared_keys,
-    text_of,
-    windows_from_gguf,
+    sizes_of_mlps,
 )
-from headstart.models.families.kin import with_defaults
-from headstart.models.families.llama import base_from_gguf, base_from_hf, biased, windows_from_hf
-from headstart.models.families.rope import rope_from_gguf, rope_from_hf
+from headstart.models.families.gguf import GGUF_LAYER, GGUF_LAYOUT
+from headstart.models.families.llama import base_of, biased, windows_of
+from headstart.models.families.rope import rope_of
 
 _LOCAL_THETA = 10_000.0
 _GLOBAL_THETA = 1_000_000.0
@@ -75,11 +71,18 @@ _OWN = ("head_dim", "num_key_value_heads")
 
 def _gemma4(family: str, defaults: Mapping[str, Any], fields: Fields) -> ModelConfig:
     fields.refuse("use_bidirectional_attention", True, "all", because="which no decoder can have")
-    fields = with_defaults(fields, {**_DEFAULTS, **defaults})
+    fields = fields.with_defaults({**_DEFAULTS, **defaults})
     size = fields.integer("head_dim", 256)
-    local = rope_from_hf(fields, size, _LOCAL_THETA, "sliding_attention")
-    config = base_from_hf(
-        fields,
+    local = rope_of(fields, size, _LOCAL_THETA, "sliding_attention")
+    sizes = sizes_of_mlps(fields)
+
+    def size_of(index: int) -> int | None:
+        """Of a layer's MLP where it is another than the first one's."""
+        of_layer = 2 * sizes[0] if wide and reads[index] is not None else sizes[index]
+        return None if of_layer == sizes[0] else of_layer
+
+    config = base_of(
+        fields.with_entries(intermediate_size=sizes[0]),
         family,
         tied=True,
         default_head_dim=256,
@@ -91,7 +94,7 @@ def _gemma4(family: str, defaults: Mapping[str, Any], fields: Fields) -> ModelCo
     )
     count = config.num_layers
     sliding = [(i + 1) % _PATTERN != 0 for i in range(count)]
-    windows = [*windows_from_hf(fields, count, fields.integer("sliding_window"), sliding)[:-1], None]
+    windows = [*windows_of(fields, count, fields.integer("sliding_window"), sliding)[:-1], None]
     shared = fields.integer("num_kv_shared_layers", 0, minimum=0)
     reads = shared_keys(fields, "num_kv_shared_layers", windows, shared)
     own = _overrides(fields, windows)
@@ -103,7 +106,7 @@ def _gemma4(family: str, defaults: Mapping[str, Any], fields: Fields) -> ModelCo
             rope=1 if window is None else 0,
             channel="mlp" if experts is None else "mlp+experts",
             reads=reads[index],
-            mlp_size=2 * config.mlp_size if wide and reads[index] is not None else None,
+            mlp_size=size_of(index),
             values_are_keys=same and window is None and reads[index] is None,
             input=None if inputs is None else index,
             head_dim=own.get(index, {}).get("head_dim"),
@@ -116,7 +119,7 @@ def _gemma4(family: str, defaults: Mapping[str, Any], fields: Fields) -> ModelCo
         raise fields.unsupported("per_layer_config", fields.get("per_layer_config"), "one size of heads that see all")
     return replace(
         _with_parts(config, layers),
-        ropes=(local, rope_from_hf(fields, full.pop(), _GLOBAL_THETA, "full_attention", whole_heads=False)),
+        ropes=(local, rope_of(fields, full.pop(), _GLOBAL_THETA, "full_attention", whole_heads=False)),
         layer_inputs=inputs,
         experts=experts,
     )
@@ -134,47 +137,42 @@ def _with_parts(config: ModelConfig, layers: Sequence[LayerConfig]) -> ModelConf
     )
 
 
-def _gemma4_gguf(fields: Fields) -> ModelConfig:
+_GGUF_NAMES = {
+    "head_dim": "attention.key_length_swa",
+    "global_head_dim": "attention.key_length",
+    "top_k_experts": "expert_used_count",
+}
+
+
+def _computed(fields: Fields) -> dict[str, Any]:
     """Layers that see everything are taken to have values that are keys; only tensors tell (``with_own_values``)."""
-    count = fields.integer("block_count", maximum=4096)
-    windows = windows_from_gguf(fields, count, _PATTERN)
-    wide, size = _head_sizes(fields)
-    sizes, kv_heads = (by_layer(fields, key, count) for key in ("feed_forward_length", "attention.head_count_kv"))
-    key = "attention.shared_kv_layers"
-    reads = shared_keys(fields, key, windows, fields.integer(key, 0, minimum=0))
-    local = RopeConfig(fields.number("rope.freq_base_swa", _LOCAL_THETA), size)
-    own = {"attention.key_length": size, "attention.value_length": size, "attention.head_count_kv": kv_heads[0]}
-    config = base_from_gguf(
-        fields.with_entries(feed_forward_length=sizes[0], **own),
-        "gemma4",
-        rope=local,
-        experts=True,
-        mlp=MlpConfig("gelu_tanh"),
-        head=OutputHeadConfig(softcap=fields.optional_number("final_logit_softcapping")),
-    )
-    has_experts = fields.integer("expert_count", 0, minimum=0) > 0
-    input_size = fields.integer("embedding_length_per_layer_input", 0, minimum=0)
-    layers = [
-        LayerConfig(
-            window,
-            rope=1 if window is None else 0,
-            channel="mlp+experts" if has_experts else "mlp",
-            reads=reads[index],
-            mlp_size=sizes[index] if sizes[index] != sizes[0] else None,
-            values_are_keys=window is None and reads[index] is None,
-            input=index if input_size else None,
-            head_dim=wide if window is None else None,
-            num_kv_heads=kv_heads[index] if kv_heads[index] != kv_heads[0] else None,
-        )
-        for index, window in enumerate(windows)
-    ]
-    if has_experts:
-        config = replace(config, experts=_experts_gguf(fields, count))
-    return replace(
-        _with_parts(config, layers),
-        ropes=(local, rope_from_gguf(fields, wide, _GLOBAL_THETA)),
-        layer_inputs=LayerInputsConfig(count, input_size, config.vocab_size) if input_size else None,
-    )
+    count = fields.integer("num_hidden_layers")
+    _, size = _head_sizes(fields)
+    kv_heads = _by_layer(fields, "num_key_value_heads", count)
+    sizes = _by_layer(fields, "moe_intermediate_size", count) if fields.integer("num_experts", 0, minimum=0) else []
+    if len({*sizes}) > 1:
+        key = "moe_intermediate_size"
+        raise fields.unsupported(key, fields.get(key), "the same in all layers")
+    return {
+        "attention.value_length": size,
+        "rope.dimension_count": size,
+        "attention_k_eq_v": True,
+        "num_key_value_heads": kv_heads[0],
+        "kv_heads_by_layer": kv_heads,
+        "vocab_size_per_layer_input": fields.integer("vocab_size"),
+        "enable_moe_block": bool(sizes),
+        **({"moe_intermediate_size": sizes[0]} if sizes else {}),
+    }
+
+
+def _by_layer(fields: Fields, key: str, count: int) -> list[int]:
+    """[layer] of an entry that has a number for each layer or for all."""
+    values = fields.get(key)
+    if not isinstance(values, list):
+        return [fields.integer(key)] * count
+    if len(values) != count:
+        raise fields.bad(key, values, f"a number or a list of {count}")
+    return [fields.with_entries(**{key: value}).integer(key) for value in values]
 
 
 def _head_sizes(fields: Fields) -> tuple[int, int]:
@@ -189,18 +187,16 @@ def _head_sizes(fields: Fields) -> tuple[int, int]:
     return sizes[0], sizes[1]
 
 
-def _experts_gguf(fields: Fields, layers: int) -> ExpertsConfig:
-    key, count = "expert_feed_forward_length", fields.integer("expert_count")
-    sizes = set(by_layer(fields, key, layers))
-    if len(sizes) > 1:
-        raise fields.unsupported(key, fields.get(key), "the same in all layers")
-    used = fields.integer("expert_used_count", maximum=count)
-    return ExpertsConfig(count, used, sizes.pop(), normalised=True, router_norm=True, own_scales=True)
-
-
 def _overrides(fields: Fields, windows: list[int | None]) -> dict[int, dict[str, int]]:
     """What single layers have of their own: listed, as transformers 5.20 and later write it, or told of all that have
     full attention."""
+    if fields.of_gguf:
+        first, *_ = kv_heads = fields.get("kv_heads_by_layer")
+        wide = {"head_dim": fields.integer("global_head_dim")}
+        return {
+            index: (wide if window is None else {}) | ({"num_key_value_heads": kv} if kv != first else {})
+            for index, (window, kv) in enumerate(zip(windows, kv_heads, strict=True))
+        }
     listed = fields.within("per_layer_config")
     if listed is None and fields.get("per_layer_config") is None:
         told = {"head_dim": fields.integer("global_head_dim", _GLOBAL_HEAD)}
@@ -235,7 +231,7 @@ def _experts(fields: Fields) -> ExpertsConfig | None:
 
 
 def _seeing(family: str, defaults: Mapping[str, Any], fields: Fields) -> ModelConfig:
-    return _gemma4(family, defaults, text_of(fields))
+    return _gemma4(family, defaults, fields.text_config())
 
 
 def _router_norm(weight: Tensor, config: ModelConfig) -> Tensor:
@@ -257,29 +253,36 @@ _LAYOUT: TensorLayout = replace(
         "experts_norm": "layers.{i}.pre_feedforward_layernorm_2",
         "experts_post_norm": "layers.{i}.post_feedforward_layernorm_2",
     },
-    whole=frozenset({"layer_scale", "router_norm", "expert_scales", "expert_up", "expert_down"}),
+    whole=WHOLE | {"layer_scale", "router_norm", "expert_scales", "expert_up", "expert_down"},
     convert={"router_norm": _router_norm},
 )
 _SEEING_LAYOUT = replace(_LAYOUT, prefix="model.language_model.", ignored=(*_LAYOUT.ignored, *TOWERS))
 
 
 _GGUF_LAYOUT: TensorLayout = replace(
-    GGUF_INPUTS_LAYOUT,
+    GGUF_LAYOUT,
     layer={
-        **GGUF_INPUTS_LAYOUT.layer,
-        "layer_scale": "blk.{i}.layer_output_scale",
-        "router": "blk.{i}.ffn_gate_inp",
+        **without(GGUF_LAYER, "expert_gate"),
         "router_norm": "blk.{i}.ffn_gate_inp.scale",
         "expert_scales": "blk.{i}.ffn_down_exps.scale",
         "expert_up": "blk.{i}.ffn_gate_up_exps",
-        "expert_down": "blk.{i}.ffn_down_exps",
         "dense_post_norm": "blk.{i}.post_ffw_norm_1",
         "experts_norm": "blk.{i}.pre_ffw_norm_2",
         "experts_post_norm": "blk.{i}.post_ffw_norm_2",
     },
     factored_rope=1,
-    whole=frozenset({"router_norm", "expert_scales"}),
+    whole=WHOLE | {"router_norm", "expert_scales"},
     convert={"router_norm": _router_norm},
+)
+
+
+_GGUF = Gguf(
+    "gemma4",
+    _GGUF_LAYOUT,
+    GGUF_NAMES | _GGUF_NAMES,
+    {**GGUF_DEFAULTS, "hidden_size_per_layer_input": 0},
+    _computed,
+    partial(_gemma4, "gemma4", _APART),
 )
 
 
@@ -288,7 +291,7 @@ def _families(model_type: str, defaults: Mapping[str, Any]) -> tuple[Family, Fam
     text, seeing = model_type, f"{model_type}_seeing"
 
     def family(name: str, kind: str, hf: Callable[[Fields], ModelConfig], layout: TensorLayout) -> Family:
-        return Family(name, kind, "gemma4", hf, _gemma4_gguf, layout, _GGUF_LAYOUT)
+        return Family(name, kind, hf, layout, _GGUF)
 
     return (
         family(text, f"{model_type}_text", partial(_gemma4, text, defaults), _LAYOUT),

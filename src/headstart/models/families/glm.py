@@ -8,23 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headstart.models.config import AttentionConfig, ModelConfig, NormsConfig
-from headstart.models.families.base import Family
+from headstart.models.families.base import Family, Gguf
 from headstart.models.families.fields import Fields
-from headstart.models.families.kin import GGUF_POST_NORMS
-from headstart.models.families.llama import (
-    GGUF_LAYER,
-    GGUF_LAYOUT,
-    HF_LAYER,
-    HF_LAYOUT,
-    base_from_gguf,
-    base_from_hf,
-    halves,
-)
-from headstart.models.families.rope import rope_from_gguf
+from headstart.models.families.gguf import GGUF_LAYER, GGUF_LAYOUT
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_of, halves
 
 
 def _base(fields: Fields, family: str, post_norms: bool) -> ModelConfig:
-    return base_from_hf(
+    return base_of(
         fields,
         family,
         tied=False,
@@ -44,28 +35,21 @@ def _glm4(fields: Fields) -> ModelConfig:
     return _base(fields, "glm4", post_norms=True)
 
 
-def _glm4_gguf(fields: Fields) -> ModelConfig:
-    rope = rope_from_gguf(fields, fields.integer("rope.dimension_count"))
-    return base_from_gguf(fields, "glm4", rope=rope, norms=NormsConfig(post=True))
-
-
 _FUSED = {role: name for role, name in HF_LAYER.items() if role != "gate"} | {"up": "layers.{i}.mlp.gate_up_proj"}
 _SANDWICH = {
     "attention_post_norm": "layers.{i}.post_self_attn_layernorm",
     "mlp_post_norm": "layers.{i}.post_mlp_layernorm",
 }
 _TURNED = {"q": halves, "k": halves}
-_GGUF_FUSED = {role: name for role, name in GGUF_LAYER.items() if role != "gate"} | GGUF_POST_NORMS
+_GGUF_FUSED = {role: name for role, name in GGUF_LAYER.items() if role != "gate"}
 
 FAMILIES = (
-    Family("glm", "glm", "", _glm, None, replace(HF_LAYOUT, layer=_FUSED, convert=_TURNED), None),
+    Family("glm", "glm", _glm, replace(HF_LAYOUT, layer=_FUSED, convert=_TURNED)),
     Family(
         "glm4",
         "glm4",
-        "glm4",
         _glm4,
-        _glm4_gguf,
         replace(HF_LAYOUT, layer=_FUSED | _SANDWICH, convert=_TURNED),
-        replace(GGUF_LAYOUT, layer=_GGUF_FUSED, convert=_TURNED),
+        Gguf("glm4", replace(GGUF_LAYOUT, layer=_GGUF_FUSED, convert=_TURNED)),
     ),
 )

@@ -7,7 +7,6 @@ llama.cpp's converter, which calls the last one "starcoder".
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -16,51 +15,20 @@ from headstart.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     LayerConfig,
-    MlpConfig,
     ModelConfig,
-    NormsConfig,
     OutputHeadConfig,
     ResidualConfig,
     RopeConfig,
 )
-from headstart.models.families.base import Family, Parts, TensorLayout
+from headstart.models.families.base import Family, Gguf, TensorLayout
 from headstart.models.families.fields import Fields
-from headstart.models.families.gpt import GGUF_LAYOUT
-from headstart.models.families.layer_normed import LAYER_NORMS, heads_apart
-from headstart.models.families.llama import activation, halves, in_halves, token_ids_from_gguf, vocab_size_from_gguf
+from headstart.models.families.gguf import GGUF_JOINT_QKV
+from headstart.models.families.gpt import GPT2_LAYER, GPT2_NAMES, gpt
+from headstart.models.families.layer_normed import heads_apart
+from headstart.models.families.llama import halves, in_halves
 
 _CODEGEN_PARTS = 4
 """CodeGen's q, v and k lie side by side four times, as its training cut them up."""
-
-
-def _base(
-    fields: Fields,
-    family: str,
-    names: dict[str, str],
-    tied: bool,
-    default_activation: str = "gelu_new",
-    **parts: Unpack[Parts],
-) -> ModelConfig:
-    """What they share; ``names``: of sizes that are called as in GPT-2 elsewhere."""
-    hidden = fields.integer(names.get("hidden", "n_embd"))
-    heads = fields.integer(names.get("heads", "n_head"))
-    config = ModelConfig(
-        family=family,
-        vocab_size=fields.integer("vocab_size"),
-        hidden_size=hidden,
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=hidden // heads,
-        mlp_size=fields.integer(names.get("inner", "n_inner"), 4 * hidden),
-        max_positions=fields.integer(names.get("positions", "n_positions"), 2048),
-        layers=(LayerConfig(rope=None),) * fields.integer(names.get("layers", "n_layer"), maximum=4096),
-        norms=replace(parts.pop("norms", LAYER_NORMS), eps=fields.number("layer_norm_epsilon", 1e-5)),
-        mlp=MlpConfig(activation(fields, "activation_function", default_activation), gated=False, bias=True),
-        head=replace(parts.pop("head", OutputHeadConfig()), tied=fields.flag("tie_word_embeddings", tied)),
-        bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
-        eos_token_ids=fields.token_ids("eos_token_id"),
-    )
-    return replace(config, **parts)
 
 
 def _gptj(fields: Fields) -> ModelConfig:
@@ -72,30 +40,24 @@ def _codegen(fields: Fields) -> ModelConfig:
 
 
 def _rotated(fields: Fields, family: str) -> ModelConfig:
-    config = _base(
-        fields,
-        family,
-        {},
-        tied=False,
-        head=OutputHeadConfig(bias=True),
+    config = gpt(fields.called(GPT2_NAMES), family)
+    return replace(
+        config,
+        ropes=(RopeConfig(10_000.0, fields.integer("rotary_dim", 64)),),
+        layers=(LayerConfig(),) * config.num_layers,
+        norms=replace(config.norms, shared=True),
+        attention=AttentionConfig(),
+        embedding=EmbeddingConfig(),
+        head=OutputHeadConfig(tied=fields.flag("tie_word_embeddings", False), bias=True),
         residual=ResidualConfig(parallel=True),
-        norms=NormsConfig("layer", shared=True),
     )
-    rope = RopeConfig(10_000.0, fields.integer("rotary_dim", 64))
-    return replace(config, ropes=(rope,), layers=(LayerConfig(),) * config.num_layers)
 
 
 def _gpt_neo(fields: Fields) -> ModelConfig:
-    names = {"hidden": "hidden_size", "heads": "num_heads", "inner": "intermediate_size", "layers": "num_layers"}
-    config = _base(fields, "gpt_neo", names | {"positions": "max_position_embeddings"}, tied=True)
+    config = gpt(fields.called({"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"}), "gpt_neo")
     window = fields.integer("window_size", 256)
     layers = (LayerConfig(window if kind == "local" else None, None) for kind in _neo_kinds(fields, config.num_layers))
-    return replace(
-        config,
-        layers=tuple(layers),
-        embedding=EmbeddingConfig(positions="learned"),
-        attention=AttentionConfig(scale=1.0, output_bias=True),
-    )
+    return replace(config, layers=tuple(layers), attention=AttentionConfig(scale=1.0, output_bias=True))
 
 
 def _neo_kinds(fields: Fields, num_layers: int) -> list[str]:
@@ -118,38 +80,10 @@ def _neo_kinds(fields: Fields, num_layers: int) -> list[str]:
 
 def _gpt_bigcode(fields: Fields) -> ModelConfig:
     fields.refuse("add_cross_attention", True, because="which no decoder of text alone has")
-    config = _base(
-        fields,
-        "gpt_bigcode",
-        {},
-        tied=True,
-        default_activation="gelu_pytorch_tanh",
-        embedding=EmbeddingConfig(positions="learned"),
-        attention=AttentionConfig(
-            scale=None if fields.flag("scale_attn_weights", True) else 1.0, qkv_bias=True, output_bias=True
-        ),
-    )
-    return replace(config, num_kv_heads=1 if fields.flag("multi_query", True) else config.num_heads)
-
-
-def _gpt_bigcode_gguf(fields: Fields) -> ModelConfig:
-    hidden, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
-    return ModelConfig(
-        family="gpt_bigcode",
-        vocab_size=vocab_size_from_gguf(fields),
-        hidden_size=hidden,
-        num_heads=heads,
-        num_kv_heads=fields.integer("attention.head_count_kv", 1),
-        head_dim=hidden // heads,
-        mlp_size=fields.integer("feed_forward_length"),
-        max_positions=fields.integer("context_length"),
-        layers=(LayerConfig(rope=None),) * fields.integer("block_count", maximum=4096),
-        norms=NormsConfig("layer", fields.number("attention.layer_norm_epsilon")),
-        mlp=MlpConfig("gelu_tanh", gated=False, bias=True),
-        embedding=EmbeddingConfig(positions="learned"),
-        attention=AttentionConfig(qkv_bias=True, output_bias=True),
-        **token_ids_from_gguf(fields),
-    )
+    fields = fields.called(GPT2_NAMES)
+    if fields.flag("multi_query", True):
+        fields = fields.with_defaults({"num_key_value_heads": 1})
+    return gpt(fields, "gpt_bigcode", default_activation="gelu_pytorch_tanh")
 
 
 def _codegen_qkv(tensor: Tensor, config: ModelConfig) -> Tensor:
@@ -203,22 +137,11 @@ _GPT_NEO = replace(
     },
     convert={},
 )
-_GPT_BIGCODE = replace(
-    _GPT_NEO,
-    layer={
-        "attention_norm": "h.{i}.ln_1",
-        "qkv": "h.{i}.attn.c_attn",
-        "output": "h.{i}.attn.c_proj",
-        "mlp_norm": "h.{i}.ln_2",
-        "up": "h.{i}.mlp.c_fc",
-        "down": "h.{i}.mlp.c_proj",
-    },
-    convert={"qkv": _bigcode_qkv},
-)
+_GPT_BIGCODE = replace(_GPT_NEO, layer=GPT2_LAYER, convert={"qkv": _bigcode_qkv})
 
 FAMILIES = (
-    Family("gptj", "gptj", "", _gptj, None, _GPTJ, None),
-    Family("codegen", "codegen", "", _codegen, None, _CODEGEN, None),
-    Family("gpt_neo", "gpt_neo", "", _gpt_neo, None, _GPT_NEO, None),
-    Family("gpt_bigcode", "gpt_bigcode", "starcoder", _gpt_bigcode, _gpt_bigcode_gguf, _GPT_BIGCODE, GGUF_LAYOUT),
+    Family("gptj", "gptj", _gptj, _GPTJ),
+    Family("codegen", "codegen", _codegen, _CODEGEN),
+    Family("gpt_neo", "gpt_neo", _gpt_neo, _GPT_NEO),
+    Family("gpt_bigcode", "gpt_bigcode", _gpt_bigcode, _GPT_BIGCODE, Gguf("starcoder", GGUF_JOINT_QKV)),
 )

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
-from headstart.models.families import gguf_mixtures as gguf
-from headstart.models.families.base import Family
+from headstart.models.families.base import WHOLE, Family, Gguf
 from headstart.models.families.experts import count_of, with_experts
 from headstart.models.families.fields import Fields
-from headstart.models.families.kin import with_defaults
-from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, biased, windows_from_hf
+from headstart.models.families.gguf import GGUF_NORMED_AFTER
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_of, biased, windows_of
 
 _YARN = {"rope_type": "yarn", "rope_theta": 150_000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0} | {
     "truncate": False,
@@ -27,8 +26,8 @@ _YARN = {"rope_type": "yarn", "rope_theta": 150_000.0, "factor": 32.0, "beta_fas
 
 def _gpt_oss(fields: Fields) -> ModelConfig:
     if fields.get("rope_parameters") is None and fields.get("rope_scaling") is None:
-        fields = with_defaults(fields, {"rope_parameters": _YARN})
-    config = base_from_hf(
+        fields = fields.with_defaults({"rope_parameters": _YARN})
+    config = base_of(
         fields,
         "gpt_oss",
         tied=False,
@@ -38,14 +37,15 @@ def _gpt_oss(fields: Fields) -> ModelConfig:
         attention=replace(biased(fields, True), sinks=True),
     )
     sliding = [i % 2 == 0 for i in range(config.num_layers)]
-    windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 128), sliding)
+    windows = windows_of(fields, config.num_layers, fields.integer("sliding_window", 128), sliding)
     count = count_of(fields, "num_local_experts", "num_experts", default=128)
     if fields.number("swiglu_alpha", 1.702) != 1.702:
         raise fields.unsupported("swiglu_alpha", fields.get("swiglu_alpha"), "1.702")
     experts = ExpertsConfig(
         count,
         fields.integer("num_experts_per_tok", min(4, count), maximum=count),
-        config.mlp_size,
+        # GGUF files have a size of its own.
+        fields.integer("expert_feed_forward_length", config.mlp_size),
         normalised=True,
         router_bias=True,
         bias=True,
@@ -80,17 +80,15 @@ FAMILIES = (
     Family(
         "gpt_oss",
         "gpt_oss",
-        "gpt-oss",
         _gpt_oss,
-        gguf.gpt_oss,
         replace(
             HF_LAYOUT,
             layer=HF_LAYER | _EXPERTS,
-            whole=frozenset({"expert_up", "expert_up_bias", "expert_down", "expert_down_bias", "sinks"}),
-            stacks_transposed=True,
+            whole=WHOLE | {"expert_up", "expert_down", "sinks"},
+            stacks="transposed",
             convert={"expert_up": _gates_first, "expert_up_bias": _bias_gates_first},
         ),
-        gguf.NORMED_AFTER,
+        Gguf("gpt-oss", GGUF_NORMED_AFTER, defaults={"attention_bias": True, "rope.scaling.truncate": False}),
         "experts",
     ),
 )

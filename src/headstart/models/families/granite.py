@@ -11,36 +11,51 @@ it multiplied again, so that heads of others' making read what they were trained
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Unpack
+from typing import Any
 
 from torch import Tensor
 
-from headstart.models.config import EmbeddingConfig, ExpertsConfig, FoldedConfig, LayerConfig, Mixer, ModelConfig
-from headstart.models.families.base import Family, Parts
+from headstart.models.config import (
+    EmbeddingConfig,
+    ExpertsConfig,
+    FoldedConfig,
+    LayerConfig,
+    Mixer,
+    MlpConfig,
+    ModelConfig,
+)
+from headstart.models.families.base import WHOLE, Family, Gguf
 from headstart.models.families.fields import Fields
+from headstart.models.families.gguf import GGUF_MAMBA2, by_layer, size_of_state_heads
 from headstart.models.families.llama import (
+    FULL,
+    GATED,
     GGUF_INTERLEAVED,
     HF_LAYER,
     HF_LAYOUT,
-    base_from_gguf,
-    base_from_hf,
+    base_of,
     biased,
     mlp_of,
-    windows_from_hf,
+    windows_of,
 )
-from headstart.models.families.mamba2 import MAMBA2_LAYER, MAMBA2_WHOLE, mamba2_from_hf
+from headstart.models.families.mamba2 import MAMBA2_LAYER, mamba2_of
 
 
-def _scaled(
-    config: ModelConfig, embedding: float, residual: float, attention: float | None, logits: float
-) -> ModelConfig:
-    config = replace(
-        config,
-        embedding=EmbeddingConfig(embedding),
-        attention=replace(config.attention, scale=attention),
-        folded=FoldedConfig(logits),
+def scaled_of(fields: Fields, family: str, layer: LayerConfig = FULL, mlp: MlpConfig = GATED) -> ModelConfig:
+    """Llama's layers with the four factors."""
+    # GGUF files leave out the usual scale.
+    scale = fields.optional_number("attention_multiplier") or (None if fields.of_gguf else 1.0)
+    config = base_of(
+        fields,
+        family,
+        tied=False,
+        layer=layer,
+        attention=replace(biased(fields), scale=scale),
+        mlp=mlp,
+        embedding=EmbeddingConfig(fields.number("embedding_multiplier", 1.0)),
+        folded=FoldedConfig(fields.number("logits_scaling", 1.0)),
     )
-    return with_factor_of_layers(config, residual)
+    return with_factor_of_layers(config, fields.number("residual_multiplier", 1.0))
 
 
 def with_factor_of_layers(config: ModelConfig, factor: float) -> ModelConfig:
@@ -53,25 +68,18 @@ def with_factor_of_layers(config: ModelConfig, factor: float) -> ModelConfig:
     )
 
 
-def scaled_from_hf(fields: Fields, family: str, **parts: Unpack[Parts]) -> ModelConfig:
-    """Llama's layers with the four factors."""
-    return _scaled(
-        base_from_hf(fields, family, tied=False, attention=biased(fields), **parts),
-        embedding=fields.number("embedding_multiplier", 1.0),
-        residual=fields.number("residual_multiplier", 1.0),
-        attention=fields.number("attention_multiplier", 1.0),
-        logits=fields.number("logits_scaling", 1.0),
-    )
-
-
 def _granite(fields: Fields) -> ModelConfig:
-    return scaled_from_hf(fields, "granite", mlp=mlp_of(fields))
+    return scaled_of(fields, "granite", layer=_attention(fields, "rope"), mlp=mlp_of(fields))
+
+
+def _attention(fields: Fields, default: str) -> LayerConfig:
+    return LayerConfig(rope=0 if fields.text("position_embedding_type", default) == "rope" else None)
 
 
 def _granite_swa(fields: Fields) -> ModelConfig:
-    config = scaled_from_hf(fields, "granite_swa", mlp=mlp_of(fields))
+    config = scaled_of(fields, "granite_swa", mlp=mlp_of(fields))
     sliding = [i % 4 != 0 for i in range(config.num_layers)]
-    windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 128), sliding)
+    windows = windows_of(fields, config.num_layers, fields.integer("sliding_window", 128), sliding)
     thetas = fields.get("layer_rope_theta")
     thetas = [config.ropes[0].theta] * config.num_layers if thetas is None else thetas
     if not isinstance(thetas, list) or len(thetas) != config.num_layers or not all(_is_theta(each) for each in thetas):
@@ -98,22 +106,17 @@ _MIXERS: dict[str, Mixer] = {
 }
 
 
-def granite4(fields: Fields) -> ModelConfig:
+def _granite4(fields: Fields) -> ModelConfig:
     """Dense or a mixture, with Mamba-2 in some layers or without."""
-    config = scaled_from_hf(fields, "granite4")
-    kinds = fields.get("layer_types")
+    config = scaled_of(fields, "granite4")
     # Released files say "attention" and "mamba", transformers writes "full_attention" and "linear_attention".
-    kinds = ["mamba"] * config.num_layers if kinds is None else kinds
-    if not isinstance(kinds, list) or len(kinds) != config.num_layers:
-        raise fields.bad("layer_types", kinds, f"{config.num_layers} entries")
-    if not all(isinstance(kind, str) and kind in _MIXERS for kind in kinds):
-        raise fields.bad("layer_types", kinds, f"entries each of {', '.join(_MIXERS)}")
-    rope = 0 if fields.text("position_embedding_type", "nope") == "rope" else None
-    mixers = [_MIXERS[kind] for kind in kinds]
-    layers = tuple(LayerConfig(rope=rope if each == "attention" else None, mixer=each) for each in mixers)
+    kinds = fields.kinds("layer_types", config.num_layers, _MIXERS) or ["mamba"] * config.num_layers
+    mixers, attention = [_MIXERS[kind] for kind in kinds], _attention(fields, "nope")
+    layers = tuple(attention if each == "attention" else LayerConfig(rope=None, mixer=each) for each in mixers)
     if "mamba2" in mixers:
-        config = replace(config, mamba2=mamba2_from_hf(fields))
-    dense, count = fields.integer("shared_intermediate_size", 1024), fields.integer("num_local_experts", 8, minimum=0)
+        config = replace(config, mamba2=mamba2_of(fields))
+    count = fields.integer("num_local_experts", 8, minimum=0)
+    dense = fields.integer("shared_intermediate_size", 1024, minimum=0 if count else 1)
     if count == 0:
         return replace(config, mlp_size=dense, layers=layers)
     used = fields.integer("num_experts_per_tok", min(8, count), maximum=count)
@@ -125,31 +128,24 @@ def granite4(fields: Fields) -> ModelConfig:
     )
 
 
-def _granite_gguf(fields: Fields) -> ModelConfig:
-    return scaled_from_gguf(fields, "granite")
-
-
-def scaled_from_gguf(fields: Fields, family: str, experts: bool = False) -> ModelConfig:
-    """Llama's layers with the four factors; ``experts``: there may be some."""
-    key_value_heads = fields.get("attention.head_count_kv")
-    if isinstance(key_value_heads, list) and len(set(key_value_heads)) == 1:
-        # Granite 4's files say it layer by layer.
-        one_for_all = {fields.prefix + "attention.head_count_kv": key_value_heads[0]}
-        fields = Fields({**fields.entries, **one_for_all}, fields.source, fields.prefix)
-    config = base_from_gguf(fields, family, experts=experts)
-    rotates = fields.flag("rope.scaling.finetuned", True)
-    return _scaled(
-        replace(config, layers=(LayerConfig(rope=0 if rotates else None),) * config.num_layers),
-        embedding=fields.number("embedding_scale", 1.0),
-        residual=fields.number("residual_scale", 1.0),
-        attention=fields.optional_number("attention.scale"),
-        logits=fields.number("logit_scale", 1.0),
-    )
-
-
 def divided(weight: Tensor, config: ModelConfig) -> Tensor:
     """The final norm's weight, so that no decoder divides logits."""
     return weight / config.folded.logit_divisor
+
+
+GGUF_NAMES = {
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "attention_multiplier": "attention.scale",
+    "logits_scaling": "logit_scale",
+}
+
+
+def gguf_entries(fields: Fields) -> dict[str, Any]:
+    """Whether there is a rotation; and what Granite 4's files say of layers one by one."""
+    turns = fields.flag("rope.scaling.finetuned", True)
+    heads, _ = by_layer(fields, "num_key_value_heads")
+    return {"position_embedding_type": "rope" if turns else "nope", **heads}
 
 
 _HF_LAYOUT = replace(HF_LAYOUT, convert={"final_norm": divided})
@@ -166,41 +162,50 @@ _FUSED_MLP = {
     "up": "layers.{i}.shared_mlp.input_linear",
     "down": "layers.{i}.shared_mlp.output_linear",
 }
-GRANITE4_LAYOUT = replace(_HF_LAYOUT, layer=_FUSED_MLP | MAMBA2_LAYER, whole=MAMBA2_WHOLE)
-GRANITE4_MOE_LAYOUT = replace(_HF_LAYOUT, layer=HF_LAYER | GRANITE_EXPERTS | MAMBA2_LAYER, whole=MAMBA2_WHOLE)
+_GRANITE4_LAYOUT = replace(_HF_LAYOUT, layer=_FUSED_MLP | MAMBA2_LAYER)
+_GRANITE4_MOE_LAYOUT = replace(_HF_LAYOUT, layer=HF_LAYER | GRANITE_EXPERTS | MAMBA2_LAYER)
+
+
+def _hybrid_entries(fields: Fields) -> dict[str, Any]:
+    """Layers without heads of keys and values have Mamba-2; a dense model's size may stand for the shared expert's."""
+    _, attending = by_layer(fields, "num_key_value_heads")
+    shared = fields.integer("shared_intermediate_size", 0, minimum=0)
+    if not shared and not fields.integer("num_local_experts", minimum=0):
+        shared = fields.integer("intermediate_size")
+    return {
+        **gguf_entries(fields),
+        "layer_types": ["attention" if each else "mamba" for each in attending],
+        "shared_intermediate_size": shared,
+        "intermediate_size": fields.integer("intermediate_size", shared, minimum=0) or shared,
+        "mamba_d_head": size_of_state_heads(fields),
+    }
+
+
+_HYBRID = Gguf(
+    "granitehybrid",
+    replace(
+        GGUF_MAMBA2,
+        convert={**GGUF_MAMBA2.convert, **_GGUF_LAYOUT.convert},
+    ),
+    GGUF_NAMES,
+    {"num_local_experts": 0},
+    _hybrid_entries,
+)
 
 FAMILIES = (
-    Family("granite", "granite", "granite", _granite, _granite_gguf, _HF_LAYOUT, _GGUF_LAYOUT),
+    Family(
+        "granite", "granite", _granite, _HF_LAYOUT, Gguf("granite", _GGUF_LAYOUT, GGUF_NAMES, computed=gguf_entries)
+    ),
     Family(
         "granite_swa",
         "granite_swa",
-        "",
         _granite_swa,
-        None,
         replace(
             _HF_LAYOUT,
             layer=HF_LAYER | {"sinks": "layers.{i}.self_attn.sinks"},
-            whole=frozenset({"sinks"}),
+            whole=WHOLE | {"sinks"},
         ),
-        None,
     ),
-    Family(
-        "granite4",
-        "granitemoehybrid",
-        "granite",
-        granite4,
-        _granite_gguf,
-        GRANITE4_LAYOUT,
-        _GGUF_LAYOUT,
-    ),
-    Family(
-        "granite4_moe",
-        "",
-        "",
-        granite4,
-        None,
-        GRANITE4_MOE_LAYOUT,
-        None,
-        "experts",
-    ),
+    Family("granite4", "granitemoehybrid", _granite4, _GRANITE4_LAYOUT, _HYBRID),
+    Family("granite4_moe", "", _granite4, _GRANITE4_MOE_LAYOUT, _HYBRID, "experts"),
 )

@@ -8,13 +8,11 @@ which adds 1 to Nemotron's norms and keeps Persimmon's and Phi's fused matrices 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from headstart.models.config import (
-    Activation,
     AttentionConfig,
     EmbeddingConfig,
     HeadNorms,
@@ -26,33 +24,26 @@ from headstart.models.config import (
     PositionTable,
     ResidualConfig,
 )
-from headstart.models.families.base import Family, Parts, TensorLayout
+from headstart.models.families.bart import LAYER
+from headstart.models.families.base import Family, Gguf, TensorLayout
 from headstart.models.families.fields import MAX_POSITIONS, Fields
+from headstart.models.families.gguf import GGUF_LAYOUT
 from headstart.models.families.llama import (
-    GGUF_LAYER,
-    GGUF_LAYOUT,
+    BIASED,
     HF_LAYER,
     HF_LAYOUT,
-    activation,
-    base_from_gguf,
-    base_from_hf,
+    LAYER_NORMS,
+    UNGATED_BIASED,
+    UNROTATED,
+    base_of,
     biased,
     mlp_of,
 )
-from headstart.models.families.rope import rope_from_gguf
-
-LAYER_NORMS = NormsConfig("layer")
-UNGATED: Parts = {"norms": LAYER_NORMS, "mlp": MlpConfig(gated=False)}
-BIASED: Parts = {
-    "norms": LAYER_NORMS,
-    "mlp": MlpConfig(gated=False, bias=True),
-    "attention": AttentionConfig(qkv_bias=True, output_bias=True),
-}
 
 
 def _stablelm(fields: Fields) -> ModelConfig:
     parallel = fields.flag("use_parallel_residual", False)
-    return base_from_hf(
+    return base_of(
         fields,
         "stablelm",
         tied=False,
@@ -69,7 +60,7 @@ def _stablelm(fields: Fields) -> ModelConfig:
 
 
 def _starcoder2(fields: Fields) -> ModelConfig:
-    return base_from_hf(
+    return base_of(
         fields,
         "starcoder2",
         tied=True,
@@ -84,7 +75,7 @@ def _starcoder2(fields: Fields) -> ModelConfig:
 
 
 def _phi(fields: Fields) -> ModelConfig:
-    return base_from_hf(
+    return base_of(
         fields,
         "phi",
         tied=False,
@@ -92,26 +83,21 @@ def _phi(fields: Fields) -> ModelConfig:
         default_eps=1e-5,
         default_activation="gelu_new",
         share=0.5,
+        norms=NormsConfig("layer", shared=True),
         attention=_normed_heads(fields, False),
-        **_PHI_PARTS,
+        mlp=UNGATED_BIASED,
+        residual=ResidualConfig(parallel=True),
+        head=OutputHeadConfig(bias=True),
     )
 
 
 def _normed_heads(fields: Fields, default: bool) -> AttentionConfig:
     norm = HeadNorms("layer", bias=True) if fields.flag("qk_layernorm", default) else None
-    return AttentionConfig(qkv_bias=True, output_bias=True, qk_norm=norm)
-
-
-_PHI_PARTS: Parts = {
-    "norms": NormsConfig("layer", shared=True),
-    "mlp": MlpConfig(gated=False, bias=True),
-    "residual": ResidualConfig(parallel=True),
-    "head": OutputHeadConfig(bias=True),
-}
+    return replace(BIASED, qk_norm=norm)
 
 
 def _persimmon(fields: Fields) -> ModelConfig:
-    return base_from_hf(
+    return base_of(
         fields,
         "persimmon",
         tied=False,
@@ -122,12 +108,12 @@ def _persimmon(fields: Fields) -> ModelConfig:
         share=0.5,
         norms=LAYER_NORMS,
         attention=_normed_heads(fields, True),
-        mlp=MlpConfig(gated=False, bias=True),
+        mlp=UNGATED_BIASED,
     )
 
 
 def _nemotron(fields: Fields) -> ModelConfig:
-    return base_from_hf(
+    return base_of(
         fields,
         "nemotron",
         tied=False,
@@ -142,7 +128,7 @@ def _nemotron(fields: Fields) -> ModelConfig:
 
 
 def _jais2(fields: Fields) -> ModelConfig:
-    return base_from_hf(
+    return base_of(
         fields,
         "jais2",
         tied=False,
@@ -161,30 +147,18 @@ def _opt(fields: Fields) -> ModelConfig:
     fields.refuse("_remove_final_layer_norm", True, because="a stream that ends without a norm")
     hidden = fields.integer("hidden_size", 768)
     fields.require("word_embed_proj_dim", hidden, default=hidden)
-    return _learned(
-        fields,
-        "opt",
-        mlp_size=fields.integer("ffn_dim", 3072),
-        activation=activation(fields, "activation_function", "relu"),
-        bias=fields.flag("enable_bias", True),
-    )
+    named = fields.called({"intermediate_size": "ffn_dim"}, {"intermediate_size": 3072})
+    return _learned(named, "opt", "activation_function", "relu", fields.flag("enable_bias", True))
 
 
 def _biogpt(fields: Fields) -> ModelConfig:
-    config = _learned(
-        fields,
-        "biogpt",
-        mlp_size=fields.integer("intermediate_size", 4096),
-        activation=activation(fields, "hidden_act", "gelu"),
-        eps=fields.number("layer_norm_eps", 1e-12),
-    )
-    return replace(config, embedding=_scaled(fields, config, "learned"))
+    fields = fields.with_defaults({"intermediate_size": 4096, "layer_norm_eps": 1e-12})
+    return _scaled(fields, _learned(fields, "biogpt", "hidden_act", "gelu"), "learned")
 
 
-def _scaled(fields: Fields, config: ModelConfig, positions: PositionTable) -> EmbeddingConfig:
-    return EmbeddingConfig(
-        config.hidden_size**0.5 if fields.flag("scale_embedding", True) else 1.0, positions=positions
-    )
+def _scaled(fields: Fields, config: ModelConfig, positions: PositionTable) -> ModelConfig:
+    scale = config.hidden_size**0.5 if fields.flag("scale_embedding", True) else 1.0
+    return replace(config, embedding=EmbeddingConfig(scale, positions=positions))
 
 
 def _xglm(fields: Fields) -> ModelConfig:
@@ -195,38 +169,29 @@ def _xglm(fields: Fields) -> ModelConfig:
         )
     named = {"hidden_size": "d_model", "num_attention_heads": "attention_heads", "num_hidden_layers": "num_layers"}
     known = fields.with_entries(**{name: fields.get(name) or fields.get(own) for name, own in named.items()})
-    config = _learned(
-        known,
-        "xglm",
-        mlp_size=fields.integer("ffn_dim", 4096),
-        activation=activation(fields, "activation_function", "gelu"),
-    )
-    return replace(config, embedding=_scaled(fields, config, "sinusoid"))
+    known = known.called({"intermediate_size": "ffn_dim"}, {"intermediate_size": 4096})
+    return _scaled(fields, _learned(known, "xglm", "activation_function", "gelu"), "sinusoid")
 
 
 def _learned(
-    fields: Fields, family: str, mlp_size: int, activation: Activation, bias: bool = True, eps: float = 1e-5
+    fields: Fields, family: str, activation_key: str, default_activation: str, bias: bool = True
 ) -> ModelConfig:
     """What OPT and BioGPT share."""
-    hidden = fields.integer("hidden_size", 768)
-    heads = fields.integer("num_attention_heads", 12)
-    return ModelConfig(
-        family=family,
-        vocab_size=fields.integer("vocab_size"),
-        hidden_size=hidden,
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=hidden // heads,
-        mlp_size=mlp_size,
-        max_positions=fields.integer("max_position_embeddings", 2048),
-        layers=(LayerConfig(rope=None),) * fields.integer("num_hidden_layers", 12, maximum=4096),
-        embedding=EmbeddingConfig(positions="learned"),
-        head=OutputHeadConfig(tied=fields.flag("tie_word_embeddings", True)),
-        bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
-        eos_token_ids=fields.token_ids("eos_token_id"),
-        norms=NormsConfig("layer", eps),
+    sizes = {"hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12, "max_position_embeddings": 2048}
+    return base_of(
+        fields.with_defaults(sizes),
+        family,
+        tied=True,
+        eps="layer_norm_eps",
+        default_eps=1e-5,
+        activation_key=activation_key,
+        default_activation=default_activation,
+        layer=UNROTATED,
+        ropes=(),
+        norms=LAYER_NORMS,
         attention=AttentionConfig(qkv_bias=bias, output_bias=bias),
-        mlp=MlpConfig(activation, gated=False, bias=bias),
+        mlp=MlpConfig(gated=False, bias=bias),
+        embedding=EmbeddingConfig(positions="learned"),
     )
 
 
@@ -238,54 +203,10 @@ def heads_apart(tensor: Tensor, config: ModelConfig) -> Tensor:
     return torch.cat([part.flatten(0, 2) for part in parts])
 
 
-def _stablelm_gguf(fields: Fields) -> ModelConfig:
-    parallel = fields.flag("use_parallel_residual", False)
-    return _base_gguf(
-        fields, "stablelm", norms=NormsConfig("layer", shared=parallel), residual=ResidualConfig(parallel=parallel)
-    )
-
-
-def _starcoder2_gguf(fields: Fields) -> ModelConfig:
-    return _base_gguf(
-        fields,
-        "starcoder2",
-        norms=LAYER_NORMS,
-        attention=BIASED["attention"],
-        mlp=MlpConfig("gelu_tanh", gated=False, bias=True),
-    )
-
-
-def _phi_gguf(fields: Fields) -> ModelConfig:
-    config = _base_gguf(fields, "phi", attention=BIASED["attention"], **_PHI_PARTS)
-    return replace(config, mlp=replace(config.mlp, activation="gelu_tanh"))
-
-
-def _nemotron_gguf(fields: Fields) -> ModelConfig:
-    norms = NormsConfig("layer", offset=1.0)
-    return _base_gguf(fields, "nemotron", norms=norms, mlp=MlpConfig("relu2", gated=False))
-
-
-def _jais2_gguf(fields: Fields) -> ModelConfig:
-    return _base_gguf(fields, "jais2", norms=LAYER_NORMS, mlp=MlpConfig("relu2", gated=False))
-
-
-def _base_gguf(fields: Fields, family: str, **parts: Unpack[Parts]) -> ModelConfig:
-    head_dim = fields.integer("embedding_length") // fields.integer("attention.head_count")
-    rope = rope_from_gguf(fields, fields.integer("rope.dimension_count", head_dim))
-    return base_from_gguf(fields, family, rope=rope, eps="attention.layer_norm_epsilon", **parts)
-
-
 def _minus_one(weight: Tensor, _: ModelConfig) -> Tensor:
     return weight - 1
 
 
-def without(layer: dict[str, str], *roles: str) -> dict[str, str]:
-    """The names of the other roles."""
-    return {role: name for role, name in layer.items() if role not in roles}
-
-
-_HF_UNGATED = without(HF_LAYER, "gate")
-_GGUF_UNGATED = without(GGUF_LAYER, "gate")
 _STABLELM = HF_LAYER | {
     "q_norm": "layers.{i}.self_attn.q_layernorm.norms.{h}",
     "k_norm": "layers.{i}.self_attn.k_layernorm.norms.{h}",
@@ -311,16 +232,6 @@ _PERSIMMON = {
     "up": "layers.{i}.mlp.dense_h_to_4h",
     "down": "layers.{i}.mlp.dense_4h_to_h",
 }
-_LEARNED = {
-    "attention_norm": "layers.{i}.self_attn_layer_norm",
-    "q": "layers.{i}.self_attn.q_proj",
-    "k": "layers.{i}.self_attn.k_proj",
-    "v": "layers.{i}.self_attn.v_proj",
-    "output": "layers.{i}.self_attn.out_proj",
-    "mlp_norm": "layers.{i}.final_layer_norm",
-    "up": "layers.{i}.fc1",
-    "down": "layers.{i}.fc2",
-}
 _OPT = TensorLayout(
     prefix="model.decoder.",
     embedding="embed_tokens",
@@ -328,74 +239,38 @@ _OPT = TensorLayout(
     first_position=2,
     final_norm="final_layer_norm",
     head="lm_head",
-    layer=_LEARNED,
+    layer=LAYER,
 )
 _FINAL = replace(HF_LAYOUT, final_norm="final_layernorm")
 
 FAMILIES = (
+    Family("stablelm", "stablelm", _stablelm, replace(HF_LAYOUT, layer=_STABLELM), Gguf("stablelm", GGUF_LAYOUT)),
     Family(
-        "stablelm",
-        "stablelm",
-        "stablelm",
-        _stablelm,
-        _stablelm_gguf,
-        replace(HF_LAYOUT, layer=_STABLELM),
-        GGUF_LAYOUT,
-    ),
-    Family(
-        "starcoder2",
         "starcoder2",
         "starcoder2",
         _starcoder2,
-        _starcoder2_gguf,
-        replace(HF_LAYOUT, layer=_HF_UNGATED | {"up": "layers.{i}.mlp.c_fc", "down": "layers.{i}.mlp.c_proj"}),
-        replace(GGUF_LAYOUT, layer=_GGUF_UNGATED),
+        replace(HF_LAYOUT, layer=HF_LAYER | {"up": "layers.{i}.mlp.c_fc", "down": "layers.{i}.mlp.c_proj"}),
+        Gguf("starcoder2", GGUF_LAYOUT),
     ),
+    Family("phi", "phi", _phi, replace(_FINAL, layer=_PHI), Gguf("phi2", GGUF_LAYOUT)),
+    Family("persimmon", "persimmon", _persimmon, replace(_FINAL, layer=_PERSIMMON, convert={"qkv": heads_apart})),
     Family(
-        "phi", "phi", "phi2", _phi, _phi_gguf, replace(_FINAL, layer=_PHI), replace(GGUF_LAYOUT, layer=_GGUF_UNGATED)
-    ),
-    Family(
-        "persimmon",
-        "persimmon",
-        "",
-        _persimmon,
-        None,
-        replace(_FINAL, layer=_PERSIMMON, convert={"qkv": heads_apart}),
-        None,
-    ),
-    Family(
-        "nemotron",
         "nemotron",
         "nemotron",
         _nemotron,
-        _nemotron_gguf,
-        replace(HF_LAYOUT, layer=_HF_UNGATED),
-        replace(
-            GGUF_LAYOUT,
-            layer=_GGUF_UNGATED,
-            convert=dict.fromkeys(("attention_norm", "mlp_norm", "final_norm"), _minus_one),
+        HF_LAYOUT,
+        Gguf(
+            "nemotron",
+            replace(
+                GGUF_LAYOUT,
+                convert=dict.fromkeys(("attention_norm", "mlp_norm", "final_norm"), _minus_one),
+            ),
         ),
     ),
+    Family("jais2", "jais2", _jais2, HF_LAYOUT, Gguf("jais2", GGUF_LAYOUT)),
+    Family("opt", "opt", _opt, _OPT),
+    Family("xglm", "xglm", _xglm, replace(_OPT, prefix="model.", final_norm="layer_norm", positions="")),
     Family(
-        "jais2",
-        "jais2",
-        "jais2",
-        _jais2,
-        _jais2_gguf,
-        replace(HF_LAYOUT, layer=_HF_UNGATED),
-        replace(GGUF_LAYOUT, layer=_GGUF_UNGATED),
-    ),
-    Family("opt", "opt", "", _opt, None, _OPT, None),
-    Family(
-        "xglm", "xglm", "", _xglm, None, replace(_OPT, prefix="model.", final_norm="layer_norm", positions=""), None
-    ),
-    Family(
-        "biogpt",
-        "biogpt",
-        "",
-        _biogpt,
-        None,
-        replace(_OPT, prefix="biogpt.", final_norm="layer_norm", head="output_projection"),
-        None,
+        "biogpt", "biogpt", _biogpt, replace(_OPT, prefix="biogpt.", final_norm="layer_norm", head="output_projection")
     ),
 )

@@ -7,7 +7,7 @@ converter.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Unpack
+from typing import Any
 
 from headstart.models.config import (
     AttentionConfig,
@@ -17,20 +17,19 @@ from headstart.models.config import (
     ModelConfig,
     NormsConfig,
 )
-from headstart.models.families import gguf_states
-from headstart.models.families.base import Family, Parts
+from headstart.models.families.base import Family, Gguf
 from headstart.models.families.experts import used_of, with_experts
 from headstart.models.families.fields import MAX_POSITIONS, Fields
-from headstart.models.families.kin import with_defaults
-from headstart.models.families.llama import HF_LAYOUT, base_from_hf, biased
-from headstart.models.families.rope import rope_from_hf
+from headstart.models.families.gguf import GGUF_LAYER, GGUF_LAYOUT, by_layer
+from headstart.models.families.llama import HF_LAYOUT, base_of, biased
+from headstart.models.families.rope import rope_of
 from headstart.models.state_config import ConvolutionConfig
 
 _KINDS = ("full_attention", "conv")
 
 
-def _base(fields: Fields, family: str, **parts: Unpack[Parts]) -> ModelConfig:
-    config = base_from_hf(
+def _base(fields: Fields, family: str) -> ModelConfig:
+    config = base_of(
         fields,
         family,
         tied=fields.flag("tie_embedding", True),
@@ -40,17 +39,14 @@ def _base(fields: Fields, family: str, **parts: Unpack[Parts]) -> ModelConfig:
         default_activation=None,
         attention=AttentionConfig(qk_norm=HeadNorms()),
         convolution=ConvolutionConfig(fields.integer("conv_L_cache", 3, minimum=2), fields.flag("conv_bias", False)),
-        **parts,
     )
-    kinds = fields.get("layer_types")
+    kinds = fields.kinds("layer_types", config.num_layers, _KINDS)
     if kinds is None:
         attending = fields.get("full_attn_idxs")
         known = list(range(config.num_layers)) if attending is None else attending
         if not isinstance(known, list):
             raise fields.bad("full_attn_idxs", attending, "a list of layers")
         kinds = ["full_attention" if index in known else "conv" for index in range(config.num_layers)]
-    if not isinstance(kinds, list) or len(kinds) != config.num_layers or any(kind not in _KINDS for kind in kinds):
-        raise fields.bad("layer_types", kinds, f"{config.num_layers} entries, each {' or '.join(_KINDS)}")
     return replace(config, layers=_layers([kind == "conv" for kind in kinds]))
 
 
@@ -91,9 +87,9 @@ _LFM3_KINDS = ("conv", "full_attention", "sliding_attention")
 
 
 def _lfm3(fields: Fields) -> ModelConfig:
-    fields = with_defaults(fields, {"rope_parameters": _LFM3_ROPES, "head_dim": 128})
+    fields = fields.with_defaults({"rope_parameters": _LFM3_ROPES, "head_dim": 128})
     gated = fields.flag("use_attention_gate", True)
-    config = base_from_hf(
+    config = base_of(
         fields,
         "lfm3",
         tied=fields.flag("tie_embedding", True),
@@ -105,18 +101,16 @@ def _lfm3(fields: Fields) -> ModelConfig:
         convolution=ConvolutionConfig(fields.integer("conv_L_cache", 7, minimum=2), fields.flag("conv_bias", False)),
     )
     count = config.num_layers
-    kinds = fields.get("layer_types") or [
+    kinds = fields.kinds("layer_types", count, _LFM3_KINDS) or [
         "full_attention" if i % 4 == 2 else "sliding_attention" if i % 4 == 0 and i else "conv" for i in range(count)
     ]
-    if not isinstance(kinds, list) or len(kinds) != count or any(kind not in _LFM3_KINDS for kind in kinds):
-        raise fields.bad("layer_types", kinds, f"{count} entries, each {', '.join(_LFM3_KINDS)}")
     window = fields.integer("sliding_window", 256, maximum=MAX_POSITIONS)
     of_kind = {
         "conv": LayerConfig(rope=None, mixer="convolution"),
         "full_attention": LayerConfig(),
         "sliding_attention": LayerConfig(window, 1),
     }
-    ropes = (rope_from_hf(fields, config.head_dim, layer_type=kind, whole_heads=False) for kind in _LFM3_KINDS[1:])
+    ropes = (rope_of(fields, config.head_dim, layer_type=kind, whole_heads=False) for kind in _LFM3_KINDS[1:])
     return replace(config, layers=tuple(of_kind[kind] for kind in kinds), ropes=tuple(ropes))
 
 
@@ -153,19 +147,38 @@ _LFM3 = _LAYER | {
 }
 _LAYOUT = replace(HF_LAYOUT, final_norm="embedding_norm", layer=_LAYER)
 _LFM3_LAYOUT = replace(_LAYOUT, layer=_LFM3)
-_MOE_LAYOUT = replace(_LAYOUT, layer=_LAYER | _EXPERTS, whole=frozenset({"router_correction"}))
+_MOE_LAYOUT = replace(_LAYOUT, layer=_LAYER | _EXPERTS)
+
+
+def _computed(fields: Fields) -> dict[str, Any]:
+    heads, attending = by_layer(fields, "num_key_value_heads")
+    return {**heads, "layer_types": [_KINDS[0] if each else _KINDS[1] for each in attending]}
+
+
+_IN_GGUF = replace(
+    GGUF_LAYOUT,
+    final_norm="token_embd_norm",
+    layer=GGUF_LAYER
+    | {
+        "convolution_input": "blk.{i}.shortconv.in_proj",
+        "convolution_kernel": "blk.{i}.shortconv.conv",
+        "convolution_output": "blk.{i}.shortconv.out_proj",
+    },
+)
+_GGUF = Gguf(
+    "lfm2",
+    _IN_GGUF,
+    {
+        "norm_eps": "attention.layer_norm_rms_epsilon",
+        "conv_L_cache": "shortconv.l_cache",
+        "num_dense_layers": "leading_dense_block_count",
+    },
+    {"block_auto_adjust_ff_dim": False, "num_dense_layers": 0},
+    _computed,
+)
 
 FAMILIES = (
-    Family("lfm2", "lfm2", "lfm2", _lfm2, gguf_states.lfm2, _LAYOUT, gguf_states.LFM2),
-    Family("lfm3", "lfm3", "", _lfm3, None, _LFM3_LAYOUT, None),
-    Family(
-        "lfm2_moe",
-        "lfm2_moe",
-        "lfm2moe",
-        _lfm2_moe,
-        gguf_states.lfm2_moe,
-        _MOE_LAYOUT,
-        gguf_states.LFM2,
-        "experts",
-    ),
+    Family("lfm2", "lfm2", _lfm2, _LAYOUT, _GGUF),
+    Family("lfm3", "lfm3", _lfm3, _LFM3_LAYOUT),
+    Family("lfm2_moe", "lfm2_moe", _lfm2_moe, _MOE_LAYOUT, replace(_GGUF, architecture="lfm2moe"), "experts"),
 )

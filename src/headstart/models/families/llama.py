@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from headstart.errors import UnsupportedModelError
 from headstart.models.config import (
     Activation,
     AttentionConfig,
@@ -25,9 +24,10 @@ from headstart.models.config import (
     OutputHeadConfig,
     RopeConfig,
 )
-from headstart.models.families.base import CACHE_SCALES, ROTARY_BUFFERS, Family, Parts, TensorLayout
+from headstart.models.families.base import CACHE_SCALES, ROTARY_BUFFERS, Family, Gguf, Parts, TensorLayout
 from headstart.models.families.fields import MAX_POSITIONS, Fields
-from headstart.models.families.rope import partial_rope_from_hf, rope_from_gguf, rope_from_hf
+from headstart.models.families.gguf import GGUF_LAYOUT
+from headstart.models.families.rope import partial_rope_of, rope_of
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",
@@ -40,12 +40,16 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "relu": "relu",
     "relu2": "relu2",
 }
-_NOPE_INTERVAL = 4
-"""SmolLM3 leaves every fourth layer without positions; GGUF files do not say so (llama.cpp has it as a constant)."""
 
 
 FULL = LayerConfig()
 """A layer that sees everything."""
+UNROTATED = LayerConfig(rope=None)
+GATED = MlpConfig()
+LAYER_NORMS = NormsConfig("layer")
+UNGATED = MlpConfig(gated=False)
+UNGATED_BIASED = MlpConfig(gated=False, bias=True)
+BIASED = AttentionConfig(qkv_bias=True, output_bias=True)
 
 
 def activation(fields: Fields, key: str, default: str) -> Activation:
@@ -60,28 +64,17 @@ def activation(fields: Fields, key: str, default: str) -> Activation:
     return ACTIVATIONS[name]
 
 
-def refuse_experts(fields: Fields, key: str, default: int) -> None:
-    """Stop where the entry says that there are any; ``default``: their number where it is absent."""
-    if fields.integer(key, default, minimum=0) > 0:
-        raise UnsupportedModelError(
-            f"{fields.source} is a mixture of experts, which is not supported; use another model."
-        )
-
-
-def windows_from_hf(fields: Fields, num_layers: int, window: int | None, sliding: list[bool]) -> list[int | None]:
+def windows_of(fields: Fields, num_layers: int, window: int | None, sliding: list[bool]) -> list[int | None]:
     """[layer] sliding window. ``layer_types`` decides where it is given, else the family's rule ``sliding``."""
-    kinds = fields.get("layer_types")
+    kinds = fields.kinds("layer_types", num_layers, ("full_attention", "sliding_attention"))
     if kinds is not None:
-        known = ("full_attention", "sliding_attention")
-        if not isinstance(kinds, list) or len(kinds) != num_layers or any(kind not in known for kind in kinds):
-            raise fields.bad("layer_types", kinds, f"{num_layers} entries, each {' or '.join(known)}")
         sliding = [kind == "sliding_attention" for kind in kinds]
     if window is None and kinds is not None and any(sliding):
         raise fields.missing("sliding_window")
     return [window if is_sliding else None for is_sliding in sliding]
 
 
-def base_from_hf(
+def base_of(
     fields: Fields,
     family: str,
     tied: bool,
@@ -108,9 +101,13 @@ def base_from_hf(
     hidden = fields.integer("hidden_size")
     heads = fields.integer("num_attention_heads")
     head_dim = fields.integer("head_dim", default_head_dim or hidden // heads)
+    if fields.of_gguf and fields.integer("attention.value_length", head_dim) != head_dim:
+        raise fields.bad("attention.value_length", fields.get("attention.value_length"), f"the key length, {head_dim}")
     num_layers = fields.integer("num_hidden_layers", maximum=4096)
     if rope is None and share is not None:
-        rope = partial_rope_from_hf(fields, head_dim, share, default_theta)
+        rope = partial_rope_of(fields, head_dim, share, default_theta)
+    if "ropes" not in parts:
+        parts["ropes"] = (rope or rope_of(fields, head_dim, default_theta),)
     mlp = parts.pop("mlp", MlpConfig())
     if default_activation is not None:
         mlp = replace(mlp, activation=activation(fields, activation_key, default_activation))
@@ -124,8 +121,9 @@ def base_from_hf(
         mlp_size=fields.integer("intermediate_size"),
         max_positions=fields.integer("max_position_embeddings", maximum=MAX_POSITIONS),
         layers=(layer,) * num_layers,
-        ropes=(rope or rope_from_hf(fields, head_dim, default_theta),),
-        norms=replace(parts.pop("norms", NormsConfig()), eps=fields.number(eps, default_eps)),
+        norms=replace(
+            parts.pop("norms", NormsConfig()), eps=fields.number(eps, None if fields.of_gguf else default_eps)
+        ),
         mlp=mlp,
         head=replace(parts.pop("head", OutputHeadConfig()), tied=fields.flag("tie_word_embeddings", tied)),
         bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
@@ -146,13 +144,15 @@ def mlp_of(fields: Fields, default: bool = False, gated: bool = True) -> MlpConf
 
 
 def _llama(fields: Fields) -> ModelConfig:
-    return base_from_hf(fields, "llama", tied=False, attention=biased(fields), mlp=mlp_of(fields))
+    # GGUF has one architecture for Llama and Mistral.
+    layer = LayerConfig(fields.optional_integer("sliding_window")) if fields.of_gguf else FULL
+    return base_of(fields, "llama", tied=False, layer=layer, attention=biased(fields), mlp=mlp_of(fields))
 
 
 def _mistral(fields: Fields) -> ModelConfig:
     # Absent means the default, null means none: Mistral 7B 0.1 slides, later ones say null.
     window = fields.optional_integer("sliding_window") if fields.has("sliding_window") else 4096
-    return base_from_hf(fields, "mistral", tied=False, layer=LayerConfig(window))
+    return base_of(fields, "mistral", tied=False, layer=LayerConfig(window))
 
 
 def qwen_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
@@ -160,12 +160,12 @@ def qwen_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
     window = fields.integer("sliding_window", 4096) if fields.flag("use_sliding_window", False) else None
     first = fields.integer("max_window_layers", 28, minimum=0)
     sliding = [window is not None and i >= first for i in range(config.num_layers)]
-    windows = windows_from_hf(fields, config.num_layers, window, sliding)
+    windows = windows_of(fields, config.num_layers, window, sliding)
     return replace(config, layers=tuple(LayerConfig(window) for window in windows))
 
 
 def _qwen2(fields: Fields) -> ModelConfig:
-    return qwen_windows(fields, base_from_hf(fields, "qwen2", tied=False, attention=AttentionConfig(qkv_bias=True)))
+    return qwen_windows(fields, base_of(fields, "qwen2", tied=False, attention=AttentionConfig(qkv_bias=True)))
 
 
 def _mimo(fields: Fields) -> ModelConfig:
@@ -176,107 +176,23 @@ def _mimo(fields: Fields) -> ModelConfig:
 
 def _qwen3(fields: Fields) -> ModelConfig:
     attention = replace(biased(fields), qk_norm=HeadNorms())
-    return qwen_windows(fields, base_from_hf(fields, "qwen3", tied=False, default_head_dim=128, attention=attention))
+    return qwen_windows(fields, base_of(fields, "qwen3", tied=False, default_head_dim=128, attention=attention))
 
 
 def _smollm3(fields: Fields) -> ModelConfig:
     parts: Parts = {"attention": biased(fields), "mlp": mlp_of(fields)}
-    config = base_from_hf(fields, "smollm3", tied=True, default_theta=2_000_000.0, **parts)
+    config = base_of(fields, "smollm3", tied=True, default_theta=2_000_000.0, **parts)
     rotates = fields.get("no_rope_layers")
     if rotates is None:
-        interval = fields.integer("no_rope_layer_interval", _NOPE_INTERVAL)
+        interval = fields.integer("no_rope_layer_interval", 4)
         rotates = [int((i + 1) % interval != 0) for i in range(config.num_layers)]
     elif not isinstance(rotates, list) or len(rotates) < config.num_layers or any(r not in (0, 1) for r in rotates):
         raise fields.bad("no_rope_layers", rotates, f"{config.num_layers} entries, each 0 or 1")
     window = fields.optional_integer("sliding_window") if fields.flag("use_sliding_window", False) else None
     sliding = [window is not None and not r for r in rotates[: config.num_layers]]
-    windows = windows_from_hf(fields, config.num_layers, window, sliding)
+    windows = windows_of(fields, config.num_layers, window, sliding)
     layers = tuple(LayerConfig(w, 0 if r else None) for w, r in zip(windows, rotates, strict=False))
     return replace(config, layers=layers)
-
-
-def base_from_gguf(
-    fields: Fields,
-    family: str,
-    default_theta: float = 10_000.0,
-    rope: RopeConfig | None = None,
-    *,
-    eps: str = "attention.layer_norm_rms_epsilon",
-    experts: bool = False,
-    layer: LayerConfig = FULL,
-    **parts: Unpack[Parts],
-) -> ModelConfig:
-    """What the GGUF files of RMS-normed, gated decoders share, with full attention in every layer; arguments as
-    ``base_from_hf``'s; ``experts``: there may be some."""
-    if not experts:
-        refuse_experts(fields, "expert_count", 0)
-    hidden = fields.integer("embedding_length")
-    heads = fields.integer("attention.head_count")
-    head_dim = fields.integer("attention.key_length", hidden // heads)
-    if fields.integer("attention.value_length", head_dim) != head_dim:
-        raise fields.bad("attention.value_length", fields.get("attention.value_length"), f"the key length, {head_dim}")
-    if rope is None and fields.integer("rope.dimension_count", head_dim) != head_dim:
-        raise fields.bad("rope.dimension_count", fields.get("rope.dimension_count"), f"the head's size, {head_dim}")
-    num_layers = fields.integer("block_count", maximum=4096)
-    config = ModelConfig(
-        family=family,
-        vocab_size=vocab_size_from_gguf(fields),
-        hidden_size=hidden,
-        num_heads=heads,
-        num_kv_heads=fields.integer("attention.head_count_kv", heads),
-        head_dim=head_dim,
-        mlp_size=fields.integer("feed_forward_length"),
-        max_positions=fields.integer("context_length", maximum=MAX_POSITIONS),
-        layers=(layer,) * num_layers,
-        ropes=(rope or rope_from_gguf(fields, head_dim, default_theta),),
-        norms=replace(parts.pop("norms", NormsConfig()), eps=fields.number(eps)),
-        **token_ids_from_gguf(fields),
-    )
-    return replace(config, **parts)
-
-
-def vocab_size_from_gguf(fields: Fields) -> int:
-    """The entry ``vocab_size`` where there is one, else the number of the tokenizer's tokens.
-
-    Raises:
-        CheckpointError: there is neither.
-    """
-    size = fields.optional_integer("vocab_size")
-    if size is not None:
-        return size
-    tokens = fields.entries.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, list) or not tokens:
-        raise fields.missing("vocab_size")
-    return len(tokens)
-
-
-def token_ids_from_gguf(fields: Fields) -> dict[str, Any]:
-    """``bos_token_id`` and ``eos_token_ids``; the end of a turn ends a sequence too, as in llama.cpp."""
-    tokenizer = Fields(fields.entries, fields.source, "tokenizer.ggml.")
-    ends = (tokenizer.optional_integer(key, minimum=0) for key in ("eos_token_id", "eot_token_id"))
-    return {
-        "bos_token_id": tokenizer.optional_integer("bos_token_id", minimum=0),
-        "eos_token_ids": tuple(dict.fromkeys(end for end in ends if end is not None)),
-    }
-
-
-def _llama_gguf(fields: Fields) -> ModelConfig:
-    window = fields.integer("attention.sliding_window", 0, minimum=0) or None
-    return base_from_gguf(fields, "llama", layer=LayerConfig(window))
-
-
-def _qwen2_gguf(fields: Fields) -> ModelConfig:
-    return base_from_gguf(fields, "qwen2", attention=AttentionConfig(qkv_bias=True))
-
-
-def _qwen3_gguf(fields: Fields) -> ModelConfig:
-    return base_from_gguf(fields, "qwen3", attention=AttentionConfig(qk_norm=HeadNorms()))
-
-
-def _smollm3_gguf(fields: Fields) -> ModelConfig:
-    config = base_from_gguf(fields, "smollm3", default_theta=2_000_000.0)
-    layers = (LayerConfig(rope=0 if (i + 1) % _NOPE_INTERVAL else None) for i in range(config.num_layers))
-    return replace(config, layers=tuple(layers))
 
 
 def halves(tensor: Tensor, config: ModelConfig) -> Tensor:
@@ -313,34 +229,14 @@ HF_LAYOUT = TensorLayout(
     layer=HF_LAYER,
     ignored=(ROTARY_BUFFERS, *CACHE_SCALES),
 )
-GGUF_LAYER = {
-    "attention_norm": "blk.{i}.attn_norm",
-    "q": "blk.{i}.attn_q",
-    "k": "blk.{i}.attn_k",
-    "v": "blk.{i}.attn_v",
-    "output": "blk.{i}.attn_output",
-    "q_norm": "blk.{i}.attn_q_norm",
-    "k_norm": "blk.{i}.attn_k_norm",
-    "mlp_norm": "blk.{i}.ffn_norm",
-    "gate": "blk.{i}.ffn_gate",
-    "up": "blk.{i}.ffn_up",
-    "down": "blk.{i}.ffn_down",
-}
-GGUF_LAYOUT = TensorLayout(
-    embedding="token_embd",
-    final_norm="output_norm",
-    head="output",
-    layer=GGUF_LAYER,
-    rope_factors="rope_freqs.weight",
-    ignored=(r"blk\.\d+\.attn_rot_embd\.weight",),
-)
 GGUF_INTERLEAVED = replace(GGUF_LAYOUT, convert={"q": halves, "k": halves})
+GGUF_MIXED_INTERLEAVED = replace(GGUF_INTERLEAVED, beyond=True)
 
 FAMILIES = (
-    Family("llama", "llama", "llama", _llama, _llama_gguf, HF_LAYOUT, GGUF_INTERLEAVED),
-    Family("mistral", "mistral", "llama", _mistral, _llama_gguf, HF_LAYOUT, GGUF_INTERLEAVED),
-    Family("qwen2", "qwen2", "qwen2", _qwen2, _qwen2_gguf, HF_LAYOUT, GGUF_LAYOUT),
-    Family("mimo", "mimo", "", _mimo, None, replace(HF_LAYOUT, ignored=(*HF_LAYOUT.ignored, r"mtp_layers\..*")), None),
-    Family("qwen3", "qwen3", "qwen3", _qwen3, _qwen3_gguf, HF_LAYOUT, GGUF_LAYOUT),
-    Family("smollm3", "smollm3", "smollm3", _smollm3, _smollm3_gguf, HF_LAYOUT, GGUF_INTERLEAVED),
+    Family("llama", "llama", _llama, HF_LAYOUT, Gguf("llama", GGUF_INTERLEAVED)),
+    Family("mistral", "mistral", _mistral, HF_LAYOUT, Gguf("llama", GGUF_INTERLEAVED)),
+    Family("qwen2", "qwen2", _qwen2, HF_LAYOUT, Gguf("qwen2", GGUF_LAYOUT)),
+    Family("mimo", "mimo", _mimo, replace(HF_LAYOUT, ignored=(*HF_LAYOUT.ignored, r"mtp_layers\..*"))),
+    Family("qwen3", "qwen3", _qwen3, HF_LAYOUT, Gguf("qwen3", GGUF_LAYOUT)),
+    Family("smollm3", "smollm3", _smollm3, HF_LAYOUT, Gguf("smollm3", GGUF_INTERLEAVED)),
 )

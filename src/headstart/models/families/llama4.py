@@ -10,12 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, QueryGrowth
-from headstart.models.families import gguf_mixtures as gguf
-from headstart.models.families.base import Family
+from headstart.models.families.base import WHOLE, Family, Gguf
 from headstart.models.families.experts import used_of, with_experts
 from headstart.models.families.fields import MAX_POSITIONS, Fields
-from headstart.models.families.kin import with_defaults
-from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, biased, halves
+from headstart.models.families.llama import GGUF_MIXED_INTERLEAVED, HF_LAYER, HF_LAYOUT, base_of, biased, halves
 
 _DEFAULTS: dict[str, Any] = {
     "vocab_size": 202_048,
@@ -30,13 +28,13 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def _llama4(fields: Fields) -> ModelConfig:
-    fields = with_defaults(fields, _DEFAULTS)
+    fields = fields.with_defaults(_DEFAULTS)
     normed = fields.flag("use_qk_norm", True)
     growth = None
     if fields.flag("attn_temperature_tuning", True):
         trained = fields.integer("floor_scale", 8192, maximum=MAX_POSITIONS)
         growth = QueryGrowth(fields.number("attn_scale", 0.1), trained, everywhere=False)
-    config = base_from_hf(
+    config = base_of(
         fields,
         "llama4",
         tied=False,
@@ -64,10 +62,8 @@ def _layers(fields: Fields, config: ModelConfig) -> tuple[LayerConfig, ...]:
     rotates = fields.get("no_rope_layers") or [int((i + 1) % interval != 0) for i in range(count)]
     if not isinstance(rotates, list) or len(rotates) != count or any(each not in (0, 1) for each in rotates):
         raise fields.bad("no_rope_layers", rotates, f"{count} entries, each 0 or 1")
-    kinds = fields.get("layer_types") or ["chunked_attention" if each else "full_attention" for each in rotates]
     known = ("full_attention", "chunked_attention")
-    if not isinstance(kinds, list) or len(kinds) != count or any(kind not in known for kind in kinds):
-        raise fields.bad("layer_types", kinds, f"{count} entries, each {' or '.join(known)}")
+    kinds = fields.kinds("layer_types", count, known) or [known[each] for each in rotates]
     chunk = fields.integer("attention_chunk_size", 8192, maximum=MAX_POSITIONS)
     return tuple(
         LayerConfig(rope=0 if rotated else None, chunk=chunk if kind == "chunked_attention" else None)
@@ -77,18 +73,13 @@ def _layers(fields: Fields, config: ModelConfig) -> tuple[LayerConfig, ...]:
 
 def _dense(fields: Fields, count: int) -> set[int]:
     step = fields.integer("interleave_moe_layer_step", 1)
-    mixed = fields.get("moe_layers")
-    mixed = list(range(step - 1, count, step)) if mixed is None else mixed
-    if not isinstance(mixed, list) or not all(isinstance(each, int) for each in mixed):
-        raise fields.bad("moe_layers", mixed, "a list of layers")
+    none_given = fields.get("moe_layers") is None
+    mixed = range(step - 1, count, step) if none_given else fields.layers("moe_layers")
     return set(range(count)) - set(mixed)
 
 
 def _seeing(fields: Fields) -> ModelConfig:
-    text = fields.within("text_config")
-    if text is None:
-        raise fields.missing("text_config")
-    return replace(_llama4(text), family="llama4_seeing")
+    return replace(_llama4(fields.text_config()), family="llama4_seeing")
 
 
 _LAYOUT = replace(
@@ -102,8 +93,8 @@ _LAYOUT = replace(
         "shared_up": "layers.{i}.feed_forward.shared_expert.up_proj",
         "shared_down": "layers.{i}.feed_forward.shared_expert.down_proj",
     },
-    whole=frozenset({"expert_up", "expert_down"}),
-    stacks_transposed=True,
+    whole=WHOLE | {"expert_up", "expert_down"},
+    stacks="transposed",
     convert={"q": halves, "k": halves},
 )
 _SEEING_LAYOUT = replace(
@@ -113,7 +104,23 @@ _SEEING_LAYOUT = replace(
     ignored=(*_LAYOUT.ignored, r"vision_model\..*", r"multi_modal_projector\..*"),
 )
 
+_GGUF_NAMES = {"intermediate_size": "expert_feed_forward_length", "intermediate_size_mlp": "feed_forward_length"}
+_MAVERICK = 128
+"""Experts of the one Llama 4 that does not norm its heads."""
+
+
+def _computed(fields: Fields) -> dict[str, bool]:
+    return {"use_qk_norm": fields.integer("num_local_experts") != _MAVERICK}
+
+
 FAMILIES = (
-    Family("llama4", "llama4_text", "llama4", _llama4, gguf.llama4, _LAYOUT, gguf.INTERLEAVED, "experts"),
-    Family("llama4_seeing", "llama4", "", _seeing, None, _SEEING_LAYOUT, None, "experts"),
+    Family(
+        "llama4",
+        "llama4_text",
+        _llama4,
+        _LAYOUT,
+        Gguf("llama4", GGUF_MIXED_INTERLEAVED, _GGUF_NAMES, computed=_computed),
+        "experts",
+    ),
+    Family("llama4_seeing", "llama4", _seeing, _SEEING_LAYOUT, kind="experts"),
 )

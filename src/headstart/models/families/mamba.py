@@ -1,5 +1,4 @@
-"""Mamba-2 by itself, between attention and beside it: Mamba-2, Bamba, Nemotron-H, Falcon-H1; and Granite 4 H as GGUF
-files have it (else see ``granite``).
+"""Mamba-2 by itself, between attention and beside it: Mamba-2, Bamba, Nemotron-H, Falcon-H1;
 
 Sources: the configuration and modelling files of transformers (models/mamba2, bamba, nemotron_h, falcon_h1).
 """
@@ -8,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from headstart.models.config import (
     EmbeddingConfig,
@@ -17,42 +17,39 @@ from headstart.models.config import (
     ModelConfig,
     OutputHeadConfig,
 )
-from headstart.models.families import gguf_mamba, gguf_states
-from headstart.models.families.base import Family, TensorLayout
+from headstart.models.families.base import Family, Gguf, TensorLayout
 from headstart.models.families.experts import used_of
 from headstart.models.families.fields import Fields
-from headstart.models.families.granite import GRANITE4_LAYOUT, GRANITE4_MOE_LAYOUT, divided, granite4
-from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, biased, mlp_of
+from headstart.models.families.gguf import GGUF_LAYER, GGUF_MAMBA2, by_layer, size_of_state_heads
+from headstart.models.families.granite import divided
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_of, biased, mlp_of
 from headstart.models.families.mamba1 import layers_alone
 from headstart.models.families.mamba2 import (
     MAMBA2_LAYER,
-    MAMBA2_WHOLE,
     checked_groups,
-    mamba2_from_hf,
     mamba2_layer,
+    mamba2_of,
     step_limits,
 )
-from headstart.models.families.rope import rope_from_hf
+from headstart.models.families.rope import rope_of
 from headstart.models.state_config import Mamba2Config, StateNorm
 
 
 def _bamba(fields: Fields) -> ModelConfig:
     head_dim = fields.integer("head_dim", fields.integer("hidden_size") // fields.integer("num_attention_heads"))
-    config = base_from_hf(
+    config = base_of(
         fields,
         "bamba",
         tied=False,
-        rope=rope_from_hf(fields, head_dim // 2, whole_heads=False),
+        rope=rope_of(fields, head_dim // 2, whole_heads=False),
         default_eps=1e-5,
         attention=biased(fields),
         mlp=mlp_of(fields),
-        mamba2=mamba2_from_hf(fields.with_entries(rms_norm_eps=fields.number("rms_norm_eps", 1e-5))),
+        mamba2=mamba2_of(fields.with_defaults({"rms_norm_eps": 1e-5})),
     )
-    attending = fields.get("attn_layer_indices") or []
-    if not isinstance(attending, list) or not all(isinstance(each, int) for each in attending):
-        raise fields.bad("attn_layer_indices", attending, "a list of layers")
-    kinds = ("attention" if index in attending else "mamba2" for index in range(config.num_layers))
-    layers = (LayerConfig() if kind == "attention" else LayerConfig(rope=None, mixer="mamba2") for kind in kinds)
+    attending = fields.layers("attn_layer_indices")
+    recurrent = LayerConfig(rope=None, mixer="mamba2")
+    layers = (LayerConfig() if index in attending else recurrent for index in range(config.num_layers))
     return replace(config, layers=tuple(layers))
 
 
@@ -60,31 +57,17 @@ def _falcon_h1(fields: Fields) -> ModelConfig:
     """Its factors all go into matrices, the embedding and the final norm."""
     for key in ("attention_bias", "mlp_bias", "mamba_proj_bias", "projectors_bias"):
         fields.require(key, False, default=False)
-    inner, heads = fields.integer("mamba_d_ssm", 1024), fields.integer("mamba_n_heads", 128)
+    inner = fields.integer("mamba_d_ssm", 1024)
     norm: StateNorm = "none"
     if fields.flag("mamba_rms_norm", False):
         norm = "before_gate" if fields.flag("mamba_norm_before_gate", True) else "after_gate"
-    if inner % heads:
-        raise fields.bad("mamba_n_heads", heads, f"a divisor of {inner}")
-    least, most = step_limits(fields)
-    mamba = Mamba2Config(
-        heads,
-        inner // heads,
-        fields.integer("mamba_d_state", 256),
-        fields.integer("mamba_n_groups", 1),
-        fields.integer("mamba_d_conv", 4, minimum=2),
-        fields.flag("mamba_conv_bias", True),
-        least_step=least,
-        most_step=most,
-        norm_eps=fields.number("rms_norm_eps", 1e-5),
-        norm=norm,
-    )
-    config = base_from_hf(
+    mamba = replace(mamba2_of(fields.with_defaults({"rms_norm_eps": 1e-5}), inner), norm=norm)
+    config = base_of(
         fields,
         "falcon_h1",
         tied=False,
         default_eps=1e-5,
-        mamba2=checked_groups(fields, "mamba_n_groups", mamba),
+        mamba2=mamba,
         embedding=EmbeddingConfig(fields.number("embedding_multiplier", 1.0)),
         folded=FoldedConfig(logit_divisor=1 / fields.number("lm_head_multiplier", 1.0)),
     )
@@ -100,17 +83,19 @@ def _falcon_scales(
     gate, down = _numbers(fields, "mlp_multipliers", 2)
     sizes = (mamba.inner, mamba.inner, *[mamba.groups * mamba.state_size] * 2, mamba.heads)
     before = fields.number("ssm_in_multiplier", 1.0)
-    parts = [before * each for each in _numbers(fields, "ssm_multipliers", 5)]
-    return (
+    within = [before * each for each in _numbers(fields, "ssm_multipliers", 5)]
+    scales = (
         ("q", ((q, read),)),
         ("k", ((kv, read * fields.number("key_multiplier", 1.0)),)),
         ("v", ((kv, read),)),
         ("output", ((config.hidden_size, fields.number("attention_out_multiplier", 1.0)),)),
         ("gate", ((config.mlp_size, gate),)),
         ("down", ((config.hidden_size, down),)),
-        ("mamba_input", tuple(zip(sizes, parts, strict=True))),
+        ("mamba_input", tuple(zip(sizes, within, strict=True))),
         ("mamba_output", ((config.hidden_size, fields.number("ssm_out_multiplier", 1.0)),)),
     )
+    # GGUF files have them in their tensors.
+    return scales if any(factor != 1 for _, parts in scales for _, factor in parts) else ()
 
 
 def _numbers(fields: Fields, key: str, count: int) -> tuple[float, ...]:
@@ -170,11 +155,12 @@ def _nemotron_h(fields: Fields) -> ModelConfig:
         fields.integer("conv_kernel", 4, minimum=2),
         fields.flag("use_conv_bias", True),
         bias,
-        fields.number("time_step_min", 0.001),
+        # llama.cpp has no least step.
+        0.0 if fields.of_gguf else fields.number("time_step_min", 0.001),
         math.inf,
         eps,
     )
-    config = base_from_hf(
+    config = base_of(
         fields.with_entries(num_hidden_layers=len(named), intermediate_size=fields.get("intermediate_size") or 21504),
         "nemotron_h",
         tied=False,
@@ -195,7 +181,7 @@ def _nemotron_h(fields: Fields) -> ModelConfig:
 
 
 def _nemotron_experts(fields: Fields) -> ExpertsConfig:
-    if fields.get("moe_latent_size") is not None:
+    if fields.integer("moe_latent_size", 0, minimum=0):
         raise fields.unsupported("moe_latent_size", fields.get("moe_latent_size"), "left out")
     count, groups = fields.integer("n_routed_experts", 8), fields.integer("n_group", 1)
     return ExpertsConfig(
@@ -237,7 +223,6 @@ _NEMOTRON = TensorLayout(
     final_norm="norm_f",
     head="lm_head",
     layer=_NEMOTRON_LAYER,
-    whole=MAMBA2_WHOLE | {"router_correction"},
     ignored=(r"mtp\..*",),
 )
 
@@ -249,79 +234,58 @@ _MAMBA2 = TensorLayout(
     final_norm="norm_f",
     head="lm_head",
     layer={"attention_norm": "layers.{i}.norm", **mamba2_layer("mixer")},
-    whole=MAMBA2_WHOLE,
+)
+
+_RMS = {"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"}
+
+
+def _nemotron_entries(fields: Fields) -> dict[str, Any]:
+    """Layers of one part: attention where there are heads, a channel part where that has a size, else Mamba-2."""
+    heads, attending = by_layer(fields, "num_key_value_heads")
+    size, changing = by_layer(fields, "intermediate_size")
+    channel = "moe" if fields.integer("n_routed_experts", 0, minimum=0) else "mlp"
+    kinds = [
+        "full_attention" if attends else channel if changes else "linear_attention"
+        for attends, changes in zip(attending, changing, strict=True)
+    ]
+    return {**heads, **size, "layers_block_type": kinds, "mamba_head_dim": size_of_state_heads(fields)}
+
+
+_NEMOTRON_GGUF = Gguf(
+    "nemotron_h",
+    replace(GGUF_MAMBA2, layer=GGUF_LAYER | {"mlp_norm": "blk.{i}.attn_norm"}),
+    _RMS | {"moe_shared_expert_intermediate_size": "expert_shared_feed_forward_length"},
+    computed=_nemotron_entries,
 )
 
 FAMILIES = (
     Family(
         "mamba2",
         "mamba2",
-        "mamba2",
         _mamba2,
-        gguf_mamba.mamba2,
         replace(_MAMBA2, other=replace(_MAMBA2, prefix="model.")),
-        gguf_mamba.MAMBA2,
+        Gguf("mamba2", GGUF_MAMBA2, _RMS, computed=lambda fields: {"head_dim": size_of_state_heads(fields)}),
     ),
     Family(
         "falcon_h1",
         "falcon_h1",
-        "falcon-h1",
         _falcon_h1,
-        gguf_states.falcon_h1,
         replace(
             HF_LAYOUT,
             final_norm="final_layernorm",
             layer=_BAMBA_LAYER,
-            whole=MAMBA2_WHOLE,
             convert={"final_norm": divided},
         ),
-        gguf_states.FALCON_H1,
+        Gguf("falcon-h1", GGUF_MAMBA2),
     ),
-    Family(
-        "bamba",
-        "bamba",
-        "",
-        _bamba,
-        None,
-        replace(HF_LAYOUT, final_norm="final_layernorm", layer=_BAMBA_LAYER, whole=MAMBA2_WHOLE),
-        None,
-    ),
-    Family(
-        "nemotron_h",
-        "nemotron_h",
-        "nemotron_h",
-        _nemotron_h,
-        gguf_states.nemotron_h,
-        _NEMOTRON_LAYOUT,
-        gguf_states.NEMOTRON_H,
-    ),
+    Family("bamba", "bamba", _bamba, replace(HF_LAYOUT, final_norm="final_layernorm", layer=_BAMBA_LAYER)),
+    Family("nemotron_h", "nemotron_h", _nemotron_h, _NEMOTRON_LAYOUT, _NEMOTRON_GGUF),
     Family(
         "nemotron_h_moe",
         "",
-        "nemotron_h_moe",
         _nemotron_h,
-        gguf_states.nemotron_h,
         _NEMOTRON_LAYOUT,
-        gguf_states.NEMOTRON_H,
-        "experts",
-    ),
-    Family(
-        "granite4_h",
-        "",
-        "granitehybrid",
-        granite4,
-        gguf_states.granite_hybrid,
-        GRANITE4_LAYOUT,
-        gguf_states.GRANITE_HYBRID,
-    ),
-    Family(
-        "granite4_h_moe",
-        "",
-        "granitehybrid",
-        granite4,
-        gguf_states.granite_hybrid,
-        GRANITE4_MOE_LAYOUT,
-        gguf_states.GRANITE_HYBRID,
+        replace(_NEMOTRON_GGUF, architecture="nemotron_h_moe"),
         "experts",
     ),
 )

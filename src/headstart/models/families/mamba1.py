@@ -6,15 +6,22 @@ Sources: the configuration and modelling files of transformers (models/mamba, fa
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig, NormsConfig, OutputHeadConfig
-from headstart.models.families import gguf_mamba
-from headstart.models.families.base import Family, TensorLayout
+from headstart.models.families.base import Family, Gguf, TensorLayout
 from headstart.models.families.experts import used_of, with_experts
 from headstart.models.families.fields import Fields
-from headstart.models.families.gguf_mamba import ALONE, BESIDE, FALCON_EPS, NO_POSITIONS
-from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf
+from headstart.models.families.gguf import GGUF_LAYOUT, by_layer
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_of
 from headstart.models.state_config import MambaConfig, MambaNorms
+
+_NO_POSITIONS = 1 << 20
+"""Tokens that a model without positions is taken to reach."""
+_FALCON_EPS = 1e-6
+"""Of Falcon-Mamba's norms inside the mixer; GGUF files do not hold it."""
+_ALONE = LayerConfig(rope=None, mixer="mamba", channel="none")
+_BESIDE = LayerConfig(rope=None, mixer="mamba")
 
 
 def layers_alone(fields: Fields, family: str, layer: LayerConfig, eps: str) -> ModelConfig:
@@ -27,7 +34,7 @@ def layers_alone(fields: Fields, family: str, layer: LayerConfig, eps: str) -> M
         num_kv_heads=1,
         head_dim=fields.integer("hidden_size"),
         mlp_size=1,
-        max_positions=NO_POSITIONS,
+        max_positions=_NO_POSITIONS,
         layers=(layer,) * fields.integer("num_hidden_layers", maximum=4096),
         norms=NormsConfig(eps=fields.number(eps, 1e-5)),
         bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
@@ -43,16 +50,16 @@ def _mamba(fields: Fields, family: str = "mamba", norms: MambaNorms = "none") ->
     fields.require("hidden_act", "silu", default="silu")
     hidden = fields.integer("hidden_size")
     mamba = MambaConfig(
-        int(fields.number("expand", 2) * hidden),
+        fields.integer("ssm.inner_size", int(fields.number("expand", 2) * hidden)),
         fields.integer("state_size", 16),
         _rank(fields, "time_step_rank", hidden),
         fields.integer("conv_kernel", 4, minimum=2),
         fields.flag("use_conv_bias", True),
         fields.flag("use_bias", False),
         norms,
-        fields.number("mixer_rms_eps", FALCON_EPS),
+        fields.number("mixer_rms_eps", _FALCON_EPS),
     )
-    config = layers_alone(fields, family, ALONE, "layer_norm_epsilon")
+    config = layers_alone(fields, family, _ALONE, "layer_norm_epsilon")
     return replace(config, mamba=mamba, head=OutputHeadConfig(fields.flag("tie_word_embeddings", True)))
 
 
@@ -65,7 +72,7 @@ def _jamba(fields: Fields) -> ModelConfig:
     hidden = fields.integer("hidden_size")
     eps = fields.number("rms_norm_eps", 1e-6)
     mamba = MambaConfig(
-        fields.integer("mamba_expand", 2) * hidden,
+        fields.integer("ssm.inner_size", fields.integer("mamba_expand", 2) * hidden),
         fields.integer("mamba_d_state", 16),
         _rank(fields, "mamba_dt_rank", hidden),
         fields.integer("mamba_d_conv", 4, minimum=2),
@@ -73,10 +80,13 @@ def _jamba(fields: Fields) -> ModelConfig:
         norms="learnt",
         norm_eps=eps,
     )
-    config = base_from_hf(fields, "jamba", tied=False, default_eps=eps, mamba=mamba, ropes=())
+    config = base_of(fields, "jamba", tied=False, default_eps=eps, mamba=mamba, ropes=())
     period, offset = fields.integer("attn_layer_period", 8), fields.integer("attn_layer_offset", 4, minimum=0)
-    kinds = (index % period == offset for index in range(config.num_layers))
-    config = replace(config, layers=tuple(LayerConfig(rope=None) if attends else BESIDE for attends in kinds))
+    kinds = fields.get("layers_block_type") or [
+        "attention" if index % period == offset else "mamba" for index in range(config.num_layers)
+    ]
+    layers = (LayerConfig(rope=None) if kind == "attention" else _BESIDE for kind in kinds)
+    config = replace(config, layers=tuple(layers))
     count = fields.integer("num_experts", 16)
     if count == 1:
         return config
@@ -102,14 +112,12 @@ def _mixer(block: str) -> dict[str, str]:
     }
 
 
-_WHOLE = frozenset({"step_bias", "log_decay", "skip"})
 _MAMBA = TensorLayout(
     prefix="backbone.",
     embedding="embeddings",
     final_norm="norm_f",
     head="lm_head",
     layer={"attention_norm": "layers.{i}.norm", **_mixer("mixer")},
-    whole=_WHOLE,
 )
 _MAMBA_LAYOUT = replace(_MAMBA, other=replace(_MAMBA, prefix="model."))
 _JAMBA_LAYOUT = replace(
@@ -123,10 +131,31 @@ _JAMBA_LAYOUT = replace(
         "router": "layers.{i}.feed_forward.router",
         **{f"expert_{part}": f"layers.{{i}}.feed_forward.experts.{{e}}.{part}_proj" for part in ("gate", "up", "down")},
     },
-    whole=_WHOLE,
 )
+
+
+def _mamba_or_falcon(fields: Fields) -> ModelConfig:
+    """GGUF has one architecture for both."""
+    return (_falcon_mamba if fields.flag("ssm.dt_b_c_rms", False) else _mamba)(fields)
+
+
+def _jamba_entries(fields: Fields) -> dict[str, Any]:
+    """Which layers have experts their tensors say."""
+    heads, attending = by_layer(fields, "num_key_value_heads")
+    return {
+        **heads,
+        "layers_block_type": ["attention" if each else "mamba" for each in attending],
+        "num_experts": fields.integer("num_experts", 0, minimum=0) or 1,
+        "expert_layer_period": 1,
+        "expert_layer_offset": 0,
+    }
+
+
+_GGUF = Gguf("mamba", GGUF_LAYOUT, {"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"}, read=_mamba_or_falcon)
+_JAMBA_GGUF = Gguf("jamba", GGUF_LAYOUT, computed=_jamba_entries)
+
 FAMILIES = (
-    Family("mamba", "mamba", "mamba", _mamba, gguf_mamba.mamba, _MAMBA_LAYOUT, gguf_mamba.LAYOUT),
-    Family("falcon_mamba", "falcon_mamba", "mamba", _falcon_mamba, gguf_mamba.mamba, _MAMBA_LAYOUT, gguf_mamba.LAYOUT),
-    Family("jamba", "jamba", "jamba", _jamba, gguf_mamba.jamba, _JAMBA_LAYOUT, gguf_mamba.LAYOUT, "experts"),
+    Family("mamba", "mamba", _mamba, _MAMBA_LAYOUT, _GGUF),
+    Family("falcon_mamba", "falcon_mamba", _falcon_mamba, _MAMBA_LAYOUT, _GGUF),
+    Family("jamba", "jamba", _jamba, _JAMBA_LAYOUT, _JAMBA_GGUF, "experts"),
 )

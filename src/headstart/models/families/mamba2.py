@@ -11,12 +11,11 @@ from headstart.models.families.fields import Fields
 from headstart.models.state_config import Mamba2Config
 
 
-def mamba2_from_hf(fields: Fields) -> Mamba2Config:
-    """As Bamba and Granite describe it."""
-    heads, inner = (
-        fields.integer("mamba_n_heads", 128),
-        fields.integer("mamba_expand", 2) * fields.integer("hidden_size"),
-    )
+def mamba2_of(fields: Fields, inner: int | None = None) -> Mamba2Config:
+    """As Bamba, Granite and Falcon-H1 describe it; ``inner``: its size where that is an entry of its own."""
+    heads = fields.integer("mamba_n_heads", 128)
+    if inner is None:
+        inner = fields.integer("ssm.inner_size", fields.integer("mamba_expand", 2) * fields.integer("hidden_size"))
     named = fields.get("mamba_d_head")
     head_dim = inner // heads if named in (None, "auto") else fields.integer("mamba_d_head")
     if heads * head_dim != inner:
@@ -80,4 +79,3 @@ def mamba2_layer(block: str) -> dict[str, str]:
 
 
 MAMBA2_LAYER = mamba2_layer("mamba")
-MAMBA2_WHOLE = frozenset({"step_bias", "log_decay", "skip"})

@@ -19,13 +19,11 @@ from headstart.models.config import (
     NormsConfig,
     OutputHeadConfig,
 )
-from headstart.models.families import gguf_mixtures as gguf
+from headstart.models.families.base import Family, Gguf
 from headstart.models.families.experts import (
     BY_EXPERT,
     IN_BLOCK,
-    InGguf,
     count_of,
-    family_of,
     first_dense,
     layout_with,
     shared,
@@ -33,25 +31,32 @@ from headstart.models.families.experts import (
     with_experts,
 )
 from headstart.models.families.fields import MAX_POSITIONS, Fields
-from headstart.models.families.granite import GRANITE_EXPERTS, divided, scaled_from_hf
+from headstart.models.families.gguf import GGUF_MIXED
+from headstart.models.families.granite import GGUF_NAMES, GRANITE_EXPERTS, divided, gguf_entries, scaled_of
 from headstart.models.families.kin import HF_INTERLEAVED, POST_NORMS, hunyuan_rope
-from headstart.models.families.layer_normed import without
-from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, biased, qwen_windows, windows_from_hf
-from headstart.models.families.phi import longrope_of
-from headstart.models.families.rope import rope_from_hf
+from headstart.models.families.llama import (
+    GGUF_INTERLEAVED,
+    GGUF_MIXED_INTERLEAVED,
+    HF_LAYOUT,
+    base_of,
+    biased,
+    qwen_windows,
+    windows_of,
+)
+from headstart.models.families.phi import GGUF_LONGROPE, longrope_of
+from headstart.models.families.rope import rope_of
 
 
 def _mixtral(fields: Fields) -> ModelConfig:
-    config = base_from_hf(fields, "mixtral", tied=False, default_theta=1e6, default_eps=1e-5)
-    window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
-    config = replace(config, layers=(LayerConfig(window),) * config.num_layers)
+    layer = LayerConfig(fields.optional_integer("sliding_window", maximum=MAX_POSITIONS))
+    config = base_of(fields, "mixtral", tied=False, default_theta=1e6, default_eps=1e-5, layer=layer)
     count = fields.integer("num_local_experts", 8)
     return with_experts(config, ExpertsConfig(count, used_of(fields, count, 2), config.mlp_size, normalised=True))
 
 
 def _phimoe(fields: Fields) -> ModelConfig:
     rope = longrope_of(fields, default_theta=1e6)
-    config = base_from_hf(
+    config = base_of(
         fields,
         "phimoe",
         tied=False,
@@ -59,10 +64,9 @@ def _phimoe(fields: Fields) -> ModelConfig:
         default_eps=1e-5,
         norms=NormsConfig("layer"),
         attention=biased(fields),
+        layer=LayerConfig(fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)),
         head=OutputHeadConfig(bias=fields.flag("lm_head_bias", False)),
     )
-    window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
-    config = replace(config, layers=(LayerConfig(window),) * config.num_layers)
     if fields.number("router_jitter_noise", 0.01) != 0.01:
         raise fields.unsupported("router_jitter_noise", fields.get("router_jitter_noise"), "0.01")
     count = fields.integer("num_local_experts", 16)
@@ -72,10 +76,8 @@ def _phimoe(fields: Fields) -> ModelConfig:
 
 def _qwen2_moe(fields: Fields) -> ModelConfig:
     bias = fields.flag("qkv_bias", True)
-    config = qwen_windows(
-        fields, base_from_hf(fields, "qwen2_moe", tied=False, attention=AttentionConfig(qkv_bias=bias))
-    )
-    return _qwen_experts(
+    config = qwen_windows(fields, base_of(fields, "qwen2_moe", tied=False, attention=AttentionConfig(qkv_bias=bias)))
+    return qwen_experts(
         fields,
         config,
         shared_size=fields.integer("shared_expert_intermediate_size", 5632),
@@ -87,11 +89,11 @@ def _qwen2_moe(fields: Fields) -> ModelConfig:
 
 
 def _qwen3_moe(fields: Fields) -> ModelConfig:
-    config = base_from_hf(fields, "qwen3_moe", tied=False, attention=replace(biased(fields), qk_norm=HeadNorms()))
+    config = base_of(fields, "qwen3_moe", tied=False, attention=replace(biased(fields), qk_norm=HeadNorms()))
     if fields.flag("use_sliding_window", False):
         window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
         config = replace(config, layers=(LayerConfig(window),) * config.num_layers)
-    return _qwen_experts(
+    return qwen_experts(
         fields,
         config,
         size=fields.integer("moe_intermediate_size", 768),
@@ -100,11 +102,9 @@ def _qwen3_moe(fields: Fields) -> ModelConfig:
     )
 
 
-def _qwen_experts(fields: Fields, config: ModelConfig, count: int, size: int, used: int, **more: Any) -> ModelConfig:
+def qwen_experts(fields: Fields, config: ModelConfig, count: int, size: int, used: int, **more: Any) -> ModelConfig:
     step = fields.integer("decoder_sparse_step", 1)
-    named = fields.get("mlp_only_layers") or []
-    if not isinstance(named, list) or not all(isinstance(each, int) for each in named):
-        raise fields.bad("mlp_only_layers", named, "a list of layers")
+    named = fields.layers("mlp_only_layers")
     dense = {i for i in range(config.num_layers) if i in named or (i + 1) % step}
     normalised = fields.flag("norm_topk_prob", False)
     experts = ExpertsConfig(count, used_of(fields, count, used), size, normalised=normalised, **more)
@@ -122,7 +122,7 @@ def _flex_olmo(fields: Fields) -> ModelConfig:
 def _olmo_experts(
     fields: Fields, family: str, pre_norms: bool, default_eps: float, theta: float, experts: tuple[int, int]
 ) -> ModelConfig:
-    config = base_from_hf(
+    config = base_of(
         fields,
         family,
         tied=False,
@@ -146,15 +146,20 @@ def _granitemoeshared(fields: Fields) -> ModelConfig:
     return _granite_experts(fields, "granitemoeshared", shared)
 
 
+def _granite_shared_or_not(fields: Fields) -> ModelConfig:
+    """GGUF has one architecture for both."""
+    return (_granitemoeshared if fields.get("shared_intermediate_size") else _granitemoe)(fields)
+
+
 def _granite_experts(fields: Fields, family: str, shared_size: int) -> ModelConfig:
-    config = scaled_from_hf(fields, family)
+    config = scaled_of(fields, family)
     count = fields.integer("num_local_experts", 8)
     experts = ExpertsConfig(count, used_of(fields, count, 2), config.mlp_size, shared_size=shared_size, normalised=True)
     return with_experts(config, experts)
 
 
 def _hunyuan_moe(fields: Fields) -> ModelConfig:
-    config = base_from_hf(
+    config = base_of(
         fields,
         "hunyuan_v1_moe",
         tied=False,
@@ -163,20 +168,21 @@ def _hunyuan_moe(fields: Fields) -> ModelConfig:
         attention=replace(biased(fields), qk_norm=HeadNorms(rotated=True)),
     )
     count, used = _same(fields, "num_experts", 1), _same(fields, "moe_topk", 1)
-    experts = ExpertsConfig(count, used, config.mlp_size, shared_size=config.mlp_size, normalised=True)
-    return with_experts(config, experts)
+    # GGUF files have sizes of their own for each.
+    size, shared = (fields.integer(f"expert_{of}feed_forward_length", config.mlp_size) for of in ("", "shared_"))
+    return with_experts(config, ExpertsConfig(count, used, size, shared_size=shared, normalised=True))
 
 
 def _same(fields: Fields, key: str, default: int) -> int:
     """A number that may be given layer by layer."""
     value = fields.get(key)
     if isinstance(value, list) and value and len({*map(str, value)}) == 1:
-        fields = Fields({**fields.entries, key: value[0]}, fields.source, fields.prefix)
+        fields = fields.with_entries(**{key: value[0]})
     return fields.integer(key, default)
 
 
 def _ernie_moe(fields: Fields) -> ModelConfig:
-    config = base_from_hf(
+    config = base_of(
         fields,
         "ernie4_5_moe",
         tied=True,
@@ -194,7 +200,11 @@ def _ernie_moe(fields: Fields) -> ModelConfig:
         count,
         fields.integer("moe_k", fields.integer("num_experts_per_tok", 6), maximum=count),
         size,
-        shared_size=size * fields.integer("moe_num_shared_experts", 2, minimum=0),
+        shared_size=fields.integer(
+            "expert_shared_feed_forward_length",
+            size * fields.integer("moe_num_shared_experts", 2, minimum=0),
+            minimum=0,
+        ),
         correction=True,
         normalised=True,
     )
@@ -202,17 +212,17 @@ def _ernie_moe(fields: Fields) -> ModelConfig:
 
 
 def _mellum(fields: Fields) -> ModelConfig:
-    config = base_from_hf(
+    config = base_of(
         fields,
         "mellum",
         tied=False,
         default_head_dim=128,
         attention=replace(biased(fields), qk_norm=HeadNorms()),
     )
-    full = rope_from_hf(fields, config.head_dim, 500_000.0, "full_attention")
-    local = rope_from_hf(fields, config.head_dim, 10_000.0, "sliding_attention")
+    full = rope_of(fields, config.head_dim, 500_000.0, "full_attention")
+    local = rope_of(fields, config.head_dim, 10_000.0, "sliding_attention")
     no_window = [False] * config.num_layers
-    windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 1024), no_window)
+    windows = windows_of(fields, config.num_layers, fields.integer("sliding_window", 1024), no_window)
     layers = tuple(LayerConfig(window, 0 if window is None else 1) for window in windows)
     count = count_of(fields, "num_experts", "num_local_experts", default=64)
     experts = ExpertsConfig(
@@ -231,33 +241,64 @@ _HUNYUAN = {
     "k_norm": "layers.{i}.self_attn.key_layernorm",
     "router": "layers.{i}.mlp.gate.wg",
 }
-_ONLY_POST = without(HF_LAYER, "attention_norm", "mlp_norm") | POST_NORMS
 
 
 _GRANITE = layout_with(GRANITE_EXPERTS, convert={"final_norm": divided})
-_GRANITE_GGUF: InGguf = ("granitemoe", gguf.granitemoe, gguf.GRANITE)
+_GRANITE_IN_GGUF = replace(GGUF_MIXED, convert={**GGUF_INTERLEAVED.convert, "final_norm": divided})
+_GRANITE_GGUF = Gguf(
+    "granitemoe",
+    _GRANITE_IN_GGUF,
+    GGUF_NAMES,
+    {"shared_intermediate_size": 0},
+    gguf_entries,
+    read=_granite_shared_or_not,
+)
+_ERNIE_NAMES = {
+    "moe_num_shared_experts": "expert_shared_count",
+    "moe_layer_start_index": "leading_dense_block_count",
+    "moe_layer_interval": "interleave_moe_layer_step",
+}
 
 FAMILIES = (
-    family_of("mixtral", _mixtral, layout_with(IN_BLOCK), ("llama", gguf.mixtral, gguf.INTERLEAVED)),
-    family_of("phimoe", _phimoe, layout_with(IN_BLOCK), ("phimoe", gguf.phimoe, gguf.PHIMOE)),
-    family_of(
+    Family("mixtral", "mixtral", _mixtral, layout_with(IN_BLOCK), Gguf("llama", GGUF_MIXED_INTERLEAVED), "experts"),
+    Family(
+        "phimoe",
+        "phimoe",
+        _phimoe,
+        layout_with(IN_BLOCK),
+        Gguf("phimoe", replace(GGUF_MIXED, **GGUF_LONGROPE), defaults={"lm_head_bias": True}),
+        "experts",
+    ),
+    Family(
+        "qwen2_moe",
         "qwen2_moe",
         _qwen2_moe,
         layout_with(BY_EXPERT | shared("shared_expert") | {"shared_scale": "layers.{i}.mlp.shared_expert_gate"}),
-        ("qwen2moe", gguf.qwen2_moe, gguf.LAYOUT),
+        Gguf("qwen2moe", GGUF_MIXED),
+        "experts",
     ),
-    family_of("qwen3_moe", _qwen3_moe, layout_with(BY_EXPERT), ("qwen3moe", gguf.qwen3_moe, gguf.LAYOUT)),
-    family_of("olmoe", _olmoe, layout_with(BY_EXPERT), ("olmoe", gguf.olmoe, gguf.LAYOUT)),
-    family_of("flex_olmo", _flex_olmo, layout_with(BY_EXPERT, layer=_ONLY_POST)),
-    family_of("granitemoe", _granitemoe, _GRANITE, _GRANITE_GGUF),
-    family_of("granitemoeshared", _granitemoeshared, _GRANITE, _GRANITE_GGUF),
-    family_of(
+    Family(
+        "qwen3_moe",
+        "qwen3_moe",
+        _qwen3_moe,
+        layout_with(BY_EXPERT),
+        Gguf("qwen3moe", GGUF_MIXED, defaults={"norm_topk_prob": True}),
+        "experts",
+    ),
+    Family("olmoe", "olmoe", _olmoe, layout_with(BY_EXPERT), Gguf("olmoe", GGUF_MIXED), "experts"),
+    Family("flex_olmo", "flex_olmo", _flex_olmo, layout_with(BY_EXPERT | POST_NORMS), kind="experts"),
+    Family("granitemoe", "granitemoe", _granitemoe, _GRANITE, _GRANITE_GGUF, "experts"),
+    Family("granitemoeshared", "granitemoeshared", _granitemoeshared, _GRANITE, _GRANITE_GGUF, "experts"),
+    Family(
+        "hunyuan_v1_moe",
         "hunyuan_v1_moe",
         _hunyuan_moe,
         layout_with(BY_EXPERT | shared("shared_mlp") | _HUNYUAN),
-        ("hunyuan-moe", gguf.hunyuan_moe, gguf.LAYOUT),
+        Gguf("hunyuan-moe", GGUF_MIXED),
+        "experts",
     ),
-    family_of(
+    Family(
+        "ernie4_5_moe",
         "ernie4_5_moe",
         _ernie_moe,
         layout_with(
@@ -268,12 +309,20 @@ FAMILIES = (
             as_rows=frozenset({"router_correction"}),
             ignored=(*HF_LAYOUT.ignored, r"mtp_.*"),
         ),
-        ("ernie4_5-moe", gguf.ernie4_5_moe, gguf.INTERLEAVED),
+        Gguf(
+            "ernie4_5-moe",
+            GGUF_MIXED_INTERLEAVED,
+            _ERNIE_NAMES,
+            {"moe_layer_start_index": 0, "moe_num_shared_experts": 0},
+        ),
+        "experts",
     ),
-    family_of(
+    Family(
+        "mellum",
         "mellum",
         _mellum,
         layout_with(BY_EXPERT, ignored=(*HF_LAYOUT.ignored, r"mtp\..*")),
-        ("mellum", gguf.mellum, gguf.LAYOUT),
+        Gguf("mellum", GGUF_MIXED),
+        "experts",
     ),
 )

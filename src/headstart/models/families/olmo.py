@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headstart.models.config import AttentionConfig, HeadNorms, LayerConfig, ModelConfig, NormsConfig
-from headstart.models.families import gguf_kin
-from headstart.models.families.base import Family
+from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, NormsConfig
+from headstart.models.families.base import Family, Gguf
 from headstart.models.families.fields import Fields
-from headstart.models.families.gguf_layers import slides_from_gguf, window_from_gguf
-from headstart.models.families.kin import GGUF_ONLY_POST_NORMED, ONLY_POST_NORMED
-from headstart.models.families.llama import HF_LAYOUT, base_from_gguf, base_from_hf, biased, windows_from_hf
-from headstart.models.families.rope import rope_from_hf
+from headstart.models.families.gguf import GGUF_LAYOUT
+from headstart.models.families.kin import ONLY_POST_NORMED
+from headstart.models.families.llama import GGUF_INTERLEAVED, HF_LAYOUT, base_of, biased, windows_of
+from headstart.models.families.rope import rope_of
 
 _THETA = 500_000.0
 
 
 def _olmo(fields: Fields) -> ModelConfig:
-    return base_from_hf(
+    return base_of(
         fields,
         "olmo",
         tied=False,
@@ -36,7 +35,7 @@ def _olmo2(fields: Fields) -> ModelConfig:
 
 
 def _newer(fields: Fields, family: str) -> ModelConfig:
-    return base_from_hf(
+    return base_of(
         fields,
         family,
         tied=False,
@@ -49,31 +48,27 @@ def _newer(fields: Fields, family: str) -> ModelConfig:
 def _olmo3(fields: Fields) -> ModelConfig:
     config = _newer(fields, "olmo3")
     sliding = [(i + 1) % 4 != 0 for i in range(config.num_layers)]
-    windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 4096), sliding)
-    full = rope_from_hf(fields, config.head_dim, _THETA, "full_attention")
+    windows = windows_of(fields, config.num_layers, fields.integer("sliding_window", 4096), sliding)
+    full = rope_of(fields, config.head_dim, _THETA, "full_attention")
     # Scaling stretches the layers that see everything alone.
-    local = replace(rope_from_hf(fields, config.head_dim, full.theta, "sliding_attention"), scaling=None)
+    local = replace(rope_of(fields, config.head_dim, full.theta, "sliding_attention"), scaling=None)
     layers = tuple(LayerConfig(window, 0 if window is None else 1) for window in windows)
     return replace(config, layers=layers, ropes=(full, local))
 
 
-def _olmo2_gguf(fields: Fields) -> ModelConfig:
-    config = base_from_gguf(
-        fields,
-        "olmo2",
-        norms=NormsConfig(pre=False, post=True),
-        attention=AttentionConfig(qk_norm=HeadNorms(reach="all")),
-    )
-    window = window_from_gguf(fields)
-    if window is None:
-        return config
-    full, slides = config.ropes[0], slides_from_gguf(fields, config.num_layers, 4)
-    layers = (LayerConfig(window, 1) if each else LayerConfig() for each in slides)
-    return replace(config, layers=tuple(layers), ropes=(full, replace(full, scaling=None)))
+def _olmo2_or_3(fields: Fields) -> ModelConfig:
+    """GGUF has one architecture for both; the third one has windows."""
+    return _olmo2(fields) if fields.get("sliding_window") is None else replace(_olmo3(fields), family="olmo2")
 
 
 FAMILIES = (
-    Family("olmo", "olmo", "olmo", _olmo, gguf_kin.olmo, HF_LAYOUT, gguf_kin.OLMO),
-    Family("olmo2", "olmo2", "olmo2", _olmo2, _olmo2_gguf, ONLY_POST_NORMED, GGUF_ONLY_POST_NORMED),
-    Family("olmo3", "olmo3", "olmo2", _olmo3, _olmo2_gguf, ONLY_POST_NORMED, GGUF_ONLY_POST_NORMED),
+    Family(
+        "olmo",
+        "olmo",
+        _olmo,
+        HF_LAYOUT,
+        Gguf("olmo", GGUF_INTERLEAVED, {"rms_norm_eps": "attention.layer_norm_epsilon"}),
+    ),
+    Family("olmo2", "olmo2", _olmo2, ONLY_POST_NORMED, Gguf("olmo2", GGUF_LAYOUT, read=_olmo2_or_3)),
+    Family("olmo3", "olmo3", _olmo3, ONLY_POST_NORMED, Gguf("olmo2", GGUF_LAYOUT, read=_olmo2_or_3)),
 )

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, NormsConfig
-from headstart.models.families import gguf_states
-from headstart.models.families.base import Family, TensorLayout
-from headstart.models.families.experts import BY_EXPERT, shared, used_of, with_experts
+from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, NormsConfig
+from headstart.models.families.base import Family, Gguf, TensorLayout
+from headstart.models.families.experts import BY_EXPERT, shared
 from headstart.models.families.fields import Fields
-from headstart.models.families.llama import GGUF_LAYER, GGUF_LAYOUT, HF_LAYER, HF_LAYOUT, base_from_hf, biased
-from headstart.models.families.rope import partial_rope_from_hf
+from headstart.models.families.gguf import GGUF_LAYER, GGUF_MIXED, STATES, size_of_state_heads
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_of, biased
+from headstart.models.families.mixtures import qwen_experts
+from headstart.models.families.rope import partial_rope_of
 from headstart.models.state_config import DeltaConfig
 
 _KINDS = ("linear_attention", "full_attention")
@@ -26,22 +28,21 @@ _KINDS = ("linear_attention", "full_attention")
 
 def _base(fields: Fields, family: str) -> ModelConfig:
     head_dim = fields.integer("head_dim", 256)
-    config = base_from_hf(
+    config = base_of(
         fields,
         family,
         tied=False,
         default_head_dim=256,
-        rope=partial_rope_from_hf(fields, head_dim, 0.25),
-        norms=NormsConfig(offset=1.0),
+        rope=partial_rope_of(fields, head_dim, 0.25),
+        # GGUF files have it added to the weights.
+        norms=NormsConfig(offset=0.0 if fields.of_gguf else 1.0),
         attention=replace(biased(fields), qk_norm=HeadNorms(), gate="element"),
         delta=_delta(fields),
     )
-    kinds = fields.get("layer_types")
+    kinds = fields.kinds("layer_types", config.num_layers, _KINDS)
     if kinds is None:
         every = fields.integer("full_attention_interval", 4)
         kinds = [_KINDS[(index + 1) % every == 0] for index in range(config.num_layers)]
-    if not isinstance(kinds, list) or len(kinds) != config.num_layers or any(kind not in _KINDS for kind in kinds):
-        raise fields.bad("layer_types", kinds, f"{config.num_layers} entries, each {' or '.join(_KINDS)}")
     layers = (LayerConfig() if kind == "full_attention" else LayerConfig(rope=None, mixer="delta") for kind in kinds)
     return replace(config, layers=tuple(layers))
 
@@ -54,6 +55,7 @@ def _delta(fields: Fields) -> DeltaConfig:
         fields.integer("linear_value_head_dim", 128),
         fields.integer("linear_conv_kernel_dim", 4, minimum=2),
         fields.number("rms_norm_eps", 1e-6),
+        fields.flag("tiled_values", False),
     )
     if delta.value_heads % delta.key_heads:
         raise fields.bad(
@@ -63,21 +65,15 @@ def _delta(fields: Fields) -> DeltaConfig:
 
 
 def _experts(fields: Fields, config: ModelConfig, count: int, used: int) -> ModelConfig:
-    count = fields.integer("num_experts", count)
-    experts = ExpertsConfig(
-        count,
-        used_of(fields, count, used),
-        fields.integer("moe_intermediate_size", 512),
+    return qwen_experts(
+        fields.with_defaults({"norm_topk_prob": True}),
+        config,
+        count=fields.integer("num_experts", count),
+        size=fields.integer("moe_intermediate_size", 512),
+        used=used,
         shared_size=fields.integer("shared_expert_intermediate_size", 512),
         shared_gate=True,
-        normalised=fields.flag("norm_topk_prob", True),
     )
-    named = fields.get("mlp_only_layers") or []
-    if not isinstance(named, list) or not all(isinstance(each, int) for each in named):
-        raise fields.bad("mlp_only_layers", named, "a list of layers")
-    step = fields.integer("decoder_sparse_step", 1)
-    dense = {index for index in range(config.num_layers) if index in named or (index + 1) % step}
-    return with_experts(config, experts, dense)
 
 
 def _qwen3_next(fields: Fields) -> ModelConfig:
@@ -96,12 +92,8 @@ def _qwen3_5_moe(fields: Fields, family: str) -> ModelConfig:
 
 
 def _text(fields: Fields) -> Fields:
-    """The decoder's description, in one of a model that sees."""
-    text = fields.within("text_config")
-    if text is None:
-        return fields
-    given = {key: fields.get(key) for key in ("eos_token_id", "tie_word_embeddings") if fields.get(key) is not None}
-    return text.with_entries(**given)
+    """The decoder's description, be it in one of a model that sees."""
+    return fields if fields.get("text_config") is None else fields.text_config()
 
 
 def _queries(tensor: Tensor, config: ModelConfig) -> Tensor:
@@ -160,7 +152,6 @@ _EXPERTS = BY_EXPERT | shared("shared_expert") | {"shared_scale": "layers.{i}.ml
 _LAYOUT = replace(
     HF_LAYOUT,
     layer=HF_LAYER | _ATTENTION | _DELTA | _APART,
-    whole=frozenset({"step_bias", "log_decay"}),
     excerpts={"q": 2, "attention_gate": 2},
     convert={"q": _queries, "attention_gate": _gates},
     ignored=(*HF_LAYOUT.ignored, r"(model\.)?mtp\..*", r"(model\.)?visual\..*"),
@@ -179,10 +170,8 @@ def _within(layout: TensorLayout) -> TensorLayout:
 
 
 _GGUF_LAYOUT = replace(
-    GGUF_LAYOUT,
+    GGUF_MIXED,
     layer=GGUF_LAYER
-    | gguf_states.STACKS
-    | gguf_states.RECURRENT
     | {
         "attention_gate": "blk.{i}.attn_q",
         "mlp_norm": "blk.{i}.post_attention_norm",
@@ -192,11 +181,8 @@ _GGUF_LAYOUT = replace(
         "delta_step": "blk.{i}.ssm_alpha",
         "delta_output": "blk.{i}.ssm_out",
     },
-    whole=gguf_states.WHOLE,
-    flat=gguf_states.FLAT,
     excerpts={"q": 2, "attention_gate": 2},
-    convert={"q": _queries, "attention_gate": _gates, "log_decay": gguf_states.logarithm},
-    beyond=True,
+    convert={"q": _queries, "attention_gate": _gates, **STATES},
 )
 _GGUF_NEXT_LAYOUT = replace(
     _GGUF_LAYOUT,
@@ -204,26 +190,34 @@ _GGUF_NEXT_LAYOUT = replace(
     convert={**_GGUF_LAYOUT.convert, "delta_share_step": _share_step},
 )
 
+
+def _computed(fields: Fields) -> dict[str, Any]:
+    # Where all layers have experts, there is no other size.
+    return {
+        "linear_value_head_dim": size_of_state_heads(fields),
+        "intermediate_size": fields.get("intermediate_size") or 1,
+    }
+
+
+_GGUF = Gguf("", _GGUF_LAYOUT, computed=_computed)
+_TILED = {"tiled_values": True}
+
 FAMILIES = (
     Family(
         "qwen3_next",
         "qwen3_next",
-        "qwen3next",
         _qwen3_next,
-        gguf_states.qwen3_next,
         _NEXT_LAYOUT,
-        _GGUF_NEXT_LAYOUT,
+        replace(_GGUF, architecture="qwen3next", layout=_GGUF_NEXT_LAYOUT),
         "experts",
     ),
     *(
         Family(
             name,
             name,
-            "qwen35",
             partial(_qwen3_5, family=name),
-            gguf_states.qwen3_5,
             _within(_LAYOUT),
-            _GGUF_LAYOUT,
+            replace(_GGUF, architecture="qwen35", defaults=_TILED),
         )
         for name in ("qwen3_5", "qwen3_5_text")
     ),
@@ -231,11 +225,9 @@ FAMILIES = (
         Family(
             name,
             name,
-            "qwen35moe",
             partial(_qwen3_5_moe, family=name),
-            gguf_states.qwen3_5_moe,
             _within(_MOE_LAYOUT),
-            _GGUF_LAYOUT,
+            replace(_GGUF, architecture="qwen35moe", defaults=_TILED),
             "experts",
         )
         for name in ("qwen3_5_moe", "qwen3_5_moe_text")

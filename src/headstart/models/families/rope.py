@@ -9,7 +9,7 @@ from headstart.models.config import RopeConfig
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 
 
-def rope_from_hf(
+def rope_of(
     fields: Fields,
     dim: int,
     default_theta: float = 10_000.0,
@@ -19,9 +19,11 @@ def rope_from_hf(
 ) -> RopeConfig:
     """The rotation of all layers, or of those of one ``layer_type``; ``whole_heads``: the family rotates nothing less.
 
-    Reads ``rope_parameters`` (transformers 5, by layer type or for all) and ``rope_theta`` with ``rope_scaling``
-    (before); scaling in the older form wins where both are there, as in transformers.
+    Of a ``config.json`` it reads ``rope_parameters`` (transformers 5, by layer type or for all) and ``rope_theta`` with
+    ``rope_scaling`` (before); scaling in the older form wins where both are there, as in transformers.
     """
+    if fields.of_gguf:
+        return _rope_from_gguf(fields, dim, default_theta, layer_type, whole_heads)
     parameters = fields.within("rope_parameters")
     if parameters is not None and layer_type is not None:
         parameters = parameters.within(layer_type)
@@ -53,21 +55,20 @@ def _proportional(scaling: Fields, dim: int, theta: float) -> RopeConfig:
     return RopeConfig(theta, dim, factors=(factor,) * turning + (math.inf,) * (dim // 2 - turning))
 
 
-def partial_rope_from_hf(
-    fields: Fields, head_dim: int, default_share: float, default_theta: float = 10_000.0
-) -> RopeConfig:
+def partial_rope_of(fields: Fields, head_dim: int, default_share: float, default_theta: float = 10_000.0) -> RopeConfig:
     """The rotation of all layers of a family that rotates a share of each head, ``partial_rotary_factor``."""
-    share = rotated_share(fields, default_share)
-    return rope_from_hf(fields, int(head_dim * share), default_theta, whole_heads=False)
+    return rope_of(fields, rotated_dim(fields, head_dim, default_share), default_theta, whole_heads=False)
 
 
-def rotated_share(fields: Fields, default: float, key: str = "partial_rotary_factor") -> float:
-    """Of a head's dimensions; ``key``: what older descriptions call it."""
-    share = fields.number(key, default)
+def rotated_dim(fields: Fields, head_dim: int, default_share: float, key: str = "partial_rotary_factor") -> int:
+    """How many of a head's dimensions are rotated; ``key``: what older descriptions call their share."""
+    if fields.of_gguf:
+        return fields.integer("rope.dimension_count", head_dim)
+    share = fields.number(key, default_share)
     for nested in (fields.within("rope_parameters"), fields.within("rope_scaling")):
         if nested is not None:
             share = nested.number("partial_rotary_factor", share)
-    return share
+    return int(head_dim * share)
 
 
 def _scaling(scaling: Fields, fields: Fields, theta: float) -> dict[str, float | int | str] | None:
@@ -135,12 +136,14 @@ def _betas(fields: Fields, prefix: str, theta: float) -> dict[str, float]:
     return {"beta_fast": fast, "beta_slow": slow}
 
 
-def longrope_from_hf(fields: Fields, dim: int) -> RopeConfig | None:
+def longrope_if_any(fields: Fields, dim: int) -> RopeConfig | None:
     """LongRoPE's short factors, where the description has them (Ding et al. 2024; "su" in older files); else None.
 
     The long factors belong to texts beyond the trained context. A row must not change when its text grows, so the
     trained context is what the model reaches.
     """
+    if fields.of_gguf:
+        return _longrope_from_gguf(fields, dim)
     scaling = fields.within("rope_scaling") or fields.within("rope_parameters")
     if scaling is None or scaling.text("rope_type", scaling.text("type", "default")) not in ("longrope", "su"):
         return None
@@ -179,12 +182,24 @@ def reach(rope: RopeConfig, positions: int) -> int:
     return min(positions, trained) if scaling["rope_type"] == "longrope" else positions
 
 
-def rope_from_gguf(
-    fields: Fields, dim: int, default_theta: float = 10_000.0, grown_elsewhere: float = 0.0
+def _longrope_from_gguf(fields: Fields, dim: int) -> RopeConfig | None:
+    """Its short factors are a tensor, see ``DecoderWeights.rope_factors``."""
+    trained = fields.optional_integer("rope.scaling.original_context_length", maximum=MAX_POSITIONS)
+    if trained is None:
+        return None
+    described = longrope(trained, fields.number("rope.scaling.attn_factor", 1.0))
+    return RopeConfig(fields.number("rope_theta", 10_000.0), dim, described)
+
+
+def _rope_from_gguf(
+    fields: Fields, dim: int, default_theta: float, layer_type: str | None, whole_heads: bool
 ) -> RopeConfig:
-    """The rotation of all layers. (Llama 3's scaling is a tensor, see ``DecoderWeights.rope_factors``.)
-    ``grown_elsewhere``: the weight of what queries and keys grow by as if they did without "yarn"."""
-    theta = fields.number("rope.freq_base", default_theta)
+    """Llama 3's scaling is a tensor, see ``DecoderWeights.rope_factors``; layers with a window have none at all."""
+    if whole_heads and fields.integer("rope.dimension_count", dim) != dim:
+        raise fields.bad("rope.dimension_count", fields.get("rope.dimension_count"), f"the head's size, {dim}")
+    theta = fields.number("rope_theta", default_theta)
+    if layer_type == "sliding_attention":
+        return RopeConfig(fields.number("rope.freq_base_swa", theta), dim)
     before = fields.optional_number("rope.scale_linear")  # what files older than the scaling's type have
     kind = fields.text("rope.scaling.type", "none" if before is None else "linear")
     if kind == "none":
@@ -197,7 +212,8 @@ def rope_from_gguf(
             if fields.number(key, 1.0) != 1:
                 raise fields.bad(key, fields.get(key), "1, or left out")
         factor = fields.number("rope.scaling.factor")
-        grown = growth(factor) / growth(factor, grown_elsewhere)
+        # What queries and keys grow by as if they did without "yarn" is counted elsewhere.
+        grown = growth(factor) / growth(factor, fields.number("growth_elsewhere", 0.0))
         scaling: dict[str, float | int | str] = {
             "rope_type": "yarn",
             "factor": factor,
@@ -206,7 +222,7 @@ def rope_from_gguf(
             ),
             "attention_factor": fields.number("rope.scaling.attn_factor", 1.0) * grown,
             **_betas(fields, "rope.scaling.yarn_", theta),
-            "truncate": True,
+            "truncate": fields.flag("rope.scaling.truncate", True),
         }
         return RopeConfig(theta, dim, scaling)
     raise CheckpointError(

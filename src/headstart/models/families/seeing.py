@@ -14,10 +14,9 @@ from typing import Any
 
 from headstart.models.config import ModelConfig
 from headstart.models.families import cohere, kin, llama, mixtures
-from headstart.models.families.base import Family, TensorLayout
+from headstart.models.families.base import WHOLE, Family, Gguf, TensorLayout
 from headstart.models.families.experts import STACKED
 from headstart.models.families.fields import Fields
-from headstart.models.families.kin import with_defaults
 
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "llama": {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32}
@@ -32,6 +31,12 @@ _INNER = {
     if family.model_type in ("llama", "mistral", "ministral3", "qwen2", "qwen3", "cohere2")
 }
 """The decoders that are found inside, by their ``model_type``."""
+
+
+def _as(inner: Family, architecture: str) -> Gguf:
+    """GGUF files have the encoder apart; what is left is the decoder inside."""
+    assert inner.gguf is not None
+    return replace(inner.gguf, architecture=architecture, read=inner.gguf.read or inner.read)
 
 
 @dataclass(frozen=True)
@@ -53,14 +58,12 @@ class _Wrapper:
         first = Family(
             self.model_type,
             self.model_type,
-            self.architecture,
             partial(_read, self),
-            _INNER[self.default].gguf if self.architecture else None,
             self._layout(_INNER[self.default]),
-            _INNER[self.default].gguf_layout if self.architecture else None,
+            _as(_INNER[self.default], self.architecture) if self.architecture else None,
         )
         others = (
-            Family(self._name(kind), "", "", first.hf, None, self._layout(_INNER[kind]), None)
+            Family(self._name(kind), "", first.read, self._layout(_INNER[kind]))
             for kind in self.inner
             if kind != self.default
         )
@@ -94,11 +97,11 @@ def _read(wrapper: _Wrapper, fields: Fields) -> ModelConfig:
     kind = wrapper.default if kind == wrapper.model_type else kind
     if kind not in wrapper.inner:
         raise text.unsupported("model_type", kind, f"one of {', '.join(wrapper.inner)}")
-    entries = dict(with_defaults(text, _DEFAULTS.get(kind, {})).entries)
+    entries = dict(text.with_defaults(_DEFAULTS.get(kind, {})).entries)
     for key in ("eos_token_id", "tie_word_embeddings"):
         if fields.get(key) is not None:
             entries[key] = fields.get(key)
-    return wrapper.named(_INNER[kind].hf(Fields(entries, text.source)), kind)
+    return wrapper.named(_INNER[kind].read(Fields(entries, text.source)), kind)
 
 
 _TOWERS = (
@@ -120,17 +123,15 @@ def _qwen3_vl_moe(fields: Fields) -> ModelConfig:
     if text is None:
         raise fields.missing("text_config")
     tied = fields.flag("tie_word_embeddings", text.flag("tie_word_embeddings", False))
-    known = with_defaults(text.with_entries(norm_topk_prob=True, tie_word_embeddings=tied), {"rope_theta": 500_000.0})
-    return replace(_QWEN3_MOE.hf(known), family="qwen3_vl_moe")
+    known = text.with_entries(norm_topk_prob=True, tie_word_embeddings=tied).with_defaults({"rope_theta": 500_000.0})
+    return replace(_QWEN3_MOE.read(known), family="qwen3_vl_moe")
 
 
 _QWEN3_MOE = next(family for family in mixtures.FAMILIES if family.name == "qwen3_moe")
 _QWEN3_VL_MOE = Family(
     "qwen3_vl_moe",
     "qwen3_vl_moe",
-    "qwen3vlmoe",
     _qwen3_vl_moe,
-    _QWEN3_MOE.gguf,
     replace(
         _QWEN3_MOE.hf_layout,
         prefix="model.language_model.",
@@ -138,12 +139,11 @@ _QWEN3_VL_MOE = Family(
             **{role: name for role, name in _QWEN3_MOE.hf_layout.layer.items() if not role.startswith("expert_")},
             **STACKED,
         },
-        whole=frozenset(STACKED),
-        stacks_transposed=True,
-        stacks_vary=True,
+        whole=WHOLE | STACKED.keys(),
+        stacks="as found",
         ignored=(*_QWEN3_MOE.hf_layout.ignored, *_VISUAL),
     ),
-    _QWEN3_MOE.gguf_layout,
+    _as(_QWEN3_MOE, "qwen3vlmoe"),
     "experts",
 )
 

@@ -18,13 +18,12 @@ from headstart.models.config import (
     ModelConfig,
     NormsConfig,
 )
-from headstart.models.families import gguf_mixtures as gguf
+from headstart.models.families.base import Family, Gguf
 from headstart.models.families.experts import (
     BY_EXPERT,
     EXPERTS_LAYOUT,
     IN_BLOCK,
     count_of,
-    family_of,
     first_dense,
     layout_with,
     shared,
@@ -33,16 +32,17 @@ from headstart.models.families.experts import (
     with_experts,
 )
 from headstart.models.families.fields import MAX_POSITIONS, Fields
+from headstart.models.families.gguf import GGUF_MIXED, GGUF_NORMED_AFTER, chosen_by_sigmoid
 from headstart.models.families.kin import exaone_layers
-from headstart.models.families.llama import HF_LAYOUT, base_from_hf, biased, windows_from_hf
-from headstart.models.families.rope import rope_from_hf, rotated_share
+from headstart.models.families.llama import HF_LAYOUT, base_of, biased, windows_of
+from headstart.models.families.rope import rope_of, rotated_dim
 
 
 def _minimax_m2(fields: Fields) -> ModelConfig:
     head_dim = fields.integer("head_dim", fields.integer("hidden_size") // fields.integer("num_attention_heads"))
-    dim = fields.optional_integer("rotary_dim") or int(head_dim * rotated_share(fields, 1.0))
-    rope = rope_from_hf(fields, dim, 5e6, whole_heads=False)
-    config = base_from_hf(
+    dim = fields.optional_integer("rotary_dim") or rotated_dim(fields, head_dim, 1.0)
+    rope = rope_of(fields, dim, 5e6, whole_heads=False)
+    config = base_of(
         fields, "minimax_m2", tied=False, rope=rope, attention=AttentionConfig(qk_norm=HeadNorms(reach="all"))
     )
     count = fields.integer("num_local_experts", 256)
@@ -53,9 +53,7 @@ def _minimax_m2(fields: Fields) -> ModelConfig:
 
 
 def _exaone_moe(fields: Fields) -> ModelConfig:
-    config = base_from_hf(
-        fields, "exaone_moe", tied=False, default_eps=1e-5, attention=AttentionConfig(qk_norm=HeadNorms())
-    )
+    config = base_of(fields, "exaone_moe", tied=False, default_eps=1e-5, attention=AttentionConfig(qk_norm=HeadNorms()))
     config = replace(config, layers=exaone_layers(fields, config.num_layers))
     count = count_of(fields, "num_experts", "num_local_experts", default=64)
     experts = sigmoid_experts(fields, count, 8, "num_shared_experts", 2.5)
@@ -63,7 +61,7 @@ def _exaone_moe(fields: Fields) -> ModelConfig:
 
 
 def _afmoe(fields: Fields) -> ModelConfig:
-    config = base_from_hf(
+    config = base_of(
         fields,
         "afmoe",
         tied=False,
@@ -74,7 +72,7 @@ def _afmoe(fields: Fields) -> ModelConfig:
     )
     every = fields.integer("global_attn_every_n_layers", 4)
     sliding = [(i + 1) % every != 0 for i in range(config.num_layers)]
-    windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 1024), sliding)
+    windows = windows_of(fields, config.num_layers, fields.integer("sliding_window", 1024), sliding)
     fields.require("score_func", "sigmoid", default="sigmoid")
     fields.require("route_norm", True, default=True)
     fields.require("n_group", 1, default=1)
@@ -100,7 +98,7 @@ def _afmoe(fields: Fields) -> ModelConfig:
 
 def _solar_open(fields: Fields) -> ModelConfig:
     bias = fields.flag("attention_bias", False)
-    config = base_from_hf(
+    config = base_of(
         fields,
         "solar_open",
         tied=False,
@@ -115,7 +113,7 @@ def _solar_open(fields: Fields) -> ModelConfig:
 
 def _glm4_moe(fields: Fields) -> ModelConfig:
     bias = fields.flag("attention_bias", False)
-    config = base_from_hf(
+    config = base_of(
         fields,
         "glm4_moe",
         tied=False,
@@ -132,29 +130,47 @@ def _glm_experts(fields: Fields) -> ExpertsConfig:
 
 
 def _dots1(fields: Fields) -> ModelConfig:
-    config = base_from_hf(fields, "dots1", tied=False, attention=replace(biased(fields), qk_norm=HeadNorms()))
+    config = base_of(fields, "dots1", tied=False, attention=replace(biased(fields), qk_norm=HeadNorms()))
     window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
     first = fields.integer("max_window_layers", config.num_layers, minimum=0)
     sliding = [window is not None and i >= first for i in range(config.num_layers)]
-    windows = windows_from_hf(fields, config.num_layers, window, sliding)
+    windows = windows_of(fields, config.num_layers, window, sliding)
     config = replace(config, layers=tuple(LayerConfig(each) for each in windows))
     count = count_of(fields, "n_routed_experts", "num_local_experts", default=128)
     experts = sigmoid_experts(fields, count, 6, "n_shared_experts")
     return with_experts(config, experts, first_dense(fields, config, 0))
 
 
+_PLAIN = {"routed_scaling_factor": 1.0, "first_k_dense_replace": 0}
+_AFMOE_IN_GGUF = replace(GGUF_MIXED, layer={**GGUF_MIXED.layer, "attention_gate": "blk.{i}.attn_gate"})
+_AFMOE_NAMES = {
+    "route_norm": "expert_weights_norm",
+    "route_scale": "expert_weights_scale",
+    "num_dense_layers": "leading_dense_block_count",
+}
+
 FAMILIES = (
-    family_of("minimax_m2", _minimax_m2, layout_with(IN_BLOCK), ("minimax-m2", gguf.minimax_m2, gguf.LAYOUT)),
-    family_of(
+    Family(
+        "minimax_m2",
+        "minimax_m2",
+        _minimax_m2,
+        layout_with(IN_BLOCK),
+        Gguf("minimax-m2", GGUF_MIXED, {"rotary_dim": "rope.dimension_count"}, computed=chosen_by_sigmoid),
+        "experts",
+    ),
+    Family(
+        "exaone_moe",
         "exaone_moe",
         _exaone_moe,
         layout_with(
             BY_EXPERT | shared("shared_experts") | {"router_correction": "layers.{i}.mlp.e_score_correction_bias"},
             ignored=(*HF_LAYOUT.ignored, r"mtp\..*"),
         ),
-        ("exaone-moe", gguf.exaone_moe, gguf.LAYOUT),
+        Gguf("exaone-moe", GGUF_MIXED, defaults={**_PLAIN, "sliding_window_pattern": 4}, computed=chosen_by_sigmoid),
+        "experts",
     ),
-    family_of(
+    Family(
+        "afmoe",
         "afmoe",
         _afmoe,
         layout_with(
@@ -169,11 +185,23 @@ FAMILIES = (
                 "mlp_post_norm": "layers.{i}.post_mlp_layernorm",
             }
         ),
-        ("afmoe", gguf.afmoe, gguf.AFMOE),
+        Gguf(
+            "afmoe",
+            _AFMOE_IN_GGUF,
+            _AFMOE_NAMES,
+            {"mup_enabled": True, "num_dense_layers": 0, "num_shared_experts": 1},
+            chosen_by_sigmoid,
+        ),
+        "experts",
     ),
-    family_of("solar_open", _solar_open, EXPERTS_LAYOUT),
-    family_of(
-        "glm4_moe", _glm4_moe, replace(EXPERTS_LAYOUT, beyond=True), ("glm4moe", gguf.glm4_moe, gguf.NORMED_AFTER)
+    Family("solar_open", "solar_open", _solar_open, EXPERTS_LAYOUT, kind="experts"),
+    Family(
+        "glm4_moe",
+        "glm4_moe",
+        _glm4_moe,
+        replace(EXPERTS_LAYOUT, beyond=True),
+        Gguf("glm4moe", GGUF_NORMED_AFTER, defaults={**_PLAIN, "use_qk_norm": True}, computed=chosen_by_sigmoid),
+        "experts",
     ),
-    family_of("dots1", _dots1, EXPERTS_LAYOUT, ("dots1", gguf.dots1, gguf.LAYOUT)),
+    Family("dots1", "dots1", _dots1, EXPERTS_LAYOUT, Gguf("dots1", GGUF_MIXED, computed=chosen_by_sigmoid), "experts"),
 )

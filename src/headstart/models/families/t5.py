@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from headstart.models.config import (
-    Activation,
     AttentionConfig,
     FoldedConfig,
     LayerConfig,
@@ -30,12 +28,11 @@ from headstart.models.families.encoder_decoder import (
     generation_entries,
 )
 from headstart.models.families.fields import MAX_POSITIONS, Fields
-from headstart.models.families.llama import ACTIVATIONS, token_ids_from_gguf, vocab_size_from_gguf
+from headstart.models.families.gguf import as_config_json
+from headstart.models.families.llama import ACTIVATIONS
 
 _PADDING = 0
 """The padding token where files do not name it; outputs begin with it where they name nothing else."""
-_GGUF_MAX_DISTANCE = 128
-"""Files do not say it; llama.cpp has it as a constant."""
 
 
 def _t5(fields: Fields, family: str) -> ModelConfig:
@@ -59,56 +56,24 @@ def _t5(fields: Fields, family: str) -> ModelConfig:
     outputs = generation_entries(fields)
     if outputs["start_token_id"] is None:
         outputs["start_token_id"] = fields.integer("pad_token_id", _PADDING, minimum=0)
-    return _config(
-        family,
-        sizes=(fields.integer("vocab_size"), hidden, heads, head_dim, mlp),
-        depths=(num_layers, fields.integer("num_decoder_layers", num_layers, maximum=4096)),
-        eps=fields.number("layer_norm_epsilon", 1e-6),
-        activation=activation,
-        gated=bool(gated),
-        divides=_divides_logits(fields, family),
-        relative=relative,
-        bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
-        eos_token_ids=fields.token_ids("eos_token_id"),
-        outputs=outputs,
-    )
-
-
-def _config(
-    family: str,
-    sizes: tuple[int, int, int, int, int],
-    depths: tuple[int, int],
-    *,
-    eps: float,
-    activation: Activation,
-    gated: bool,
-    divides: bool,
-    relative: RelativeBias,
-    bos_token_id: int | None,
-    eos_token_ids: tuple[int, ...],
-    outputs: dict[str, Any],
-) -> ModelConfig:
-    """``sizes``: vocabulary, states, heads, a head, MLP. ``depths``: layers of encoder and decoder. ``divides``: last
-    states are scaled by 1 / sqrt(their size)."""
-    vocab, hidden, heads, head_dim, mlp = sizes
     return ModelConfig(
         family=family,
-        vocab_size=vocab,
+        vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden,
         num_heads=heads,
         num_kv_heads=heads,
         head_dim=head_dim,
         mlp_size=mlp,
         max_positions=MAX_POSITIONS,
-        layers=(LayerConfig(rope=None),) * depths[1],
-        norms=NormsConfig(eps=eps),
-        mlp=MlpConfig(activation, gated=gated),
+        layers=(LayerConfig(rope=None),) * fields.integer("num_decoder_layers", num_layers, maximum=4096),
+        norms=NormsConfig(eps=fields.number("layer_norm_epsilon", 1e-6)),
+        mlp=MlpConfig(activation, gated=bool(gated)),
         attention=AttentionConfig(scale=1.0),
-        folded=FoldedConfig(logit_divisor=hidden**0.5 if divides else 1.0),
-        bos_token_id=bos_token_id,
-        eos_token_ids=eos_token_ids,
+        folded=FoldedConfig(logit_divisor=hidden**0.5 if _divides_logits(fields, family) else 1.0),
+        bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
+        eos_token_ids=fields.token_ids("eos_token_id"),
         encoder=EncoderConfig(
-            num_layers=depths[0],
+            num_layers=num_layers,
             num_heads=heads,
             head_dim=head_dim,
             mlp_size=mlp,
@@ -120,33 +85,38 @@ def _config(
     )
 
 
-def _gguf(fields: Fields, tensors: Container[str]) -> ModelConfig:
+_GGUF_KEYS = {
+    "d_model": "embedding_length",
+    "num_heads": "attention.head_count",
+    "d_kv": "attention.key_length",
+    "d_ff": "feed_forward_length",
+    "num_layers": "block_count",
+    "num_decoder_layers": "decoder_block_count",
+    "layer_norm_epsilon": "attention.layer_norm_rms_epsilon",
+    "relative_attention_num_buckets": "attention.relative_buckets_count",
+}
+
+
+def _from_gguf(fields: Fields, tensors: Container[str]) -> ModelConfig:
     """What the metadata leave open, the tensors say: gates, a table of biases in every layer (UMT5), a head of its own.
 
-    A file without a head has T5's first kind, whose last states are scaled; transformers says so of it alone.
+    A file without a head has T5's first kind, whose last states are scaled; transformers says so of it alone. The
+    largest distance is no entry; llama.cpp has transformers' default as a constant.
     """
     own_head = f"{_GGUF_NAMES.head}.weight" in tensors
     gated = f"{_GGUF_NAMES.decoder.layer['gate'].format(i=0)}.weight" in tensors
     in_every_layer = f"{_GGUF_NAMES.decoder.relative.format(i=1)}.weight" in tensors
-    buckets = fields.integer("attention.relative_buckets_count", minimum=4, maximum=_GGUF_MAX_DISTANCE)
-    hidden, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
-    key = fields.integer("attention.key_length", max(1, hidden // heads))
+    padding = Fields(fields.entries, fields.source, "tokenizer.ggml.").integer("padding_token_id", _PADDING, minimum=0)
+    fields = as_config_json(fields, _GGUF_KEYS)
+    key = fields.integer("d_kv")
     if fields.integer("attention.value_length", key) != key:
         raise fields.bad("attention.value_length", fields.get("attention.value_length"), f"{key}, as the key's")
-    num_layers = fields.integer("block_count", maximum=4096)
-    padding = Fields(fields.entries, fields.source, "tokenizer.ggml.").integer("padding_token_id", _PADDING, minimum=0)
-    config = _config(
-        "umt5" if in_every_layer else "t5",
-        sizes=(vocab_size_from_gguf(fields), hidden, heads, key, fields.integer("feed_forward_length")),
-        depths=(num_layers, fields.integer("decoder_block_count", num_layers, maximum=4096)),
-        eps=fields.number("attention.layer_norm_rms_epsilon", 1e-6),
-        activation="gelu_tanh" if gated else "relu",
-        gated=gated,
-        divides=not own_head,
-        relative=RelativeBias(buckets, _GGUF_MAX_DISTANCE, in_every_layer),
-        **token_ids_from_gguf(fields),
-        outputs={"start_token_id": fields.integer("decoder_start_token_id", padding, minimum=0)},
-    )
+    known = {
+        "feed_forward_proj": "gated-gelu" if gated else "relu",
+        "scale_decoder_outputs": not own_head,
+        "decoder_start_token_id": fields.integer("decoder_start_token_id", padding, minimum=0),
+    }
+    config = _t5(fields.with_entries(**known), "umt5" if in_every_layer else "t5")
     return replace(config, head=OutputHeadConfig(tied=not own_head))
 
 
@@ -240,7 +210,7 @@ FAMILIES = tuple(
         partial(_t5, family=name),
         _layout,
         architecture="t5",
-        gguf=_gguf,
+        gguf=_from_gguf,
         gguf_layout=lambda config: _GGUF_NAMES,
     )
     for name in ("t5", "mt5", "umt5")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from headstart.models.config import ModelConfig
 from headstart.models.encoder_decoder import EncoderConfig
-from headstart.models.families.bart import CROSS, LAYER, base_from_hf, stack
+from headstart.models.families.bart import CROSS, LAYER, decoder_of, encoder_sizes, stack
 from headstart.models.families.encoder_decoder import EncoderDecoderFamily, EncoderDecoderLayout, generation_entries
 from headstart.models.families.fields import Fields
 
@@ -16,14 +16,8 @@ _START = 50257
 
 
 def _whisper(fields: Fields) -> ModelConfig:
-    hidden, heads = fields.integer("d_model"), fields.integer("encoder_attention_heads")
-    if hidden % heads:
-        raise fields.bad("encoder_attention_heads", heads, f"a divisor of d_model, {hidden}")
     encoder = EncoderConfig(
-        num_layers=fields.integer("encoder_layers", maximum=4096),
-        num_heads=heads,
-        head_dim=hidden // heads,
-        mlp_size=fields.integer("encoder_ffn_dim"),
+        **encoder_sizes(fields),
         max_positions=fields.integer("max_source_positions", 1500),
         positions="learned",
         key_bias=False,
@@ -32,7 +26,7 @@ def _whisper(fields: Fields) -> ModelConfig:
         smoothed_over=_odd(fields, "median_filter_width", 7),
         **generation_entries(fields, _START),
     )
-    return base_from_hf(fields, "whisper", encoder, fields.integer("max_target_positions", 448))
+    return decoder_of(fields, "whisper", encoder, fields.integer("max_target_positions", 448))
 
 
 def _heads(fields: Fields) -> tuple[tuple[int, int], ...]:

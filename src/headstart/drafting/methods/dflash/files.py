@@ -26,7 +26,7 @@ from headstart.drafting.methods.dflash.head import MOST_SLOTS, BlockConfig, Bloc
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.config import ModelConfig
 from headstart.models.families.fields import MAX_POSITIONS, Fields
-from headstart.models.families.rope import rope_from_hf
+from headstart.models.families.rope import rope_of
 
 BlockFormat = Literal["dflash", "speculators", "deepspec"]
 DEEPSPEC_ARCHITECTURE = "Qwen3DSparkModel"
@@ -213,7 +213,7 @@ def _config(
             num_kv_heads=layer.integer("num_key_value_heads", heads),
             head_dim=head_dim,
             mlp_size=layer.integer("intermediate_size"),
-            rope=rope_from_hf(layer, head_dim),
+            rope=rope_of(layer, head_dim),
             num_layers=layer.integer("num_hidden_layers", maximum=_MOST_LAYERS),
             taps=_taps(kind, own, target),
             block_size=outer.integer("block_size", maximum=MOST_SLOTS + 1),

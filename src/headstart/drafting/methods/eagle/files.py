@@ -23,7 +23,7 @@ from headstart.drafting.methods.eagle.head import MOST_LAYERS, EagleConfig, Eagl
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
 from headstart.models.families.fields import MAX_POSITIONS, Fields
-from headstart.models.families.rope import rope_from_hf
+from headstart.models.families.rope import rope_of
 
 EagleFormat = Literal["eagle", "eagle3", "speculators"]
 
@@ -196,7 +196,7 @@ def _config(kind: EagleFormat, description: Mapping[str, Any], target: ModelConf
         head_dim=head_dim,
         mlp_size=fields.integer("intermediate_size"),
         num_layers=fields.integer("num_hidden_layers", 1, maximum=MOST_LAYERS),
-        rope=rope_from_hf(fields, head_dim),
+        rope=rope_of(fields, head_dim),
         norm_eps=fields.number("rms_norm_eps", 1e-6),
         attention_bias=fields.flag("attention_bias", False),
         max_positions=fields.integer("max_position_embeddings", 2048, maximum=MAX_POSITIONS),
