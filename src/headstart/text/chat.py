@@ -10,7 +10,7 @@ from typing import Any
 
 from headstart.errors import CheckpointError, RequestError, require_utf8
 from headstart.models.checkpoint import Checkpoint
-from headstart.models.files import read_text
+from headstart.models.files import read_text, require_file
 from headstart.text.directory_tokenizer import directory_special_tokens, read_settings
 from headstart.text.gguf_tokenizer import gguf_special_tokens
 from headstart.text.template_files import GGUF_KEY, TEMPLATE_FILE, TEMPLATE_FOLDER, given_template
@@ -162,6 +162,7 @@ def _directory_templates(directory: Path, settings: Mapping[str, Any]) -> dict[s
         return templates
     default = {DEFAULT: templates[DEFAULT]} if DEFAULT in templates else {}
     for path in files.values():
+        require_file(path)
         _require_own(path, directory)
     return default | {name: read_text(path) for name, path in files.items()}
 
