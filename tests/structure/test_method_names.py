@@ -22,6 +22,7 @@ EXCEPTIONS = {
     "headstart/drafting/head_files/loading.py": "names of file formats",
     "headstart/loading/stand_ins.py": "shapes of what nobody has trained yet",
     "headstart_lab/plan/published_rates.py": "what is published of drafters, by their names",
+    "headstart/loading/roles.py": "names of file formats",
     "headstart_train/files/heads.py": "names of file formats",
     "headstart_train/commands/export.py": "names of file formats",
     "headstart/common/other_names.py": "vLLM's names of its options",

@@ -6,7 +6,7 @@ import ast
 import inspect
 import json
 import textwrap
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, asdict, fields
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -14,9 +14,18 @@ import typer
 
 def drafters(
     name: Annotated[str | None, typer.Argument(help="Show the options of this one.", metavar="NAME")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="List what could guess for this model: found, known but absent (with what to download), or refused.",
+            metavar="NAME|PATH",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List the drafters, or show one of them with its options.
+    """List the drafters, show one of them with its options, or list who could guess for a model.
 
     Examples:
 
@@ -24,10 +33,17 @@ def drafters(
 
         headstart drafters ngram
 
+        headstart drafters --model ./my-model
+
         headstart generate "Once upon a time" --drafter ngram --drafter-option max_order=3
     """
     from headstart.drafting.registry import available_drafters, drafter_info
 
+    if model is not None:
+        if name is not None:
+            raise typer.BadParameter("it lists all that could guess; leave NAME out.", param_hint="--model")
+        _print_candidates(model, as_json)
+        return
     if name is None:
         listed = available_drafters().values()
         rows = [{"name": info.name, "summary": info.summary, "source": info.source} for info in listed]
@@ -51,6 +67,29 @@ def drafters(
         typer.echo(f"\nGive them as --drafter-option {example['name']}={json.dumps(example['default'])}.")
     else:
         typer.echo("It has no options.")
+
+
+def _print_candidates(model: str, as_json: bool) -> None:
+    from headstart.common.memory import readable
+    from headstart.entrypoints.outline import Outline
+    from headstart.loading.candidates import candidates
+
+    outline = Outline.open(model)
+    found = candidates(outline.checkpoint, outline.config, outline.tokenizer)
+    if as_json:
+        _print_json([asdict(each) for each in found])
+        return
+    rows = [
+        {
+            "standing": each.standing,
+            "drafter": each.drafter or "–",
+            "size": readable(each.nbytes) if each.nbytes else "–",
+            "where": each.where,
+            "said": each.said,
+        }
+        for each in found
+    ]
+    _print_table(("standing", "drafter", "size", "where", "what"), rows)
 
 
 def _options(name: str) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from headstart.backends.native.packing import read_matrix
 from headstart.common.enumerations import Precision
 from headstart.drafting.base import SequenceView
 from headstart.drafting.context import DraftContext, LoadedModel, one_scope
+from headstart.drafting.head_files.loading import load_head
 from headstart.drafting.head_files.shipped import (
     ShippedHeads,
     TargetIdentity,
@@ -21,10 +22,12 @@ from headstart.drafting.head_files.shipped import (
 )
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.inner_sequence import request_of
-from headstart.errors import ConfigError
+from headstart.errors import CheckpointError, ConfigError
+from headstart.loading.candidates import heads_at_hand
 from headstart.loading.model import Model, create_backend, create_encoder_decoder, load_model, weights_dtype
 from headstart.loading.own_bits import lend_itself
 from headstart.loading.reading import Reading
+from headstart.loading.roles import require_language_model
 from headstart.loading.stand_ins import stand_in
 from headstart.models.aliases import ALIASES
 from headstart.models.checkpoint import open_checkpoint
@@ -50,12 +53,13 @@ def draft_context(
         runner: of the model's backend.
         draft_precision: of models and layers that drafters run; None: the target's.
         scope_of: which requests learn from each other.
-        tell: hears which of the heads that come with Headstart is used and why, and why none where one nearly fits; and
-            what else users should know of a drafter.
+        tell: hears which head is used and why, and why one that is at hand is not; and what else users should know of
+            a drafter.
     """
     precision = model.precision if draft_precision is None else draft_precision
 
     def load(name: str) -> LoadedModel:
+        require_language_model(name)
         draft = load_model(name, precision, device=model.device, reading=Reading(cuda_graphs=model.cuda_graphs))
         return LoadedModel(draft.backend, draft.tokenizer)
 
@@ -98,6 +102,14 @@ def draft_context(
         if found is not None:
             tell(f"Drafting with the {kind} head that comes with Headstart, {found.why}; name another as draft model.")
             return found.directory
+        for where, path in heads_at_hand(model.checkpoint.path, kind) if model.backend.opens_layers else ():
+            try:
+                load_head(path, model.config)
+            except CheckpointError as error:
+                tell_once(f"The {kind} head in {where} is not used: {error}")
+                continue
+            tell_once(f"Drafting with the {kind} head in {where}, which fits this model; name another as draft model.")
+            return path
         if kind in heads.near:
             tell(heads.near[kind])
         elif missing := missing_heads(model.name):

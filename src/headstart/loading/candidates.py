@@ -1,0 +1,145 @@
+"""Who could guess for a model: what came with it, lies beside it or in the hub's cache, and what is published."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from headstart.drafting.head_files.loading import kind_in, load_head
+from headstart.drafting.head_files.shipped import TargetIdentity, shipped_heads, target_shape
+from headstart.drafting.registry import available_drafters, default_for, drafter_name, is_drafter
+from headstart.errors import HeadstartError
+from headstart.loading.published import PUBLISHED
+from headstart.loading.roles import role_of
+from headstart.models.checkpoint import Checkpoint, open_checkpoint
+from headstart.models.config import ModelConfig
+from headstart.models.families.multi_token import multi_token_layout
+from headstart.models.locating import has_safetensors
+from headstart.text.tokenizer import Tokenizer
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
+_MODULES = ("num_nextn_predict_layers", "nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
+"""Where configurations count multi-token modules."""
+_SMALLER = 2
+"""So many times as large as a draft model a target is at least."""
+
+
+class Standing(StrEnum):
+    """Whether a candidate can guess."""
+
+    FOUND = "found"
+    ABSENT = "absent"
+    """Known, and not on this machine."""
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Something that could guess for a model."""
+
+    drafter: str
+    """Who would run it; empty: nobody."""
+    where: str
+    standing: Standing
+    nbytes: int
+    """Of its files."""
+    said: str
+    """How it guesses or may be had, or why it cannot."""
+
+
+def candidates(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer) -> list[Candidate]:
+    """All of them, in the order in which the default drafter looks for them, those that only copy last. Nothing is
+    downloaded."""
+    found = [*_modules(checkpoint, config), *_installed(checkpoint, config, tokenizer)]
+    for where, path in (*beside(checkpoint.path), *cached()):
+        if path.resolve() != checkpoint.path.resolve():
+            found += _examined(where, path, checkpoint, config, tokenizer)
+    held = {each.where for each in found}
+    found += [
+        Candidate("", each.hub_id, Standing.ABSENT, each.nbytes, f"{each.what}: hf download {each.hub_id}")
+        for each in PUBLISHED
+        if each.fits(config) and each.hub_id not in {*held, checkpoint.name}
+    ]
+    copies = [method for method in available_drafters().values() if method.free]
+    return [*found, *(Candidate(each.name, "–", Standing.FOUND, 0, each.summary) for each in copies)]
+
+
+def heads_at_hand(model: Path, kind: str) -> Iterator[tuple[str, Path]]:
+    """Directories beside a model and in the hub's cache that hold a head of a kind, in a format that runs no code."""
+    for where, path in (*beside(model), *cached()):
+        if path.is_dir() and has_safetensors(path) and kind_in(path) == kind:
+            yield where, path
+
+
+def beside(model: Path) -> Iterator[tuple[str, Path]]:
+    """Other files and directories of a model's folder that may hold a model or a head."""
+    folder = model if model.is_dir() else model.parent
+    for path in sorted(folder.iterdir()):
+        is_file = not model.is_dir() and path.suffix == ".gguf" and path.is_file()
+        if path != model and (is_file or (path / "config.json").is_file()):
+            yield str(path), path
+
+
+def cached() -> Iterator[tuple[str, Path]]:
+    """Repositories of the hub that were downloaded: name and newest snapshot."""
+    from huggingface_hub import constants
+
+    for repository in sorted(Path(constants.HF_HUB_CACHE).glob("models--*--*")):
+        snapshots = [path for path in repository.glob("snapshots/*") if (path / "config.json").is_file()]
+        if snapshots:
+            name = repository.name.removeprefix("models--").replace("--", "/", 1)
+            yield name, max(snapshots, key=lambda path: path.stat().st_mtime)
+
+
+def _modules(checkpoint: Checkpoint, config: ModelConfig) -> Iterator[Candidate]:
+    names, drafter = multi_token_layout(config, checkpoint.kind), default_for("module")
+    shapes = checkpoint.shapes()
+    first = "" if names is None else f"{names.layer.format(i=names.number(0, config))}."
+    held = [name for name in shapes if first and name.startswith(first)]
+    if held:
+        size = sum(math.prod(shapes[name]) * checkpoint.stored_bits(name) for name in held) / 8
+        yield Candidate(drafter, str(checkpoint.path), Standing.FOUND, int(size), "multi-token modules of the model")
+    elif any(value and key.rpartition(".")[2] in _MODULES for key, value in checkpoint.metadata.items()):
+        said = "multi-token modules, which this file leaves out: the publisher's own files have them"
+        yield Candidate(drafter, str(checkpoint.path), Standing.ABSENT, 0, said)
+
+
+def _installed(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer) -> Iterator[Candidate]:
+    identity = TargetIdentity(target_shape(config), checkpoint.digest, tokenizer.fingerprint)
+    heads = shipped_heads(identity)
+    for kind, head in heads.by_kind.items():
+        yield Candidate(kind, str(head.directory), Standing.FOUND, _size(head.directory), head.why)
+    for kind, why in heads.near.items():
+        yield Candidate(kind, "–", Standing.REFUSED, 0, why)
+
+
+def _examined(
+    where: str, path: Path, checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer
+) -> Iterator[Candidate]:
+    """A head, or a smaller model with the same tokenizer; other models of the cache are nobody's business."""
+    size, kind = _size(path), kind_in(path) if path.is_dir() else None
+    runs = drafter_name(kind) if kind is not None and is_drafter(kind) else ""
+    try:
+        if kind is not None:
+            load_head(path, config)
+            yield Candidate(runs, where, Standing.FOUND, size, f"{kind} head: --draft-model {where}")
+        elif (role := role_of(path)) is not None:
+            if path.parent == checkpoint.path.parent:
+                yield Candidate("", where, Standing.REFUSED, size, f"it is {role}")
+        elif size * _SMALLER <= _size(checkpoint.path):
+            difference = tokenizer.compatible_with(Tokenizer.from_checkpoint(open_checkpoint(path)))
+            if difference is None:
+                said = f"a smaller model of the same tokenizer: --draft-model {where}"
+                yield Candidate(default_for("model"), where, Standing.FOUND, size, said)
+    except HeadstartError as error:
+        if kind is not None:
+            yield Candidate(runs, where, Standing.REFUSED, size, str(error))
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of the weights in a directory."""
+    files = path.iterdir() if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.suffix in _WEIGHTS)
