@@ -97,8 +97,9 @@ def test_a_head_at_hand_that_does_not_fit_is_named_and_decoding_goes_on(hub: Pat
 
 def test_what_is_published_for_a_shape_is_named() -> None:
     llama = replace(head_target(128256), hidden_size=4096, layers=(LayerConfig(),) * 32)
-    names = [each.hub_id for each in PUBLISHED if each.fits(llama)]
-    assert names == ["yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "meta-llama/Llama-3.2-1B-Instruct"]
+    heads, small = ["yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"], ["meta-llama/Llama-3.2-1B-Instruct"]
+    assert [each.hub_id for each in PUBLISHED if each.fits(llama, 8 * 10**9)] == heads + small
+    assert [each.hub_id for each in PUBLISHED if each.fits(llama, 2 * 10**9)] == heads
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,11 @@ def candidates(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer
         if path.resolve() != checkpoint.path.resolve():
             found += _examined(where, path, checkpoint, config, tokenizer)
     held = {each.where for each in found}
+    parameters = sum(map(math.prod, checkpoint.shapes().values()))
     found += [
         Candidate("", each.hub_id, Standing.ABSENT, each.nbytes, f"{each.what}: hf download {each.hub_id}")
         for each in PUBLISHED
-        if each.fits(config) and each.hub_id not in {*held, checkpoint.name}
+        if each.fits(config, parameters) and each.hub_id not in {*held, checkpoint.name}
     ]
     copies = [method for method in available_drafters().values() if method.free]
     return [*found, *(Candidate(each.name, "–", Standing.FOUND, 0, each.summary) for each in copies)]

@@ -17,16 +17,17 @@ class Published:
     """About."""
     families: tuple[str, ...]
     hidden_size: int | None = None
-    """With ``num_layers`` the target's; None: any, of that vocabulary."""
+    """With ``num_layers`` the target's; None: any of that vocabulary, for a draft model, if it is twice as large."""
     num_layers: int | None = None
     vocab_size: int | None = None
 
-    def fits(self, config: ModelConfig) -> bool:
-        """Whether it was made for models of this shape."""
+    def fits(self, config: ModelConfig, parameters: int) -> bool:
+        """Whether it was made for models of this shape; ``parameters``: how many the model has."""
         wanted = (self.hidden_size, self.num_layers, self.vocab_size)
         shape = (config.hidden_size, config.num_layers, config.vocab_size)
         same = all(each is None or each == has for each, has in zip(wanted, shape, strict=True))
-        return same and config.family in self.families
+        # In 16 bits it has two bytes for each of its own parameters.
+        return same and config.family in self.families and (self.hidden_size is not None or self.nbytes <= parameters)
 
 
 _EAGLE3, _BLOCKS, _SMALL = "an EAGLE-3 head", "a DFlash head", "a small model of the same tokenizer"
