@@ -69,9 +69,9 @@ def candidates(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer
 
 
 def heads_at_hand(model: Path, kind: str) -> Iterator[tuple[str, Path]]:
-    """Directories beside a model and in the hub's cache that hold a head of a kind, in a format that runs no code."""
+    """What lies beside a model and in the hub's cache and holds a head of a kind, in a format that runs no code."""
     for where, path in (*beside(model), *cached()):
-        if path.is_dir() and has_safetensors(path) and kind_in(path) == kind:
+        if (path.is_file() or has_safetensors(path)) and kind_in(path) == kind:
             yield where, path
 
 
@@ -121,7 +121,7 @@ def _examined(
     where: str, path: Path, checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer
 ) -> Iterator[Candidate]:
     """A head, or a smaller model with the same tokenizer; other models of the cache are nobody's business."""
-    size, kind = _size(path), kind_in(path) if path.is_dir() else None
+    size, kind = _size(path), kind_in(path)
     runs = drafter_name(kind) if kind is not None and is_drafter(kind) else ""
     try:
         if kind is not None:
