@@ -70,8 +70,11 @@ def builds(path: Path) -> int:
 
 
 @needs_compiler
-def test_compiles_once_for_each_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", compiler(tmp_path, 'exec g++ "$@" -O0'))
+@pytest.mark.parametrize("really", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_compiles_once_for_each_cache(
+    really: bool, copying: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", compiler(tmp_path, 'exec g++ "$@" -O0' if really else copying))
     library = loader.load_library("generic")
     assert library is not None
     assert library.isa == "generic"

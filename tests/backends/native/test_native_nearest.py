@@ -19,6 +19,7 @@ from native_cases import (
     random_tokens,
     run_chunks,
 )
+from thinning import thorough_but
 from torch import Tensor
 
 from headstart.backends.native import packed_model
@@ -162,10 +163,12 @@ def errors(path: Path, types: dict[str, str], isa: str) -> tuple[list[float], li
 
 
 CASES = {kind: {"": kind} for kind in (*BLOCK_TYPES, "F32", "F16", "BF16")} | MIXES
+FEW = ("Q4_0", "Q6_K", "IQ1_M", "NVFP4", "F16", "Q4_K_M", "UD-IQ2_XXS", "Q8_0 + IQ1_M")
+"""Those of ``make test``."""
 
 
 @pytest.mark.parametrize("isa", isa_params())
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", thorough_but(FEW, CASES))
 def test_the_nearest_is_no_further_from_the_file_than_bf16(tmp_path: Path, name: str, isa: str) -> None:
     nearest, by_bf16 = errors(tmp_path, CASES[name], isa)
     for ours, theirs in zip(nearest, by_bf16, strict=True):

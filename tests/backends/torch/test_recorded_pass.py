@@ -13,6 +13,7 @@ import pytest
 import torch
 from devices import on
 from reruns import Reruns
+from thinning import thorough_but
 from tiny_models import FAMILIES, make_model, save_model
 
 from headstart.backends.torch.backend import TorchBackend, TorchStorage
@@ -35,6 +36,11 @@ RECORDED = (
     "gemma3n_text",
     "gemma4_text",
 )
+FEW = (
+    *("llama", "llama-dynamic", "qwen2-window", "smollm3", "phi3-longrope", "granite", "gemma2", "gpt-neox"),
+    *("bloom", "minicpm3", "gemma3n_text", "gemma4_text"),
+)
+"""Those of ``make test``."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ def run(pair: Pair, storages: tuple[KVStorage, KVStorage], batch: PassBatch, tim
     return output
 
 
-@pytest.mark.parametrize("family", RECORDED)
+@pytest.mark.parametrize("family", thorough_but(FEW, RECORDED))
 def test_prompts_steps_and_trees_of_every_family(family: str) -> None:
     pair = load(family)
     storages, table = pair.storages(40), scattered(1, 40)[0]
@@ -109,7 +115,9 @@ def test_prompts_steps_and_trees_of_every_family(family: str) -> None:
     assert pair.recorder.replayed == 6  # steps and trees from the second on, and the last step
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3", "bloom", "olmo2", "minicpm3"])
+@pytest.mark.parametrize(
+    "family", thorough_but(["gemma3", "bloom", "minicpm3"], ["llama", "gemma3", "bloom", "olmo2", "minicpm3"])
+)
 @pytest.mark.parametrize("seed", range(3))
 def test_random_batches_of_random_trees(family: str, seed: int) -> None:
     """Of mixed lengths, some of which pad both rows and sequences, with logits of some rows."""
