@@ -81,7 +81,7 @@ def test_same_calls_same_proposals(new_drafter: NewDrafter) -> None:
     for _ in range(2):
         drafter = new_drafter()
         sequences = [begin(drafter, ToySequence(i, list(p))) for i, p in enumerate((PROMPT, OTHER_PROMPT))]
-        histories.append(shapes(play(drafter, sequences, TARGET, 15, BUDGET, CONTRACT_VOCAB)))
+        histories.append(shapes(play(drafter, sequences, TARGET, 9, BUDGET, CONTRACT_VOCAB)))
     assert histories[0] == histories[1]
 
 
@@ -90,7 +90,7 @@ def test_proposing_changes_nothing(new_drafter: NewDrafter) -> None:
     for proposals in (1, 3):
         drafter = new_drafter()
         sequence = begin(drafter, ToySequence(1, list(PROMPT)))
-        histories.append(shapes(play(drafter, [sequence], TARGET, 15, BUDGET, CONTRACT_VOCAB, proposals)))
+        histories.append(shapes(play(drafter, [sequence], TARGET, 8, BUDGET, CONTRACT_VOCAB, proposals)))
     assert histories[0] == histories[1]
 
 
@@ -106,20 +106,16 @@ def test_ends_of_unknown_and_ended_sequences_are_ignored(new_drafter: NewDrafter
 
 
 def test_an_ended_sequence_leaves_nothing_behind(new_drafter: NewDrafter) -> None:
-    drafter = new_drafter()
-
-    def live(number: int, rounds: int) -> None:
+    """What is shared among requests is bounded: once it is full, three more leave not one item."""
+    drafter, held = new_drafter(), []
+    for number in range(16):
         sequence = begin(drafter, ToySequence(number, list(PROMPT)))
-        play(drafter, [sequence], TARGET, rounds, BUDGET, CONTRACT_VOCAB)
+        play(drafter, [sequence], TARGET, 8, BUDGET, CONTRACT_VOCAB)
         drafter.end(number)
-
-    # What is shared among requests is bounded; fill it first.
-    for number in range(4):
-        live(number, 40)
-    before = footprint(drafter)
-    for number in range(10, 14):
-        live(number, 40)
-    assert footprint(drafter) <= before * 1.01
+        held.append(footprint(drafter))
+        if len(held) > 3 and held[-1] <= held[-4]:
+            return
+    pytest.fail(f"it holds ever more items: {held}")
 
 
 def test_sequences_do_not_disturb_each_other(new_token_drafter: NewDrafter) -> None:
@@ -128,13 +124,13 @@ def test_sequences_do_not_disturb_each_other(new_token_drafter: NewDrafter) -> N
     for i, prompt in enumerate(prompts):
         drafter = new_token_drafter()
         sequence = begin(drafter, ToySequence(i, list(prompt), noise=SequenceNoise(i)))
-        alone.append([trees[0] for trees in shapes(play(drafter, [sequence], TARGET, 12, BUDGET, CONTRACT_VOCAB))])
+        alone.append([trees[0] for trees in shapes(play(drafter, [sequence], TARGET, 8, BUDGET, CONTRACT_VOCAB))])
 
     drafter = new_token_drafter()
     sequences = [ToySequence(i, list(prompt), noise=SequenceNoise(i)) for i, prompt in enumerate(prompts)]
     for sequence in sequences:
         begin(drafter, sequence)
-    for turn in range(12):
+    for turn in range(8):
         # Each in its own call, in changing order, with a passer-by that is aborted.
         passer_by = begin(drafter, ToySequence(100 + turn, OTHER_PROMPT * 2))
         order = [sequences[(turn + i) % 3] for i in range(3)]
@@ -148,7 +144,7 @@ def test_guesses_follow_from_the_committed_tokens_alone(new_token_drafter: NewDr
     """Whoever begins with the tokens present guesses like one who lived through them: nothing rejected stays."""
     veteran = new_token_drafter()
     sequence = begin(veteran, ToySequence(1, list(PROMPT)))
-    for _ in range(15):
+    for _ in range(9):
         novice = new_token_drafter()
         twin = begin(novice, ToySequence(1, list(sequence.tokens), sequence.prompt_length))
         tree = play(veteran, [sequence], TARGET, 1, BUDGET, CONTRACT_VOCAB)[0][0]

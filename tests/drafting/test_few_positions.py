@@ -16,6 +16,7 @@ from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
 from headstart.drafting.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart.drafting.registry import available_drafters
+from headstart.engine.outputs import RequestOutput
 from headstart.entrypoints.llm import LLM
 from headstart.loading.model import Model, load_model
 from headstart.sampling.params import SamplingParams
@@ -81,6 +82,27 @@ def target(request: pytest.FixtureRequest, folder: Path) -> Model:
     return load_model(folder / "target")
 
 
+PROMPTS = ["he", "hello world, hello ag"]
+GREEDY = SamplingParams(temperature=0, ignore_eos=True)
+BEAMS = SamplingParams(beam_width=3, n=3, max_tokens=14, stop_token_ids=(111, 32))
+
+
+@pytest.fixture(scope="module")
+def plain(target: Model) -> LLM:
+    """Who decodes without guesses."""
+    return LLM(target, "none", cache_tokens=4 * POSITIONS)
+
+
+@pytest.fixture(scope="module")
+def plain_texts(plain: LLM) -> list[list[int]]:
+    return [output.token_ids for output in plain.generate(PROMPTS, GREEDY)]
+
+
+@pytest.fixture(scope="module")
+def plain_beams(plain: LLM) -> list[RequestOutput]:
+    return plain.generate(PROMPTS, BEAMS)
+
+
 VARIANTS: list[tuple[str, dict[str, object]]] = [
     ("draft-model", {"model": "shorter"}),
     ("draft-model", {"model": "equal"}),
@@ -121,29 +143,24 @@ def in_folder(folder: Path, options: dict[str, object]) -> dict[str, object]:
 @pytest.mark.filterwarnings("ignore:.*")
 @pytest.mark.parametrize(("name", "options"), CASES, ids=lambda value: value if isinstance(value, str) else str(value))
 def test_decoding_goes_on_to_the_last_position(
-    folder: Path, target: Model, name: str, options: dict[str, object]
+    folder: Path, target: Model, plain_texts: list[list[int]], name: str, options: dict[str, object]
 ) -> None:
     given = in_folder(folder, options) | ({"texts": str(folder / "text.txt")} if name == "rest" else {})
-    prompts = ["he", "hello world, hello ag"]
-    greedy = SamplingParams(temperature=0, ignore_eos=True)
-    plain = LLM(target, "none", cache_tokens=4 * POSITIONS)
     llm = LLM(target, name, drafter_options=given, cache_tokens=4 * POSITIONS)
-    expected = [output.token_ids for output in plain.generate(prompts, greedy)]
-    assert [output.token_ids for output in llm.generate(prompts, greedy)] == expected
-    assert [len(prompt) + len(said) for prompt, said in zip(prompts, expected, strict=True)] == [POSITIONS] * 2
+    assert [output.token_ids for output in llm.generate(PROMPTS, GREEDY)] == plain_texts
+    assert [len(prompt) + len(said) for prompt, said in zip(PROMPTS, plain_texts, strict=True)] == [POSITIONS] * 2
     sampled = SamplingParams(temperature=0.8, seed=1, ignore_eos=True)
-    assert {len(output.token_ids) for output in llm.generate(prompts[:1], sampled)} == {POSITIONS - 2}
+    assert {len(output.token_ids) for output in llm.generate(PROMPTS[:1], sampled)} == {POSITIONS - 2}
 
 
 @pytest.mark.filterwarnings("ignore:.*")
 @pytest.mark.parametrize(("name", "options"), CASES, ids=lambda value: value if isinstance(value, str) else str(value))
-def test_beams_are_those_without_guesses(folder: Path, target: Model, name: str, options: dict[str, object]) -> None:
+def test_beams_are_those_without_guesses(
+    folder: Path, target: Model, plain_beams: list[RequestOutput], name: str, options: dict[str, object]
+) -> None:
     given = in_folder(folder, options) | ({"texts": str(folder / "text.txt")} if name == "rest" else {})
-    prompts = ["he", "hello world, hello ag"]
-    beams = SamplingParams(beam_width=3, n=3, max_tokens=14, stop_token_ids=(111, 32))
-    plain = LLM(target, "none", cache_tokens=4 * POSITIONS).generate(prompts, beams)
-    found = LLM(target, name, drafter_options=given, cache_tokens=4 * POSITIONS).generate(prompts, beams)
-    for output, expected in zip(found, plain, strict=True):
+    found = LLM(target, name, drafter_options=given, cache_tokens=4 * POSITIONS).generate(PROMPTS, BEAMS)
+    for output, expected in zip(found, plain_beams, strict=True):
         assert [beam.token_ids for beam in output.outputs] == [beam.token_ids for beam in expected.outputs]
         scores, others = [beam.score for beam in output.outputs], [beam.score for beam in expected.outputs]
         # Where rows do not depend on their pass, not a bit of a score differs.

@@ -49,7 +49,7 @@ def test_prompts_asked_again_are_guessed_alike() -> None:
     llm = LLM("smollm2", "eagle3", prefix_caching=True, max_context=256, max_batch_size=3)
     texts = ["List the planets of the solar system. ", "Why is the sky blue at noon and red at dusk? ", "One, two, "]
     prompts = [text * (36 // len(text.split())) for text in texts]
-    params, wishes = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True), SpeculationParams(tree_nodes=8)
+    params, wishes = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True), SpeculationParams(tree_nodes=8)
     first = [llm.generate([prompt], params, speculation=wishes)[0].outputs[0] for prompt in prompts]
     assert all(output.stats.cached_tokens == 0 for output in first)
     for again in (llm.generate(prompts, params, speculation=wishes), llm.generate(prompts, params, speculation=wishes)):

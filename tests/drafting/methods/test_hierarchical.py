@@ -9,6 +9,7 @@ import torch
 from drafting_toys import ToySequence
 from model_toys import LayeredToy, blurred, coupled_texts, greedy_texts, memoised, model_context, model_engine
 from text_laws import CROWD, START, opposed_tables, p_value, random_table, sample_texts
+from thinning import thorough_but
 from toys import LogitsOf, ToyBackend, hashed_logits, run_all, table_logits, toy_sequence
 
 from headstart.common.enumerations import VerifyRule
@@ -43,6 +44,7 @@ INNER: dict[str, dict[str, object]] = {
 }
 RULES = (VerifyRule.AUTO, VerifyRule.REJECTION)
 inners = pytest.mark.parametrize("inner", INNER)
+few_inners = pytest.mark.parametrize("inner", thorough_but(["guesses", "tree of draws"], INNER))
 
 
 def drafts_of(small: LogitsOf, tiny: LogitsOf, vocab_size: int = VOCAB) -> dict[str, ToyBackend]:
@@ -103,7 +105,7 @@ def test_coupled_texts_do_not_depend_on_the_draft(inner: str) -> None:
     assert accepted[1] == accepted[2]
 
 
-@inners
+@few_inners
 @pytest.mark.parametrize("count", [600, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_texts_follow_the_targets_law(inner: str, count: int) -> None:
     target, small = opposed_tables()
@@ -122,7 +124,7 @@ def test_texts_follow_the_targets_law(inner: str, count: int) -> None:
     assert p_value(texts, small) < 1e-12
 
 
-@inners
+@few_inners
 def test_drafts_follow_the_draft_models_law(inner: str) -> None:
     small, tiny = opposed_tables()
     runner = ModelRunner(ToyBackend(4, table_logits(small)), 256, block_size=8)

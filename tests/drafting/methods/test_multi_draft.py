@@ -10,6 +10,7 @@ import torch
 from drafting_toys import ToySequence, check_tree
 from model_toys import LayeredToy, blurred, coupled_texts, greedy_texts, memoised, model_context, model_engine
 from text_laws import CROWD, opposed_tables, p_value, sample_texts
+from thinning import thorough_but
 from toys import LogitsOf, ToyBackend, hashed_logits, run_all, table_logits, toy_sequence
 
 from headstart.common.enumerations import VerifyRule
@@ -95,7 +96,7 @@ def test_coupled_texts_do_not_depend_on_the_draft(kind: str) -> None:
     assert sum(each.accepted for each in stats) > 60
 
 
-@kinds
+@pytest.mark.parametrize("kind", thorough_but(["distinct"], KINDS))
 @pytest.mark.parametrize("count", [1000, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_texts_follow_the_targets_law(kind: str, count: int) -> None:
     target, small = opposed_tables()
