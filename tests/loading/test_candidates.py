@@ -95,6 +95,14 @@ def test_a_head_at_hand_that_does_not_fit_is_named_and_decoding_goes_on(hub: Pat
     assert llm.generate(["abc"], GREEDY)[0].text
 
 
+def test_a_download_that_broke_off_is_refused_and_stops_nobody(hub: Path, target: Path) -> None:
+    broken = snapshot(hub, "org/broken")
+    (broken / "config.json").write_text('{"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 9}')
+    (broken / "model.safetensors").symlink_to(broken / "blob that never came")
+    assert listed(target)["org/broken"]["standing"] == "refused"
+    assert LLM(target).generate(["abc"], GREEDY)[0].text
+
+
 def test_what_is_published_for_a_shape_is_named() -> None:
     llama = replace(head_target(128256), hidden_size=4096, layers=(LayerConfig(),) * 32)
     heads, small = ["yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"], ["meta-llama/Llama-3.2-1B-Instruct"]

@@ -13,7 +13,7 @@ from headstart.drafting.head_files.shipped import TargetIdentity, shipped_heads,
 from headstart.drafting.registry import available_drafters, default_for, drafter_name, is_drafter
 from headstart.errors import HeadstartError
 from headstart.loading.published import PUBLISHED
-from headstart.loading.roles import role_of
+from headstart.loading.roles import SIDECARS, role_of
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.families.multi_token import multi_token_layout
@@ -68,17 +68,27 @@ def candidates(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer
     return [*found, *(Candidate(each.name, "–", Standing.FOUND, 0, each.summary) for each in copies)]
 
 
-def heads_at_hand(model: Path, kind: str) -> Iterator[tuple[str, Path]]:
-    """What lies beside a model and in the hub's cache and holds a head of a kind, in a format that runs no code."""
+@dataclass(frozen=True)
+class HeadAtHand:
+    """A head that nobody has named."""
+
+    kind: str
+    where: str
+    path: Path
+
+
+def heads_at_hand(model: Path) -> Iterator[HeadAtHand]:
+    """What lies beside a model or in the hub's cache and holds a head, in a format that runs no code. Of files only
+    those are opened that are called like sidecars."""
     for where, path in (*beside(model), *cached()):
-        if (path.is_file() or has_safetensors(path)) and kind_in(path) == kind:
-            yield where, path
+        named = path.is_file() and any(part in path.name.lower() for part in SIDECARS)
+        if (named or has_safetensors(path)) and (kind := kind_in(path)) is not None:
+            yield HeadAtHand(kind, where, path)
 
 
 def beside(model: Path) -> Iterator[tuple[str, Path]]:
     """Other files and directories of a model's folder that may hold a model or a head."""
-    folder = model if model.is_dir() else model.parent
-    for path in sorted(folder.iterdir()):
+    for path in _entries(model if model.is_dir() else model.parent, "*"):
         is_file = not model.is_dir() and path.suffix == ".gguf" and path.is_file()
         if path != model and (is_file or (path / "config.json").is_file()):
             yield str(path), path
@@ -88,11 +98,19 @@ def cached() -> Iterator[tuple[str, Path]]:
     """Repositories of the hub that were downloaded: name and newest snapshot."""
     from huggingface_hub import constants
 
-    for repository in sorted(Path(constants.HF_HUB_CACHE).glob("models--*--*")):
-        snapshots = [path for path in repository.glob("snapshots/*") if (path / "config.json").is_file()]
+    for repository in _entries(Path(constants.HF_HUB_CACHE), "models--*--*"):
+        snapshots = [path for path in _entries(repository, "snapshots/*") if (path / "config.json").is_file()]
         if snapshots:
             name = repository.name.removeprefix("models--").replace("--", "/", 1)
             yield name, max(snapshots, key=lambda path: path.stat().st_mtime)
+
+
+def _entries(folder: Path, pattern: str) -> list[Path]:
+    """None where the folder may not be read."""
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError:
+        return []
 
 
 def _modules(checkpoint: Checkpoint, config: ModelConfig) -> Iterator[Candidate]:
@@ -143,4 +161,4 @@ def _examined(
 def _size(path: Path) -> int:
     """Bytes of a file, or of the weights in a directory."""
     files = path.iterdir() if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.suffix in _WEIGHTS)
+    return sum(file.stat().st_size for file in files if file.suffix in _WEIGHTS and file.is_file())

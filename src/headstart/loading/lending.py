@@ -23,7 +23,7 @@ from headstart.drafting.head_files.shipped import (
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.inner_sequence import request_of
 from headstart.errors import CheckpointError, ConfigError
-from headstart.loading.candidates import heads_at_hand
+from headstart.loading.candidates import HeadAtHand, heads_at_hand
 from headstart.loading.model import Model, create_backend, create_encoder_decoder, load_model, weights_dtype
 from headstart.loading.own_bits import lend_itself
 from headstart.loading.reading import Reading
@@ -94,6 +94,10 @@ def draft_context(
 
     tell_once = cache(tell)
 
+    @cache
+    def at_hand() -> tuple[HeadAtHand, ...]:
+        return tuple(heads_at_hand(model.checkpoint.path)) if model.backend.opens_layers else ()
+
     # A drafter of drafters asks first, then the drafter that runs the head.
     @cache
     def head(kind: str) -> Path | None:
@@ -102,14 +106,15 @@ def draft_context(
         if found is not None:
             tell(f"Drafting with the {kind} head that comes with Headstart, {found.why}; name another as draft model.")
             return found.directory
-        for where, path in heads_at_hand(model.checkpoint.path, kind) if model.backend.opens_layers else ():
-            try:
-                load_head(path, model.config)
-            except CheckpointError as error:
-                tell_once(f"The {kind} head in {where} is not used: {error}")
-                continue
-            tell_once(f"Drafting with the {kind} head in {where}, which fits this model; name another as draft model.")
-            return path
+        for each in at_hand():
+            if each.kind == kind:
+                try:
+                    load_head(each.path, model.config)
+                except CheckpointError as error:
+                    tell(f"The {kind} head in {each.where} is not used: {error}")
+                    continue
+                tell(f"Drafting with the {kind} head in {each.where}, which fits it; name another as draft model.")
+                return each.path
         if kind in heads.near:
             tell(heads.near[kind])
         elif missing := missing_heads(model.name):

@@ -16,6 +16,8 @@ _EMBEDDING_FILES = ("modules.json", "config_sentence_transformers.json")
 """Of sentence-transformers' models."""
 _HEADS = ("eagle", "dflash", "dspark", "assistant", "mtp")
 """Parts of the architectures that llama.cpp writes into files of drafters that read a target's states."""
+SIDECARS = (*_HEADS, "draft", "spec")
+"""Parts of the names of such files: llama.cpp's, LM Studio's and their publishers'."""
 _ENCODERS = ("bert", "t5encoder")
 
 
