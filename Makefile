@@ -14,13 +14,13 @@ demo: $(VENV)/.run  ## answer a prompt plainly and with speculation, side by sid
 	$(BIN)/python -m headstart generate --chat --compare --temperature 0 --max-tokens 160 "$(DEMO_PROMPT)"
 
 test: $(VENV)/.dev  ## ten minutes of tests: large parametrisations by each value of each parameter; one worker a core
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 test-thorough: $(VENV)/.dev  ## the same with the thorough ones: what CI runs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --thorough
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --thorough
 
 test-all: $(VENV)/.dev  ## every test with every combination of its parameters, and the slow ones
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --all -m 'not emulated and not wheel and not engines'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --all -m 'not emulated and not wheel and not engines'
 
 test-slow: $(VENV)/.dev  ## the larger storms and trials
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow
