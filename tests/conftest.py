@@ -71,6 +71,12 @@ def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("tiny-model"))
 
 
+@pytest.fixture(scope="session")
+def torch_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The like, of a shape that PyTorch alone computes; do not write to it."""
+    return write_tiny_model(tmp_path_factory.mktemp("torch-model"))
+
+
 @pytest.fixture
 def unread_model(tmp_path: Path) -> Path:
     """A folder that is taken for a model's until somebody reads it."""

@@ -40,7 +40,7 @@ served = pytest.mark.skipif(find_spec("fastapi") is None, reason="needs the extr
 
 
 @pytest.fixture
-def call(tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def call(torch_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """A command whose ``steps``-th step is Ctrl-C."""
     rules = check_rules(toys=list(cases())[:2])
     monkeypatch.setattr(run, "check_rules", lambda: rules)
@@ -58,7 +58,7 @@ def call(tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                 raise KeyboardInterrupt
 
         monkeypatch.setattr("headstart.cli.progress.Activity.advance", advance)
-        fixed = ["--model", tiny_model_dir, "--max-tokens", 6, "--prompts", prompts, "--out", tmp_path / "out"]
+        fixed = ["--model", torch_model_dir, "--max-tokens", 6, "--prompts", prompts, "--out", tmp_path / "out"]
         fixed += ["--text", text] if command == "quality" else ["--precision", "fp32"]
         return headstart(*command.split(), *CALLS[command], *fixed, *more)
 

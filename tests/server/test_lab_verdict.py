@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from thinning import thorough_but
 
 pytest.importorskip("fastapi", reason="needs the extra 'server'")
 pytest.importorskip("playwright.sync_api", reason="needs playwright (the extra 'dev')")
@@ -43,7 +44,7 @@ more = partial(pytest.param, marks=pytest.mark.thorough)
         more([round_of(0.01, 1.6)] * 4, 0.0, "loss", "a pass over 7.0 rows costs this machine much more"),
     ],
 )
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", thorough_but(["light"], ["light", "dark"]))
 def test_slower_than_plain_is_said_in_another_tone(
     play: OpenPage, rounds: list[dict[str, Any]], others: float, tone: str, reason: str, scheme: str
 ) -> None:

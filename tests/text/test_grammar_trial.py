@@ -95,6 +95,7 @@ def test_what_was_given_up_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -
     assert len(asked) == 2  # in a tenth of a second, and in a second
 
 
+@pytest.mark.thorough
 def test_a_costly_structure_lets_others_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     monkeypatch.setattr(grammar_trial, "_SECONDS", (0.05, 0.2))
@@ -132,6 +133,7 @@ def test_a_schema_that_cannot_be_enforced_when_closed_is_taken_as_it_is(monkeypa
         assert (bool(complaint), refusal, '"not"' in grammar) == (complains, "", complains)
 
 
+@pytest.mark.thorough
 def test_a_trial_that_was_ended_from_outside_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
     popen = bounded_process.subprocess.Popen

@@ -26,7 +26,7 @@ SETTINGS = TrainSettings(steps=3, batch=2, micro_batch=1, evaluate_every=2, save
 
 def base_model(*missing: str) -> Model:
     """``missing``: marks ("bos", "eos") that neither the configuration nor the tokenizer names."""
-    directory = write_tiny_model(Path(mkdtemp(prefix="headstart-base-")), chat=False)
+    directory = write_tiny_model(Path(mkdtemp(prefix="headstart-base-")), chat=False, head_dim=32)
     for name in ("config.json", "tokenizer_config.json"):
         known = json.loads((directory / name).read_text())
         left = {key: value for key, value in known.items() if not key.startswith(missing)} if missing else known

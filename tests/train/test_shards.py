@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 from test_base_models import base
-from training_toys import target
+from tiny_checkpoint import write_tiny_model
 
 from headstart import LLM
+from headstart.loading.model import Model, load_model
 from headstart.text.corpus import Corpus, Document
 from headstart_train.text import shards
 from headstart_train.text.shards import Shard, Writing, append, write_answers, write_shard
@@ -21,6 +24,12 @@ GIVEN = [[{"role": "user", "content": f"Say {i}."}] for i in range(13)]
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "PART", 4)
     monkeypatch.setattr(shards, "SHARD", 16)
+
+
+@cache
+def target() -> Model:
+    """Of a shape that the native pass computes, quickly."""
+    return load_model(write_tiny_model(Path(mkdtemp(prefix="headstart-shards-")), head_dim=32), "fp32")
 
 
 def small() -> LLM:

@@ -145,6 +145,7 @@ def test_several_recordings_are_as_if_alone(llm: LLM, tmp_path: Path) -> None:
         assert [segment.id for segment in transcript.segments] == list(range(len(transcript.segments)))
 
 
+@pytest.mark.thorough
 def test_beams_follow_the_rules_of_times(model: Model, reference: PreTrainedModel) -> None:
     params = SamplingParams(beam_width=3, max_tokens=30)
     (whole,) = LLM(model, "none").transcribe(sound(0.6), TIMED, SamplingParams(beam_width=3, max_tokens=None))

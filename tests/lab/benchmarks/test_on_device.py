@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = "headstart_lab.benchmarks.on_device"
 
 
+@pytest.mark.thorough
 def test_a_shape_and_a_model_on_the_processor(tiny_model_dir: Path, tmp_path: Path) -> None:
     out = tmp_path / "results.json"
     given = ["--device", "cpu", "--minutes", "2", "--shapes", "tiny", "--context", "40", "--max-tokens", "8"]
