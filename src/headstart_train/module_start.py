@@ -13,7 +13,7 @@ from headstart.errors import ConfigError
 from headstart.loading.model import Model
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
-from headstart.models.families.multi_token import MultiTokenLayout, multi_token_layout
+from headstart.models.families.multi_token import multi_token_layout
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.multi_token import MultiTokenModule, MultiTokenModules, load_multi_token
 from headstart.models.weight_loading import config_of
@@ -45,8 +45,10 @@ def require_module(target: Model, init: Path | None) -> None:
     """
     check_modules_writable(target.config)
     known, config = _known(target, init), target.config
-    like = _layout(config).like(config)
-    require_trainable_module(replace(config, layers=(like,)) if known is None else known.config)
+    if known is None:
+        place = _place(config)
+        config = replace(config, layers=config.layers[place : place + 1])
+    require_trainable_module(config if known is None else known.config)
 
 
 def _known(target: Model, init: Path | None) -> MultiTokenModules | None:
@@ -67,9 +69,7 @@ def _known(target: Model, init: Path | None) -> MultiTokenModules | None:
 
 def _fresh(config: ModelConfig, weights: DecoderWeights) -> MultiTokenModules:
     """The target's last layer of the right kind behind a projection that knows nothing, drawn by torch's generator."""
-    names = _layout(config)
-    like = names.like(config)
-    place = max(place for place, layer in enumerate(config.layers) if layer == like)
+    names, place = multi_token_layout(config, "hf"), _place(config)
     size, offset = config.hidden_size, config.norms.offset
     flat = NormWeights(torch.full((size,), 1.0 - offset))
     sure = FIRST_SURENESS * (weights.final_norm.weight + offset) - offset
@@ -80,10 +80,14 @@ def _fresh(config: ModelConfig, weights: DecoderWeights) -> MultiTokenModules:
         projection=LinearWeights(torch.randn(size, 2 * size) * (2 * size) ** -0.5),
         layer=weights.layers[place],
     )
-    return MultiTokenModules(replace(config, layers=(like,)), (module,), names.hidden_first)
+    return MultiTokenModules(replace(config, layers=(config.layers[place],)), (module,), names.hidden_first)
 
 
-def _layout(config: ModelConfig) -> MultiTokenLayout:
-    names = multi_token_layout(config, "hf")
-    assert names is not None
-    return names
+def _place(config: ModelConfig) -> int:
+    """The last layer that is like a module's."""
+    place = multi_token_layout(config, "hf").place(config)
+    if place is None:
+        raise ConfigError(
+            f"{config.name or config.family} has no layer with both parts of a module's; name a module with --init."
+        )
+    return place

@@ -4,7 +4,7 @@ nemotron.py, qwen.py there), written here anew."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,21 +56,41 @@ _NAMES = {
 
 
 def write_hybrid(
-    model: PreTrainedModel, path: Path, quantised: str | None = None, of_part: Mapping[str, str] | None = None
+    model: PreTrainedModel,
+    path: Path,
+    quantised: str | None = None,
+    of_part: Mapping[str, str] | None = None,
+    modules: Sequence[Mapping[str, Tensor]] = (),
 ) -> Path:
     """``quantised``: the type of matrices whose rows can be; ``of_part``: that of those with such a part in their
-    names."""
+    names; ``modules``: what stands around the last layers, which are multi-token modules then (of Nemotron-H two layers
+    are one)."""
     config = model.config
+    folded = bool(modules) and config.model_type == "nemotron_h"
     arch = ARCHITECTURES[config.model_type]
     if arch == "nemotron_h" and "moe" in config.layers_block_type:
         arch = "nemotron_h_moe"
     writer = gguf.GGUFWriter(path, arch)
-    _metadata(writer, config)
+    _metadata(writer, config, folded)
+    if modules:
+        writer.add_nextn_predict_layers(len(modules))
+    first = len(_kinds(config)) - len(modules) - folded
+    for number, parts in enumerate(modules, first):
+        for name, tensor in parts.items():
+            moved = tensor.ndim == 1 and config.model_type.startswith("qwen")
+            values, type_ = (tensor + 1 if moved else tensor).numpy(), None
+            if quantised is not None and values.ndim == 2:
+                type_ = gguf.GGMLQuantizationType[quantised]
+                values = gguf.quants.quantize(values, type_)
+            writer.add_tensor(f"blk.{number}.nextn.{name}.weight", values, raw_dtype=type_)
     tensors = dict(model.state_dict()) | dict(model.named_buffers())
     for name, tensor in tensors.items():
         if "inv_freq" in name or "mup_vector" in name or (name == "lm_head.weight" and config.tie_word_embeddings):
             continue
         for target, converted in _converted(name, tensor, config):
+            if folded:
+                target = target.replace(f"blk.{first + 1}.attn_norm", f"blk.{first + 1}.post_attention_norm")
+                target = target.replace(f"blk.{first + 1}.", f"blk.{first}.")
             values = converted.contiguous().float().numpy()
             other = next((kind for part, kind in (of_part or {}).items() if part in target), quantised)
             kind = None if other is None else gguf.GGMLQuantizationType[other]
@@ -91,8 +111,9 @@ def _kinds(config: Any) -> list[str]:
     return list(config.layers_block_type if config.model_type == "nemotron_h" else config.layer_types)
 
 
-def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
+def _metadata(writer: gguf.GGUFWriter, config: Any, folded: bool) -> None:
     kind, kinds = config.model_type, _kinds(config)
+    kinds = kinds[:-1] if folded else kinds
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(len(kinds))
@@ -122,6 +143,7 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
     if kind == "nemotron_h":
         size = config.moe_intermediate_size if "moe" in kinds else config.intermediate_size
         inner = [size if each in ("mlp", "moe") else 0 for each in kinds]
+        inner[-1] = size if folded else inner[-1]
     if inner is not None:
         writer.add_feed_forward_length(inner)
     if kind.startswith("lfm2"):

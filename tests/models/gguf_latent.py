@@ -4,10 +4,12 @@ mistral3.py, minicpm.py there), written here anew."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gguf
+from torch import Tensor
 from transformers import PreTrainedModel
 
 _NAMES = {
@@ -28,14 +30,25 @@ _NAMES = {
 _WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def write_latent(model: PreTrainedModel, path: Path, joint: bool = False, quantised: str | None = None) -> Path:
+def write_latent(
+    model: PreTrainedModel,
+    path: Path,
+    joint: bool = False,
+    quantised: str | None = None,
+    modules: Sequence[Mapping[str, Tensor]] = (),
+) -> Path:
     """``joint``: as before April 2025, when keys' and values' matrix was one. ``quantised``: the type of matrices whose
-    rows can be."""
+    rows can be. ``modules``: what stands around the last layers, which are multi-token modules then."""
     config: Any = model.config
     kind = config.model_type
     joint = joint or kind == "minicpm3"
     writer = gguf.GGUFWriter(path, kind if kind in ("mistral4", "minicpm3") else "deepseek2")
     _metadata(writer, config, joint)
+    if modules:
+        writer.add_nextn_predict_layers(len(modules))
+    for number, parts in enumerate(modules, config.num_hidden_layers - len(modules)):
+        for name, tensor in parts.items():
+            writer.add_tensor(f"blk.{number}.nextn.{name}.weight", tensor.numpy())
     tensors = dict(model.state_dict()) | {name: each for name, each in model.named_buffers() if "correction" in name}
     heads, plain = config.num_attention_heads, config.qk_nope_head_dim
     for name, tensor in tensors.items():

@@ -324,7 +324,7 @@ def _more_metadata(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_sliding_window_pattern([each == "sliding_attention" for each in config.layer_types])
         writer.add_float32("mellum.rope.freq_base_swa", config.rope_parameters["sliding_attention"]["rope_theta"])
     if kind == "exaone_moe":
-        writer.add_leading_dense_block_count(config.mlp_layer_types.count("dense"))
+        writer.add_leading_dense_block_count([*config.mlp_layer_types, "sparse"].index("sparse"))
         writer.add_sliding_window_pattern([each == "sliding_attention" for each in config.layer_types])
         writer.add_expert_shared_feed_forward_length(config.moe_intermediate_size * shared)
     if kind == "afmoe":

@@ -16,7 +16,7 @@ from tiny_encoder_decoders import FAMILIES as WITH_ENCODER
 from tiny_encoder_decoders import WIDE as WIDE_WITH_ENCODER
 from tiny_models import FAMILIES as FIRST_FAMILIES
 
-from headstart.backends.native.backend import supports
+from headstart.backends.native.supported import supports
 from headstart.models.config import ModelConfig
 from headstart.models.families import ENCODER_DECODER_FAMILIES, FAMILIES, config_from_hf
 

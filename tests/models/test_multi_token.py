@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 import torch
+from gguf_hybrids import write_hybrid
+from gguf_latent import write_latent
 from gguf_models import write_gguf
-from multi_token_models import write_modules
+from multi_token_models import Reference, write_modules
 from safetensors.torch import load_file, save_file
 from tiny_checkpoint import write_tiny_model
 
+from headstart.backends.torch.multi_token_pass import MultiTokenPass
+from headstart.drafting.heads.head_pass import DraftRows
+from headstart.drafting.heads.tables import TargetTables
 from headstart.errors import CheckpointError
+from headstart.loading.beside import modules_beside
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.multi_token import MultiTokenModules, load_multi_token
-from headstart.models.weight_loading import config_of
+from headstart.models.weight_loading import config_of, load_decoder
 
 
 def modules_of(directory: Path) -> MultiTokenModules | None:
@@ -36,19 +45,118 @@ def test_all_of_them_are_found(family: str, count: int, tmp_path: Path) -> None:
         assert torch.equal(own.projection.weight, parts["projection"])
 
 
-def test_those_of_gguf_files_are_found(tmp_path: Path) -> None:
-    reference = write_modules("glm4_moe", tmp_path, 2)
-    theirs = {"embedding": "enorm", "hidden": "hnorm", "projection": "eh_proj", "final": "shared_head_norm"}
-    around = [{theirs[part]: tensor for part, tensor in parts.items()} for parts in reference.parts]
-    path = write_gguf(reference.model, tmp_path / "tiny.gguf", modules=around)
+THEIRS = {"embedding": "enorm", "hidden": "hnorm", "projection": "eh_proj", "final": "shared_head_norm"}
+WRITERS = {
+    **dict.fromkeys(("glm4_moe", "exaone_moe"), write_gguf),
+    **dict.fromkeys(("deepseek_v3", "glm4_moe_lite"), write_latent),
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "nemotron_h"), write_hybrid),
+}
+SAID: dict[str, dict[str, object]] = {
+    "deepseek_v3": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    "exaone_moe": {"n_group": 1, "topk_group": 1},
+    "glm4_moe": {"n_group": 1, "topk_group": 1},
+    "nemotron_h": {"n_group": 1, "topk_group": 1, "time_step_min": 1e-9},
+    "qwen3_next": {"mlp_only_layers": []},
+}
+"""What GGUF files can say."""
+
+
+def written(family: str, directory: Path, count: int = 1, without: str = "", **sizes: object) -> tuple[Reference, Path]:
+    """A tiny checkpoint, and the same as a GGUF file, whose modules lack a part by their names there."""
+    reference = write_modules(family, directory, count, **(SAID.get(family, {}) | sizes))
+    around = [
+        {THEIRS[part]: tensor for part, tensor in parts.items() if THEIRS[part] != without} for parts in reference.parts
+    ]
+    return reference, WRITERS[family](reference.model, directory / "tiny.gguf", modules=around)
+
+
+@pytest.mark.parametrize("family", WRITERS)
+def test_those_of_gguf_files_are_those_of_folders(family: str, tmp_path: Path) -> None:
+    """What they say is the same, also where a file stores norms or heads in another way."""
+    reference, path = written(family, tmp_path)
+    spoken = []
+    hidden = torch.randn(6, reference.model.config.hidden_size, generator=torch.Generator().manual_seed(1))
+    for source in (tmp_path, path):
+        checkpoint = open_checkpoint(source)
+        config, weights = load_decoder(checkpoint, torch.float32)
+        assert config.num_layers == 3
+        found = load_multi_token(checkpoint, config, torch.float32)
+        assert found is not None
+        tables = TargetTables(weights.embedding, weights.head.weight)
+        running = MultiTokenPass(found, tables, torch.float32)
+        tokens = np.array([5, 17, 3, 44, 9, 61], dtype=np.int32)
+        spoken.append(running.read(tokens, hidden, [DraftRows(running.new_cache(), 6)])[1][0])
+    torch.testing.assert_close(spoken[1], spoken[0], rtol=2e-4, atol=2e-4)
+    wanted = reference.logits(reference.states([1, *tokens.tolist()], hidden)[0][-1])
+    torch.testing.assert_close(spoken[0], wanted.detach(), rtol=2e-4, atol=2e-4)
+
+
+def test_two_modules_of_a_gguf_file(tmp_path: Path) -> None:
+    _, path = written("glm4_moe", tmp_path, 2)
     from_gguf, from_folder = modules_of(path), modules_of(tmp_path)
     assert from_gguf is not None
     assert from_folder is not None
     assert len(from_gguf.modules) == 2
     for ours, own in zip(from_gguf.modules, from_folder.modules, strict=True):
-        assert torch.equal(ours.final_norm.weight, own.final_norm.weight)
         assert torch.equal(ours.projection.weight, own.projection.weight)
-        assert torch.equal(ours.layer.mixer.output.weight, own.layer.mixer.output.weight)
+
+
+def test_a_gguf_file_may_leave_the_last_norm_to_the_model(tmp_path: Path) -> None:
+    reference, path = written("qwen3_5_text", tmp_path, without="shared_head_norm")
+    found = modules_of(path)
+    assert found is not None
+    assert torch.equal(found.modules[0].final_norm.weight, reference.model.model.norm.weight + 1)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_text", "deepseek_v3"])
+def test_a_gguf_file_of_modules_alone(family: str, tmp_path: Path) -> None:
+    """As llama.cpp's converter writes with ``--mtp``: no decoder layer, but tables and the last norm."""
+    _, path = written(family, tmp_path)
+    alone = without_decoder(path, tmp_path / "mtp-tiny.gguf")
+    found, whole = modules_of(alone), modules_of(path)
+    assert found is not None
+    assert whole is not None
+    assert found.config == replace(whole.config, name=found.config.name)
+    assert torch.equal(found.modules[0].projection.weight, whole.modules[0].projection.weight)
+    with pytest.raises(CheckpointError, match="holds multi-token modules alone"):
+        load_decoder(open_checkpoint(alone), torch.float32)
+    (tmp_path / "mtp-broken.gguf").write_bytes(b"GGUF")
+    assert modules_beside(path, whole.config) is None  # of so many layers
+    config = config_of(open_checkpoint(path))
+    assert modules_beside(path, config) == alone
+    assert modules_beside(path, replace(config, hidden_size=32)) is None
+
+
+def without_decoder(path: Path, to: Path) -> Path:
+    """A GGUF file with the modules of another, and what they share with its model."""
+    reader = gguf.GGUFReader(path)
+    writer = gguf.GGUFWriter(to, reader.fields["general.architecture"].contents())
+    for name, field in reader.fields.items():
+        if not name.startswith(("GGUF.", "general.architecture")):
+            kind = field.types[0]
+            writer.add_key_value(name, field.contents(), kind, field.types[-1] if len(field.types) > 1 else None)
+    last = max(int(tensor.name.split(".")[1]) for tensor in reader.tensors if tensor.name.startswith("blk."))
+    for tensor in reader.tensors:
+        if not tensor.name.startswith("blk.") or tensor.name.startswith(f"blk.{last}."):
+            writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return to
+
+
+def test_tables_of_their_own_are_used(tmp_path: Path) -> None:
+    write_modules("deepseek_v3", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    head = torch.randn(tensors["lm_head.weight"].shape, generator=torch.Generator().manual_seed(2))
+    tensors["model.layers.3.shared_head.head.weight"] = head
+    save_file(tensors, tmp_path / "model.safetensors")
+    found = modules_of(tmp_path)
+    assert found is not None
+    assert found.embedding is None
+    assert found.head is not None
+    assert torch.equal(found.head.tensor(), head)
 
 
 def test_other_families_have_none(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from more_families import MORE_FAMILIES
 from numpy.typing import NDArray
 from tiny_models import make_model, reference_logits
 
-from headstart.backends.native.backend import NativeBackend, supports
+from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.formats import (
     ABSENT,
     BF16,
@@ -32,6 +32,7 @@ from headstart.backends.native.formats import (
     nearest_forms,
 )
 from headstart.backends.native.loader import load_library
+from headstart.backends.native.supported import supports
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig

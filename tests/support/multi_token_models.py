@@ -24,8 +24,25 @@ NAMES = {
     "mimo": ("model.mtp_layers.{k}.", "token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"),
     "qwen3_next": ("mtp.layers.{k}.", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm"),
     "mellum": ("mtp.layers.{k}.", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm"),
+    "nemotron_h": ("mtp.layers.{k}.", "enorm", "hnorm", "eh_proj", "mtp.layers.1.final_layernorm"),
 }
+NAMES["glm4_moe_lite"] = NAMES["deepseek_v3"]
+NAMES |= dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "exaone_moe"), NAMES["mellum"])
+_SLIDING = ("mellum", "exaone_moe")
+_HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 """Family -> what its modules' layers are called (n: after the model's, k: from 0), and the four parts around them."""
+NATIVE_SIZES: dict[str, dict[str, object]] = {
+    "deepseek_v3": {"kv_lora_rank": 64, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 96}
+    | {"q_lora_rank": 96, "num_key_value_heads": 4},
+    "glm4_moe": {"head_dim": 32},
+    "exaone_moe": {"head_dim": 32},
+    "nemotron_h": {"head_dim": 32, "n_group": 1, "topk_group": 1},
+    "mimo": {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1},
+    "mellum": {"head_dim": 32},
+    **{each: {"head_dim": 32, "linear_key_head_dim": 32, "linear_value_head_dim": 32} for each in _HYBRID},
+}
+NATIVE_SIZES["glm4_moe_lite"] = NATIVE_SIZES["deepseek_v3"]
+"""Family -> sizes that the native pass takes."""
 
 
 @dataclass
@@ -62,8 +79,11 @@ class Reference:
     def _layer(self, k: int, x: Tensor) -> Tensor:
         decoder = self.model.get_decoder()
         positions = torch.arange(len(x))[None]
-        kinds = getattr(self.model.config, "layer_types", None) if self.model.config.model_type == "mellum" else None
-        more = {} if kinds is None else {"layer_type": kinds[self.num_layers + k]}
+        kind = self.model.config.model_type
+        if kind == "nemotron_h":
+            return self._two_parts(x)
+        kinds = self.model.config.layer_types if kind in _SLIDING else None
+        more = {} if kind != "mellum" else {"layer_type": kinds[self.num_layers + k]}  # type: ignore[index]
         seen = torch.ones(len(x), len(x), dtype=torch.bool).tril()
         if kinds is not None and kinds[self.num_layers + k] == "sliding_attention":
             seen = seen.triu(1 - self.model.config.sliding_window)
@@ -77,19 +97,38 @@ class Reference:
         found: Tensor = output[0] if isinstance(output, tuple) else output
         return found[0]
 
+    def _two_parts(self, x: Tensor) -> Tensor:
+        """Nemotron-H's layers have one part each."""
+        mask = torch.zeros(1, 1, len(x), len(x)).masked_fill(torch.ones(len(x), len(x)).triu(1).bool(), -torch.inf)
+        attention, experts = self.model.get_decoder().layers[self.num_layers :]
+        output = attention(x[None], attention_mask=mask)
+        output = experts(output[0] if isinstance(output, tuple) else output)
+        found: Tensor = output[0] if isinstance(output, tuple) else output
+        return found[0]
+
     def _norm(self, weight: Tensor, x: Tensor) -> Tensor:
-        # Qwen3-Next stores its weights less 1.
-        weight = weight + (self.model.config.model_type == "qwen3_next")
-        return nn.functional.rms_norm(x, weight.shape, weight, self.model.config.rms_norm_eps)
+        # Qwen3-Next and those after it store their weights less 1.
+        config = self.model.config
+        weight = weight + (config.model_type in _HYBRID)
+        eps = config.layer_norm_epsilon if config.model_type == "nemotron_h" else config.rms_norm_eps
+        return nn.functional.rms_norm(x, weight.shape, weight, eps)
 
 
 def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 3, **sizes: object) -> Reference:
     """A tiny checkpoint of ``family`` with modules, in ``directory``; ``sizes`` in place of its own."""
     settings: dict[str, object] = {**sizes, "num_hidden_layers": layers + modules}
-    if family == "mellum":
+    if family in _SLIDING:
         kinds = ["sliding_attention", "full_attention", "sliding_attention"]
         settings["layer_types"] = kinds[:layers] + ["sliding_attention"] * modules
-    if family == "qwen3_next":
+    if family == "exaone_moe":
+        settings["mlp_layer_types"] = ["dense"] + ["sparse"] * (layers - 1) + ["dense"] * modules
+    if family == "glm4_moe_lite":
+        settings["mlp_layer_types"] = ["dense"] + ["sparse"] * (layers - 1 + modules)
+    if family == "nemotron_h":
+        kinds = ["linear_attention", "moe", "full_attention"]
+        settings["layers_block_type"] = [*kinds, "full_attention", "moe"]
+        del settings["num_hidden_layers"]
+    if family in _HYBRID:
         kinds = ["linear_attention", "full_attention", "linear_attention"]
         settings["layer_types"] = kinds[:layers] + ["full_attention"] * modules
     model = make_model("qwen2" if family == "mimo" else family, **settings)
@@ -102,9 +141,12 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
     reference = Reference(model, layers, [], family == "mimo")
     for k in range(modules):
         own = layer.format(n=layers + k, k=k)
-        old = f"model.layers.{layers + k}."
-        for name in [name for name in tensors if name.startswith(old)]:
-            tensors[own + name.removeprefix(old)] = tensors.pop(name)
+        for part in range(2 if family == "nemotron_h" else 1):
+            moved = own if part == 0 else layer.format(k=1)
+            for before in ("model.", "backbone."):
+                old = f"{before}layers.{layers + k + part}."
+                for name in [name for name in tensors if name.startswith(old)]:
+                    tensors[moved + name.removeprefix(old)] = tensors.pop(name)
         shapes = {"embedding": (hidden,), "hidden": (hidden,), "projection": (hidden, 2 * hidden), "final": (hidden,)}
         parts = {}
         for (part, shape), name in zip(shapes.items(), around, strict=True):
@@ -117,7 +159,7 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
     save_file(tensors, path, metadata={"format": "pt"})
     config = json.loads((directory / "config.json").read_text())
     config["num_hidden_layers"] = layers
-    for key in ("layer_types", "mlp_layer_types", "no_rope_layers"):
+    for key in ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type"):
         if isinstance(config.get(key), list):
             config[key] = config[key][:layers]
     if family == "mimo":
@@ -127,9 +169,9 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
     return reference
 
 
-def write_tiny_mimo(directory: Path, seed: int = 0) -> Path:
-    """The tiny chat model as a MiMo with one module."""
-    write_tiny_model(directory, seed=seed, layers=4)
+def write_tiny_mimo(directory: Path, seed: int = 0, head_dim: int = 8) -> Path:
+    """The tiny chat model as a MiMo with one module; the native pass computes it with a ``head_dim`` of 32."""
+    write_tiny_model(directory, seed=seed, layers=4, head_dim=head_dim)
     path = directory / "model.safetensors"
     tensors = load_file(path)
     for name in [name for name in tensors if name.startswith("model.layers.3.")]:

@@ -16,7 +16,7 @@ from headstart.loading.published import PUBLISHED
 from headstart.loading.roles import SIDECARS, role_of
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
-from headstart.models.families.multi_token import multi_token_layout
+from headstart.models.families.multi_token import layouts_of_modules
 from headstart.models.locating import has_safetensors
 from headstart.text.tokenizer import Tokenizer
 
@@ -114,10 +114,11 @@ def _entries(folder: Path, pattern: str) -> list[Path]:
 
 
 def _modules(checkpoint: Checkpoint, config: ModelConfig) -> Iterator[Candidate]:
-    names, drafter = multi_token_layout(config, checkpoint.kind), default_for("module")
-    shapes = checkpoint.shapes()
-    first = "" if names is None else f"{names.layer.format(i=names.number(0, config))}."
-    held = [name for name in shapes if first and name.startswith(first)]
+    drafter, shapes = default_for("module"), checkpoint.shapes()
+    held: list[str] = []
+    for names in layouts_of_modules(config, checkpoint.kind):
+        first = f"{names.layer.format(i=names.number(0, config))}."
+        held = held or [name for name in shapes if name.startswith(first)]
     if held:
         size = sum(math.prod(shapes[name]) * checkpoint.stored_bits(name) for name in held) / 8
         yield Candidate(drafter, str(checkpoint.path), Standing.FOUND, int(size), "multi-token modules of the model")

@@ -23,6 +23,7 @@ from headstart.drafting.head_files.shipped import (
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.inner_sequence import request_of
 from headstart.errors import CheckpointError, ConfigError
+from headstart.loading.beside import modules_beside
 from headstart.loading.candidates import HeadAtHand, heads_at_hand
 from headstart.loading.model import Model, create_backend, create_encoder_decoder, load_model, weights_dtype
 from headstart.loading.own_bits import lend_itself
@@ -78,8 +79,7 @@ def draft_context(
         _require_open(model)
         dtype = weights_dtype(model.precision)
         embedding, head = load_tables(model.checkpoint, dtype)
-        read = read_matrix(embedding, dtype)
-        return TargetTables(read, read if head is embedding else read_matrix(head, dtype))
+        return TargetTables(embedding, head, lambda matrix: read_matrix(matrix, dtype))
 
     # As may a drafter of drafters first.
     @cache
@@ -90,7 +90,13 @@ def draft_context(
         config = model.config if name is None else config_of(checkpoint)
         if target_shape(config) != target_shape(model.config):
             raise ConfigError(f"{name} is of another shape than the target; name a checkpoint of the same model.")
-        return load_multi_token(checkpoint, config, weights_dtype(model.precision))
+        found = load_multi_token(checkpoint, config, weights_dtype(model.precision))
+        if found is None and name is None and checkpoint.kind == "gguf":
+            beside = modules_beside(checkpoint.path, config)
+            if beside is not None:
+                tell(f"Multi-token modules of {beside.name}, which lies beside the model, guess.")
+                return modules(str(beside))
+        return found
 
     tell_once = cache(tell)
 

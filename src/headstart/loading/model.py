@@ -17,6 +17,7 @@ from headstart.backends.native.kit import NativeKit
 from headstart.backends.native.library import Library
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_model import Rounding
+from headstart.backends.native.supported import supports
 from headstart.backends.torch.backend import TorchBackend
 from headstart.backends.torch.device import parse_device
 from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
@@ -174,7 +175,7 @@ def create_backend(
     """
     if device.type != "cpu":
         return _on_accelerator(config, weights, precision, device, cuda_graphs)
-    reason = native.supports(config)
+    reason = supports(config)
     library = load_library() if reason is None else None
     if library is not None:
         backend = native.NativeBackend(config, weights, _native_precision(library, precision))
@@ -204,7 +205,7 @@ def create_encoder_decoder(
     """
     if device.type != "cpu":
         return EncoderDecoderBackend(config, weights, _accelerator_dtype(precision, device), device)
-    reason = native.supports(config)
+    reason = supports(config)
     library = load_library() if reason is None else None
     if library is not None:
         backend = NativeEncoderDecoder(config, weights, _native_precision(library, precision))
@@ -317,7 +318,7 @@ def require_numerics(model: Model, numerics: Numerics | str) -> None:
         ConfigError: numerics is unknown, or "exact" where PyTorch computes.
     """
     if parse_numerics(numerics) is Numerics.EXACT and not model.backend.exact_rows:
-        because = native.supports(model.config) or "this machine has none"
+        because = supports(model.config) or "this machine has none"
         because = "transformers' code computes this model" if model.notice else because
         raise ConfigError(
             f"numerics is 'exact', which needs the native pass ({because}); 'auto' is exact up to ties of "

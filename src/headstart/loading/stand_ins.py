@@ -123,14 +123,13 @@ def _modules(model: Model) -> MultiTokenModules:
     """A module whose layer is the target's last one of the kind that its family's modules have."""
     config, weights = load_decoder(model.checkpoint, weights_dtype(model.precision))
     names = multi_token_layout(config, "hf")
-    if names is None:
-        raise ConfigError(f"{model.name} is of a family ({config.family}) whose multi-token modules are not known.")
-    like = names.like(config)
-    place = max(place for place, layer in enumerate(config.layers) if layer == like)
+    place = names.place(config)
+    if place is None:
+        raise ConfigError(f"{model.name} has no layer like a multi-token module's, which both attends and has an MLP.")
     flat = NormWeights(torch.full((config.hidden_size,), 1.0 - config.norms.offset))
     projection = _linear(config.hidden_size, 2 * config.hidden_size)
     module = MultiTokenModule(flat, flat, flat, projection, weights.layers[place])
-    return MultiTokenModules(replace(config, layers=(like,)), (module,), names.hidden_first)
+    return MultiTokenModules(replace(config, layers=(config.layers[place],)), (module,), names.hidden_first)
 
 
 def _draft_model(model: Model, parameters: float) -> Backend:

@@ -89,6 +89,10 @@ class Assembly(StateAssembly):
         part = self._part(f"{name}.weight", (self.config.vocab_size, size))
         return FileMatrix((part,), size, self.dtype, keeps=True)
 
+    def table(self, name: str) -> FileMatrix:
+        """An embedding or an output head that is none of the decoder's own."""
+        return self._table(name)
+
     def stream_norm(self, name: str) -> NormWeights:
         """A norm of the stream that is none of the decoder's own."""
         return self._norm(name, "", self.config.hidden_size)

@@ -2,11 +2,12 @@
 
 Module k reads, for each token, that token and what the module before it (for the first: the model itself) made of the
 token before; it says the token k places on (DeepSeek-V3, arXiv:2412.19437, section 2.2). Embedding and output head are
-the model's: files that repeat them hold copies.
+the model's, unless a file has others for them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,16 +18,21 @@ from headstart.models.assembly import Assembly
 from headstart.models.config import ModelConfig
 from headstart.models.families import tensor_layout
 from headstart.models.families.base import CheckpointKind, TensorLayout
-from headstart.models.families.multi_token import MultiTokenLayout, multi_token_layout
+from headstart.models.families.multi_token import MultiTokenLayout, layouts_of_modules
 from headstart.models.layout_tensors import Fetch, Shape, require_weights
 from headstart.models.linear_weights import LinearWeights, NormWeights
+from headstart.models.stored import Matrix
 from headstart.models.weight_loading import check_names
-from headstart.models.weights import LayerWeights
+from headstart.models.weights import DecoderWeights, FusionWeights, LayerWeights
 
 if TYPE_CHECKING:
     from headstart.models.checkpoint import Checkpoint
 
-MOST_MODULES = 16
+_OF_CHANNEL = (
+    *("mlp_norm", "gate", "up", "down", "router", "router_correction"),
+    *(f"{of}_{part}" for of in ("expert", "shared") for part in ("gate", "up", "down")),
+)
+"""Roles of a layer's channel part."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,24 @@ class MultiTokenModules:
     modules: tuple[MultiTokenModule, ...]
     hidden_first: bool = False
     """The projection reads the state, then the token; else the token, then the state."""
+    embedding: Matrix | None = None
+    """[vocab, hidden] of their own; None: the model's. Likewise ``head``."""
+    head: Matrix | None = None
+
+    def config_of(self, module: int) -> ModelConfig:
+        """Of one module as a decoder of one layer."""
+        return replace(self.config, layers=self.config.layers[module : module + 1])
+
+    def decoder(self, module: int, embedding: Tensor | Matrix, head: Tensor | Matrix) -> DecoderWeights:
+        """One module as a decoder of one layer, with these tables [vocab, hidden]."""
+        own = self.modules[module]
+        return DecoderWeights(
+            layers=(own.layer,),
+            final_norm=own.final_norm,
+            head=LinearWeights(head),
+            embedding=embedding,
+            fusion=FusionWeights(own.projection, own.embedding_norm, own.hidden_norm, self.hidden_first),
+        )
 
 
 def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.dtype) -> MultiTokenModules | None:
@@ -63,19 +87,15 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
     Raises:
         CheckpointError: tensors of them are missing or mis-shaped.
     """
-    names = multi_token_layout(config, checkpoint.kind)
+    shapes = checkpoint.shapes()
+    found = ((names, _numbers(names, config, shapes)) for names in layouts_of_modules(config, checkpoint.kind))
+    names, numbers = next((each for each in found if each[1]), (None, []))
     if names is None:
         return None
-    shapes = checkpoint.shapes()
-    numbers = []
-    for module in range(MOST_MODULES):
-        number = names.number(module, config)
-        if not any(name.startswith(f"{names.layer.format(i=number)}.") for name in shapes):
-            break
-        numbers.append(number)
-    if not numbers:
-        return None
     layout = layout_of_modules(config, checkpoint.kind, names)
+    final_norm = names.final_norm
+    if names.may_share_norm and f"{final_norm.format(i=numbers[0])}.weight" not in shapes:
+        final_norm = layout.final_norm
     like = names.like(config)
     config = replace(config, layers=(like,) * len(numbers))
     projection = (config.hidden_size, 2 * config.hidden_size)
@@ -95,7 +115,7 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
             MultiTokenModule(
                 embedding_norm=assembly.stream_norm(names.embedding_norm.format(i=number)),
                 hidden_norm=assembly.stream_norm(names.hidden_norm.format(i=number)),
-                final_norm=assembly.stream_norm(names.final_norm.format(i=number)),
+                final_norm=assembly.stream_norm(final_norm.format(i=number)),
                 projection=assembly.matrix(names.projection.format(i=number), projection),
                 layer=assembly.layer(number, like),
             )
@@ -104,11 +124,36 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
 
     modules(note, None)
     check_names(config, shapes, expected, [])
-    return MultiTokenModules(config, modules(read, checkpoint), names.hidden_first)
+
+    def table(name: str) -> Matrix | None:
+        whole = name.format(i=numbers[0])
+        if not whole or f"{whole}.weight" not in shapes:
+            return None
+        assembly = Assembly(config, layout, "", dtype, read, checkpoint, embedding="")
+        return assembly.table(whole)
+
+    return MultiTokenModules(
+        config, modules(read, checkpoint), names.hidden_first, table(names.embedding), table(names.head)
+    )
+
+
+def _numbers(names: MultiTokenLayout, config: ModelConfig, shapes: Mapping[str, Shape]) -> list[int]:
+    """Of the modules' layers in a file."""
+    numbers = []
+    for module in range(names.most):
+        number = names.number(module, config)
+        if not any(name.startswith(f"{names.layer.format(i=number)}.") for name in shapes):
+            break
+        numbers.append(number)
+    return numbers
 
 
 def layout_of_modules(config: ModelConfig, kind: CheckpointKind, names: MultiTokenLayout) -> TensorLayout:
     """The names of a family's layers, moved to where its modules' layers are."""
     layout = tensor_layout(config, kind)
-    own = {role: name.replace("layers.{i}", names.layer) for role, name in layout.layer.items()}
-    return replace(layout, prefix="", layer=own)
+    before = "blk.{i}" if kind == "gguf" else "layers.{i}"
+    own = {
+        role: name.replace(before, names.channel if names.channel and role in _OF_CHANNEL else names.layer)
+        for role, name in layout.layer.items()
+    }
+    return replace(layout, prefix="", layer=own | dict(names.own))

@@ -137,6 +137,24 @@ class Matrix(Protocol):
         ...
 
 
+def first_rows(matrix: Tensor | Matrix, count: int) -> Tensor | Matrix:
+    """The first rows of a matrix, unread where it is."""
+    if isinstance(matrix, Tensor) or count >= matrix.shape[0]:
+        return matrix[:count] if isinstance(matrix, Tensor) else matrix
+    parts, missing = [], count
+    for part in matrix.parts:
+        parts.append(_first_rows(part, min(part.rows, missing)))
+        missing -= parts[-1].rows
+        if not missing:
+            break
+    return FileMatrix(tuple(parts), matrix.shape[1], torch.float32)
+
+
+def _first_rows(part: MatrixPart, count: int) -> MatrixPart:
+    order = None if part.order is None else part.order[:count]
+    return replace(part, rows=count, read=lambda: part.read()[:count], order=order)
+
+
 class FileMatrix:
     """One matrix from one or several stored ones, stacked along their outputs.
 

@@ -18,7 +18,13 @@ from torch import Tensor
 from headstart.errors import CheckpointError
 from headstart.models.assembly import Assembly
 from headstart.models.config import ModelConfig
-from headstart.models.families import config_from_gguf, config_from_hf, encoder_decoder_layout, tensor_layout
+from headstart.models.families import (
+    config_from_gguf,
+    config_from_hf,
+    encoder_decoder_layout,
+    holds_modules_alone,
+    tensor_layout,
+)
 from headstart.models.families.base import CheckpointKind, TensorLayout
 from headstart.models.layout_tensors import Shape, require_weights
 from headstart.models.stored import FileMatrix
@@ -125,7 +131,13 @@ def _checked(
             f"model {config.name!r} has an encoder, which cannot be used here; name a model without one."
         )
     shapes = source.shapes()
+    if kind == "gguf" and holds_modules_alone(shapes):
+        raise CheckpointError(
+            f"model {config.name!r} holds multi-token modules alone; name the file of the model itself, and this one as"
+            " the draft model of mtp."
+        )
     layout = tensor_layout(config, kind).found_in(shapes)
+    beyond = layout.beyond or (kind == "gguf" and any(".nextn." in name for name in shapes))
     bare = f"{layout.embedding}.weight"
     prefix = "" if layout.prefix + bare not in shapes and bare in shapes else layout.prefix
     of_one = layout.factored_rope is not None
@@ -151,7 +163,7 @@ def _checked(
         # Files may hold a copy of a tied head.
         known = name in expected or name == f"{layout.head}.weight" or (of_one and name == layout.rope_factors)
         bare = name.removeprefix(prefix)
-        known = known or bool(carries_nothing.fullmatch(bare)) or (layout.beyond and _is_beyond(bare, config))
+        known = known or bool(carries_nothing.fullmatch(bare)) or (beyond and _is_beyond(bare, config))
         return not (known or _adds_nothing(source, name, expected))
 
     check_names(config, shapes, expected, [name for name in shapes if is_surplus(name)])

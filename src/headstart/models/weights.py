@@ -265,6 +265,18 @@ class CrossWeights:
     output: LinearWeights
 
 
+@dataclass(frozen=True)
+class FusionWeights:
+    """How rows of a multi-token module begin: the token's embedding and a state side by side, each normed."""
+
+    projection: LinearWeights
+    """[hidden, 2 * hidden]"""
+    embedding_norm: NormWeights
+    hidden_norm: NormWeights
+    hidden_first: bool
+    """The projection reads the state, then the embedding; else the embedding, then the state."""
+
+
 ChannelWeights = MlpWeights | ExpertsWeights | MlpAndExpertsWeights
 
 
@@ -311,6 +323,8 @@ class DecoderWeights:
     embedding_norm: NormWeights | None = None
     streams: StreamEndsWeights | None = None
     layer_inputs: LayerInputsWeights | None = None
+    fusion: FusionWeights | None = None
+    """Of a decoder whose rows read states beside their tokens."""
     identity: WeightsIdentity | None = None
     """Of the files that all of this comes from; None: it has been changed, or was never in a file."""
 
@@ -329,6 +343,8 @@ class DecoderWeights:
             yield from (*self.streams.spread, *self.streams.merge)
         if self.layer_inputs is not None:
             yield self.layer_inputs.projection
+        if self.fusion is not None:
+            yield self.fusion.projection
         yield self.head
 
     def with_layers(self, layers: Sequence[LayerWeights]) -> DecoderWeights:

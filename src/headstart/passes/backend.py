@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from headstart.drafting.heads.head_pass import BlockHeadPass, HeadPass, MaskedHeadPass, ParallelHeadsPass
+from headstart.drafting.heads.head_pass import BlockHeadPass, HeadPass, MaskedHeadPass, ModulesPass, ParallelHeadsPass
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.drafting.methods.eagle.head import EagleHead
@@ -104,8 +104,14 @@ class BackendKit(Protocol):
         """
         ...
 
-    def multi_token_pass(self, modules: MultiTokenModules, tables: TargetTables, precision: str) -> HeadPass:
-        """What runs the multi-token modules of a checkpoint, likewise; all tables are the target's.
+    def multi_token_pass(
+        self, modules: MultiTokenModules, tables: TargetTables, precision: str, vocabulary: int = 0
+    ) -> ModulesPass:
+        """What runs the multi-token modules of a checkpoint; all tables are the target's.
+
+        Args:
+            precision: "auto": the target's own, or the nearest that can be had here.
+            vocabulary: how many of the target's first tokens are to be said; 0: all. A backend may say more.
 
         Raises:
             ConfigError: the precision cannot be had here.

@@ -169,7 +169,6 @@ def save_modules(
     """
     check_modules_writable(config)
     names = multi_token_layout(config, "hf")
-    assert names is not None
     layout = layout_of_modules(config, "hf", names)
     tensors: dict[str, Tensor] = {}
     for place, module in enumerate(modules):

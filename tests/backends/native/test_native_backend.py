@@ -10,7 +10,8 @@ import pytest
 import torch
 from native_cases import Rows, has_isa, make_pass, native, random_tokens, random_weights, run_chunks, small_config
 
-from headstart.backends.native.backend import NativeBackend, supports
+from headstart.backends.native.backend import NativeBackend
+from headstart.backends.native.supported import supports
 from headstart.backends.torch.backend import TorchBackend
 from headstart.common.enumerations import Precision
 from headstart.errors import ConfigError

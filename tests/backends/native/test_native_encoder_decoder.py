@@ -17,10 +17,10 @@ from tiny_encoder_decoders import FAMILIES, WIDE, features, make_model, referenc
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headstart.backends.native.backend import supports
 from headstart.backends.native.encoder_decoder import NativeEncoderDecoder
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.precision import PRECISIONS, Precision
+from headstart.backends.native.supported import supports
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.encoder_decoder_loading import load_encoder_decoder

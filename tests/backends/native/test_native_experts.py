@@ -27,8 +27,8 @@ from native_cases import (
 )
 from torch import Tensor
 
-from headstart.backends.native.backend import supports
 from headstart.backends.native.precision import Precision
+from headstart.backends.native.supported import supports
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.config import (
     AttentionConfig,

@@ -27,8 +27,9 @@ from native_cases import (
 )
 from torch import Tensor
 
-from headstart.backends.native.backend import NativeBackend, supports
+from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.precision import Precision
+from headstart.backends.native.supported import supports
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.config import AttentionConfig, ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, RopeConfig
 from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config, MambaConfig

@@ -16,16 +16,21 @@ from multi_token_models import write_modules, write_tiny_mimo
 from tiny_checkpoint import write_tiny_model, write_tokenizer
 
 from headstart.backends.native.loader import load_library
+from headstart.backends.native.module_pass import NativeModulePass
+from headstart.backends.native.stretch import NativeStretches
 from headstart.backends.torch.multi_token_pass import MultiTokenPass
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome
 from headstart.drafting.heads.head_pass import DraftRows
 from headstart.drafting.methods.auto.drafter import AutoDrafter
 from headstart.drafting.registry import create_drafter
+from headstart.engine import engine as engine_module
 from headstart.entrypoints.llm import LLM
 from headstart.errors import CheckpointError, ConfigError
+from headstart.loading.lending import draft_context
 from headstart.loading.model import Model, load_model
-from headstart.passes.batch import FINAL_TAP
+from headstart.passes.batch import FINAL_TAP, TapStates
 from headstart.passes.draft_tree import ROOT, DraftTree
+from headstart.passes.runner import ModelRunner
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 
@@ -125,13 +130,22 @@ PARAMS = [
     SamplingParams(temperature=0.7, repetition_penalty=1.2, max_tokens=24, seed=2),
     SamplingParams(temperature=0, logit_bias={50: 3.0}, min_tokens=4, max_tokens=10),
 ]
-OPTIONS = {"precision": "fp32", "min_probability": 0.0}
+OPTIONS = {"min_probability": 0.0}
 
 
-@pytest.fixture(scope="module", params=PLACES)
+NATIVE = pytest.param("native", marks=pytest.mark.skipif(load_library() is None, reason="no native path here"))
+HERE = [*DEVICES, NATIVE]
+
+
+@pytest.fixture(scope="module", params=[*PLACES, NATIVE])
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    """The native pass computes one with wide heads, in bf16."""
+    folder = tmp_path_factory.mktemp("model")
+    if request.param == "native":
+        yield load_model(write_tiny_mimo(folder, head_dim=32), "bf16")
+        return
     with on(request.param) as device:
-        yield load_model(write_tiny_mimo(tmp_path_factory.mktemp("model")), "fp32", device=device)
+        yield load_model(write_tiny_mimo(folder), "fp32", device=device)
 
 
 def test_the_text_is_the_targets_own(target: Model) -> None:
@@ -142,7 +156,7 @@ def test_the_text_is_the_targets_own(target: Model) -> None:
     assert all(output.outputs[0].stats.drafted > 0 for output in outputs)
 
 
-@pytest.mark.parametrize("target", DEVICES, indirect=True)
+@pytest.mark.parametrize("target", HERE, indirect=True)
 def test_beams_are_those_without_guesses(target: Model) -> None:
     beams = SamplingParams(beam_width=3, n=3, max_tokens=14)
     plain = LLM(target, "none").generate(PROMPTS[1:3], beams)
@@ -152,7 +166,7 @@ def test_beams_are_those_without_guesses(target: Model) -> None:
         assert output.stats.beam_steps == expected.stats.beam_steps
 
 
-@pytest.mark.parametrize("target", DEVICES, indirect=True)
+@pytest.mark.parametrize("target", HERE, indirect=True)
 @pytest.mark.parametrize("caching", [False, True])
 def test_chunks_and_preemptions(target: Model, caching: bool) -> None:
     prompts, params = PROMPTS[1:3], [replace(each, max_tokens=70, ignore_eos=True) for each in PARAMS[:2]]
@@ -166,7 +180,7 @@ def test_chunks_and_preemptions(target: Model, caching: bool) -> None:
     assert all(output.outputs[0].stats.drafted > 0 for output in outputs)
 
 
-@pytest.mark.parametrize("target", DEVICES, indirect=True)
+@pytest.mark.parametrize("target", HERE, indirect=True)
 def test_behind_a_cached_prefix_it_guesses_as_before(target: Model) -> None:
     llm = LLM(target, "mtp", drafter_options=OPTIONS, prefix_caching=True)
     params = SamplingParams(temperature=0, max_tokens=24)
@@ -174,6 +188,69 @@ def test_behind_a_cached_prefix_it_guesses_as_before(target: Model) -> None:
     assert second.stats.cached_tokens > 0
     assert second.token_ids == first.token_ids
     assert (second.stats.rounds, second.stats.drafted) == (first.stats.rounds, first.stats.drafted)
+
+
+@pytest.mark.parametrize("target", [NATIVE], indirect=True)
+def test_rounds_run_in_one_call(target: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In stretches as round by round, with every kind of drawing that they take."""
+    prompts = PROMPTS[:3]
+    params = [
+        SamplingParams(temperature=0, max_tokens=40, ignore_eos=True),
+        SamplingParams(temperature=1.0, top_p=0.9, max_tokens=40, seed=1, ignore_eos=True),
+        SamplingParams(temperature=0, max_tokens=40, ignore_eos=True),
+    ]
+    rounds = []
+    run = NativeStretches.run
+
+    def counted(stretches: NativeStretches, *arguments: object) -> object:
+        rounds.append(run(stretches, *arguments))  # type: ignore[arg-type]
+        return rounds[-1]
+
+    monkeypatch.setattr(NativeStretches, "run", counted)
+    at_once = LLM(target, "mtp", drafter_options=OPTIONS).generate(prompts, params)
+    assert sum(map(len, rounds)) > 5
+    monkeypatch.setattr(engine_module, "run_stretch", lambda *arguments: False)
+    one_by_one = LLM(target, "mtp", drafter_options=OPTIONS).generate(prompts, params)
+    for each, other in zip(at_once, one_by_one, strict=True):
+        assert each.outputs[0].token_ids == other.outputs[0].token_ids
+        stats = [output.outputs[0].stats for output in (each, other)]
+        assert stats[0].drafted == stats[1].drafted > 0
+        assert stats[0].accepted == stats[1].accepted
+
+
+@pytest.mark.parametrize("target", [NATIVE], indirect=True)
+@pytest.mark.parametrize("options", [{}, {"width": 1}, {"draft_vocabulary": 60}, {"draft_vocabulary": 60, "width": 3}])
+def test_drafts_of_one_call_are_those_of_single_steps(
+    target: Model, options: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some tokens are guessed because the text holds them alone."""
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, logit_bias={50: 3.0})
+    told = []
+    for steps in (False, True):
+        if steps:
+            monkeypatch.setattr(NativeModulePass, "growth", lambda *arguments: None)
+        llm = LLM(target, "mtp", drafter_options=OPTIONS | options)
+        outputs = [output.outputs[0] for output in llm.generate(PROMPTS, params)]
+        told.append([(output.token_ids, output.stats) for output in outputs])
+    for (tokens, grown), (others, stepped) in zip(*told, strict=True):
+        assert tokens == others
+        assert (grown.rounds, grown.drafted, grown.accepted) == (stepped.rounds, stepped.drafted, stepped.accepted)
+
+
+@pytest.mark.parametrize("target", [NATIVE], indirect=True)
+def test_a_cut_vocabulary_is_made_up_for_by_the_text(target: Model) -> None:
+    context = draft_context(target, ModelRunner(target.backend, 512))
+    drafter = create_drafter("mtp", context, draft_vocabulary=60, **{**OPTIONS, "width": 5})
+    text = [*range(90, 120), 50, 51, 52]
+    sequence = ToySequence(1, text, params=SamplingParams(temperature=0), noise=SequenceNoise(3))
+    hidden = np.random.default_rng(0).normal(size=(1, len(text) - 1, target.config.hidden_size)).astype(np.float32)
+    drafter.begin(sequence)
+    rows = np.asarray(text[:-1], dtype=np.int32)
+    states = TapStates((FINAL_TAP,), 4 * hidden)
+    drafter.observe([RoundOutcome(sequence, 0, rows, DraftTree.empty(), hidden=states)])
+    said = set(drafter.propose([sequence], [DraftBudget(nodes=60, depth=4)])[0].tokens.tolist())
+    assert said <= {*range(60), *text}
+    assert said & {*range(90, 120)}
 
 
 @pytest.mark.parametrize("target", DEVICES[:1], indirect=True)

@@ -16,102 +16,16 @@ from headstart.backends.native.library import Pass
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.own_weights import NativeOwnWeights
 from headstart.backends.native.packed_model import PackedModel
-from headstart.backends.native.packing import RopeTables, RowTable, address, as_float32, as_int32
+from headstart.backends.native.packing import RopeTables, RowTable, address, as_float32, as_int32, as_one
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.storage import PAGE_KEYS, NativeStorage
 from headstart.backends.native.stretch import NativeStretches
+from headstart.backends.native.supported import supports
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
-from headstart.models.config import HeadNorms, LatentConfig, ModelConfig
-from headstart.models.state_config import DeltaConfig, Mamba2Config
-from headstart.models.stored import Matrix
+from headstart.models.config import ModelConfig
 from headstart.passes.backend import BackendKit
 from headstart.passes.batch import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
-
-_MOST_STREAMS = 8
-_MOST_LENGTH = 16
-"""Rows that a convolution may see."""
-
-
-def supports(config: ModelConfig) -> str | None:
-    """None if the native pass can run such a model, else the reason in a few words."""
-    if lacking := _lacking(config):
-        return f"PyTorch alone has {lacking}"
-    if config.convolution is not None and (unfit := _unfit_convolution(config.convolution.length, config.hidden_size)):
-        return unfit
-    if config.delta is not None and (unfit := _unfit_delta(config.delta)):
-        return unfit
-    mamba = config.mamba
-    if mamba is not None and (unfit := _unfit_convolution(mamba.length, mamba.inner)):
-        return unfit
-    if config.mamba2 is not None and (unfit := _unfit_mamba2(config.mamba2)):
-        return unfit
-    if config.latent is not None:
-        return _unfit_latent(config.latent)
-    for layer in config.layers:
-        if not layer.attends:
-            continue
-        size, kv_heads = config.head_dim_of(layer), config.kv_heads_of(layer)
-        if size % 32 or size > 512:
-            return f"head_dim {size} is no multiple of 32 up to 512"
-        if config.num_heads % kv_heads:
-            return f"{config.num_heads} heads do not share {kv_heads} kv heads evenly"
-    return None
-
-
-def _lacking(config: ModelConfig) -> str | None:
-    """What such a model needs that the native pass does not have."""
-    norms = config.attention.qk_norm
-    needs = {
-        "layers of one part beside each other": config.residual.parallel
-        and any("none" in (layer.mixer, layer.channel) for layer in config.layers),
-        "gates, sinks or post norms of two mixers": any(layer.mixer == "attention+mamba2" for layer in config.layers)
-        and (config.attention.gate or config.attention.sinks or config.norms.post or config.residual.parallel),
-        f"more than {_MOST_STREAMS} residual streams": config.residual.streams is not None
-        and config.residual.streams.count > _MOST_STREAMS,
-        "a second path beside attention of this kind": config.residual.side_rank is not None
-        and (config.residual.parallel or any(layer.mixer != "attention" for layer in config.layers)),
-        "gates of this kind that are cut off": any(layer.sparsity for layer in config.layers) and not config.mlp.gated,
-        "experts beside attention": config.has_experts and config.residual.parallel,
-        "attention of several kinds": len({layer.mixer for layer in config.layers if layer.attends}) > 1,
-        "a limit of heads that are normed one by one": config.attention.qkv_clip is not None
-        and norms is not None
-        and norms.reach == "head"
-        and not norms.rotated,
-        "norms of heads of this kind": norms is not None
-        and norms.reach == "all"
-        and norms != HeadNorms(reach="all", learnt=norms.learnt),
-    }
-    return next((need for need, is_so in needs.items() if is_so), None)
-
-
-def _unfit_convolution(length: int, channels: int) -> str | None:
-    """Why the sizes of a convolution do not fit, in a few words."""
-    if length > _MOST_LENGTH:
-        return f"convolutions see {length} rows, more than {_MOST_LENGTH}"
-    return f"a convolution of {channels} channels, no multiple of 16" if channels % 16 else None
-
-
-def _unfit_mamba2(config: Mamba2Config) -> str | None:
-    """Why the sizes of Mamba-2 do not fit, in a few words."""
-    size = config.inner // config.groups
-    return f"groups of {size} channels, no multiple of 16" if size % 16 else _unfit_convolution(config.length, 16)
-
-
-def _unfit_delta(config: DeltaConfig) -> str | None:
-    """The same of the delta rule."""
-    if odd := [size for size in (config.key_dim, config.value_dim) if size % 32]:
-        return f"heads of the delta rule of {odd[0]} numbers, no multiple of 32"
-    return _unfit_convolution(config.length, config.convolved)
-
-
-def _unfit_latent(config: LatentConfig) -> str | None:
-    """Why the sizes of latent attention do not fit, in a few words."""
-    sizes = (config.kv_rank, config.plain_dim, config.rope_dim, config.value_dim, config.q_rank or 0)
-    if odd := [size for size in sizes if size % 32]:
-        return f"a size of latent attention, {odd[0]}, is no multiple of 32"
-    kept = config.kv_rank + config.rope_dim
-    return f"latent attention keeps {kept} numbers of a token, more than 1024" if kept > 1024 else None
 
 
 class NativeBackend:
@@ -155,7 +69,7 @@ class NativeBackend:
         self.config = config
         self.threads = threads or team_size()
         self._library = library
-        self.kit: BackendKit = NativeKit(library)
+        self.kit: BackendKit = NativeKit(library, precision)
         packed = PackedModel(self, library, config, weights, precision, self.threads, small_head)
         self._packed = packed
         self.name = f"native-{library.isa}-{packed.name}"
@@ -175,7 +89,7 @@ class NativeBackend:
         self._inputs_table: RowTable | None = None
         """Borrowed by the library."""
         if weights.layer_inputs is not None:
-            self._inputs_table = RowTable(library, _as_one(weights.layer_inputs.whole))
+            self._inputs_table = RowTable(library, as_one(weights.layer_inputs.whole))
             library.set_inputs_table(self.handle, self._inputs_table.rows)
         self._no_logits = torch.empty(0, config.vocab_size)
         self.stretches = NativeStretches(library, self.handle, self._ropes)
@@ -315,13 +229,6 @@ def _kept(backend: NativeBackend) -> list[object]:
         (layer.mixer, layer.reads, config.kv_heads_of(layer), config.head_dim_of(layer), states, backend.keeps_floats)
         for layer in config.layers
     ]
-
-
-def _as_one(table: Tensor | Matrix) -> Tensor | Matrix:
-    """A table whose rows stand one behind the other, in order."""
-    if isinstance(table, Tensor) or (len(table.parts) == 1 and table.parts[0].order is None):
-        return table
-    return table.tensor()
 
 
 @cache

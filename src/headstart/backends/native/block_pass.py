@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.backends.native.caching_pass import NativeCachingPass, chains, unfit_heads
+from headstart.backends.native.caching_pass import NativeCachingPass, chains, trained_model, unfit_heads
 from headstart.backends.native.growth import NativeGrowth, OnePass
 from headstart.backends.native.library import Block
 from headstart.backends.native.linear import NativeLinear, native_kit
 from headstart.backends.native.packing import (
-    BORROWED,
     FEATURE_NORM,
     FINAL_NORM,
     FUSE,
@@ -65,7 +64,8 @@ class NativeBlockPass(NativeCachingPass):
     ) -> None:
         self.config = config = head.config
         embedding = tables.embedding if head.embedding is None else head.embedding
-        super().__init__(config, supports_block(config), _BLOCK, embedding, head.target_ids, precision, threads, isa)
+        model = trained_model(config, supports_block(config), _BLOCK, embedding, precision, threads, isa)
+        super().__init__(model, [config.rope], head.target_ids)
         kit = native_kit(precision, self._threads, self._library.isa)
         assert kit is not None  # the library is there
         self._factors = BlockFactors(head, kit)
@@ -124,7 +124,7 @@ class NativeBlockPass(NativeCachingPass):
             block.sureness, block.sureness_bias = factors.sureness.weight.data_ptr(), float(bias)
             block.sureness_reads_token = config.confidence_reads_token
         one_pass = OnePass(config.slots, config.block_size, config.mask_token_id, block=block)
-        return NativeGrowth(self._library, self.handle, config, self._pages, self._ropes, width, ids, one_pass)
+        return self._growth(width, ids, -1, one_pass)
 
     def _run(
         self,
@@ -161,4 +161,3 @@ class NativeBlockPass(NativeCachingPass):
         packer.norm(-1, FEATURE_NORM, NormWeights(head.hidden_norm.weight))
         packer.norm(-1, FINAL_NORM, NormWeights(head.norm.weight))
         packer.linear(-1, OUTPUT_HEAD, LinearWeights(head.mapped_rows(tables.head)))
-        packer.embedding(self._embedding, None, BORROWED)

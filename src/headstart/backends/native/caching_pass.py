@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backends.native.draft_cache import NativeDraftCache, PagePool
-from headstart.backends.native.growth import told_of
-from headstart.backends.native.library import Layer, Pass, Shape
+from headstart.backends.native.growth import NativeGrowth, OnePass, told_of
+from headstart.backends.native.library import Layer, Library, Pass, Shape
 from headstart.backends.native.linear import best_tokens
 from headstart.backends.native.loader import load_library
-from headstart.backends.native.packing import NORMS, Packer, RopeTables, address, create_model
+from headstart.backends.native.packing import BORROWED, NORMS, Packer, RopeTables, address, create_model
 from headstart.backends.native.precision import Precision, library_number
 from headstart.backends.native.team import team_size
 from headstart.drafting.heads.head_pass import DraftCache
 from headstart.drafting.heads.modules import HeadLayer
-from headstart.drafting.heads.text_vocabulary import TextTokens, TextVocabulary
+from headstart.drafting.heads.text_vocabulary import TextRowSource, TextTokens
 from headstart.drafting.methods.dflash.head import BlockConfig
 from headstart.drafting.methods.eagle.head import EagleConfig
 from headstart.errors import ConfigError
-from headstart.models.config import Activation, Channel, Mixer, NormKind
+from headstart.models.config import Activation, Channel, Mixer, NormKind, RopeConfig
 from headstart.models.linear_weights import NormWeights
 from headstart.passes.batch import IntArray
 
@@ -39,14 +39,43 @@ def unfit_heads(config: EagleConfig | BlockConfig) -> str | None:
     return None
 
 
-class NativeCachingPass:
-    """A packed head without weights yet, and its pages (``CachingHeadPass``).
+class CachingModel:
+    """A packed head, and what it borrows.
+
+    Args:
+        shape: of the model behind ``handle``.
+        owner: keeps the model.
+        alive: what the library borrows, its embedding among it.
+        table_bytes: of the embedding, as far as it is a copy.
+    """
+
+    def __init__(
+        self, library: Library, handle: int, shape: Shape, owner: object, alive: object, table_bytes: int = 0
+    ) -> None:
+        self.library, self.handle, self.shape = library, handle, shape
+        self.table_bytes = table_bytes
+        self._alive = (owner, alive)
+
+
+class _Owner:
+    """With it a model of the library is destroyed."""
+
+
+def trained_model(
+    config: EagleConfig | BlockConfig,
+    unfit: str | None,
+    entry: int,
+    embedding: Tensor,
+    precision: Precision,
+    threads: int | None,
+    isa: str | None,
+) -> CachingModel:
+    """A trained head without weights yet.
 
     Args:
         unfit: why it cannot run, if so.
         entry: ``Entry`` of ``src/pass/decoder.h``.
         embedding: [vocab, hidden] that its rows read, copied.
-        target_ids: int64 [draft vocab].
         precision: of matrices and cache, whatever the target's.
         threads: team size, None for ``backends.native.team``'s.
         isa: instruction set to use instead of the fastest (see ``load_library``).
@@ -54,46 +83,48 @@ class NativeCachingPass:
     Raises:
         ConfigError: the head is not supported, or there is no native path on this machine.
     """
+    library = load_library(isa)
+    if unfit is not None or library is None:
+        raise ConfigError(f"no native pass for this head ({unfit or 'none on this machine'}); use PyTorch")
+    embedding = embedding.detach().cpu()
+    embedding = embedding.to(torch.float32 if precision == "fp32" else torch.bfloat16).contiguous()
+    shape = _shape(config, entry, len(embedding), precision, threads or team_size())
+    layer = Layer(
+        mixer=get_args(Mixer).index("attention"),
+        channel=get_args(Channel).index("mlp"),
+        rope=0,
+        head_dim=config.head_dim,
+        kv_heads=config.num_kv_heads,
+        reads=-1,
+        mlp=config.mlp_size,
+    )
+    owner = _Owner()
+    handle = create_model(owner, library, shape, [layer] * config.num_layers, f"the head as {precision}")
+    Packer(library, handle).embedding(embedding, None, BORROWED)
+    return CachingModel(library, handle, shape, owner, embedding, embedding.nbytes)
 
-    def __init__(
-        self,
-        config: EagleConfig | BlockConfig,
-        unfit: str | None,
-        entry: int,
-        embedding: Tensor,
-        target_ids: Tensor,
-        precision: Precision,
-        threads: int | None,
-        isa: str | None,
-    ) -> None:
-        library = load_library(isa)
-        if unfit is not None or library is None:
-            raise ConfigError(f"no native pass for this head ({unfit or 'none on this machine'}); use PyTorch")
-        self._library = library
-        embedding = embedding.detach().cpu()
-        self._embedding = embedding.to(torch.float32 if precision == "fp32" else torch.bfloat16).contiguous()
-        self._threads = threads or team_size()
-        shape = _shape(config, entry, len(embedding), precision, self._threads)
-        self._hidden, self._features = shape.hidden, shape.features
-        layer = Layer(
-            mixer=get_args(Mixer).index("attention"),
-            channel=get_args(Channel).index("mlp"),
-            rope=0,
-            head_dim=config.head_dim,
-            kv_heads=config.num_kv_heads,
-            reads=-1,
-            mlp=config.mlp_size,
-        )
-        self.handle = create_model(self, library, shape, [layer] * config.num_layers, f"the head as {precision}")
-        self._ropes = RopeTables(library, self.handle, [config.rope])
-        self._layers = config.num_layers
-        self._pages = PagePool(library, self.handle, config.num_layers)
+
+class NativeCachingPass:
+    """A packed head, and the pages of its sequences (``CachingHeadPass``).
+
+    Args:
+        ropes: of its layers.
+        target_ids: int64 [draft vocab].
+    """
+
+    def __init__(self, model: CachingModel, ropes: Sequence[RopeConfig], target_ids: Tensor) -> None:
+        self._model = model
+        self._library, self.handle = model.library, model.handle
+        self._hidden, self._features = model.shape.hidden, model.shape.features
+        self._threads, self._layers = model.shape.threads, model.shape.layers
+        self._ropes = RopeTables(self._library, self.handle, ropes)
+        self._pages = PagePool(self._library, self.handle, self._layers)
         self.target_ids = target_ids.cpu()
 
     @property
     def nbytes(self) -> int:
         """Of its matrices and its copy of the embedding."""
-        return int(self._library.bytes(self.handle)) + self._embedding.nbytes
+        return int(self._library.bytes(self.handle)) + self._model.table_bytes
 
     @property
     def row_bytes(self) -> int:
@@ -107,7 +138,7 @@ class NativeCachingPass:
         """See ``best_tokens``."""
         return best_tokens(self._library, logits, ranks)
 
-    def text_tokens(self, vocabulary: TextVocabulary, most: int) -> TextTokens:
+    def text_tokens(self, vocabulary: TextRowSource, most: int) -> TextTokens:
         """See ``CachingHeadPass``. Rows are those that a stretch makes."""
         told = told_of(vocabulary)
 
@@ -119,6 +150,12 @@ class NativeCachingPass:
             return rows
 
         return TextTokens(vocabulary, most, rows_of)
+
+    def _growth(self, width: int, ids: IntArray, state_tap: int, one_pass: OnePass | None = None) -> NativeGrowth:
+        """What makes whole drafts, see ``NativeGrowth``."""
+        return NativeGrowth(
+            self._library, self.handle, self._features, state_tap, self._pages, self._ropes, width, ids, one_pass
+        )
 
     def _page_tables(self, caches: Iterable[DraftCache], counts: Sequence[int]) -> IntArray:
         """int32 [cache, page] tables with room for ``counts`` more rows."""
@@ -138,6 +175,7 @@ class NativeCachingPass:
         tokens: IntArray,
         wanted: IntArray,
         tap: IntArray,
+        lean: bool = True,
         **more: Any,
     ) -> tuple[Tensor, Tensor]:
         """One pass: states [row, hidden] that ``tap`` int32 [1] names, and logits [wanted, draft vocab].
@@ -146,6 +184,7 @@ class NativeCachingPass:
             caches: of the sequences.
             cached: int32 [sequence] rows of each that stand before these.
             starts: int32 [sequence + 1] first row of each, and the end.
+            lean: states of the rows ``wanted`` are enough.
             more: further fields of ``Pass``.
         """
         blocks = self._page_tables(caches, np.diff(starts).tolist())
@@ -167,7 +206,7 @@ class NativeCachingPass:
             tap_layers=address(tap),
             logits=logits.data_ptr(),
             tap_rows=(ctypes.c_void_p * 1)(states.data_ptr()),
-            lean=True,
+            lean=lean,
             **more,
         )
         error = self._library.forward(self.handle, self._pages.storage.handle, ctypes.byref(arguments))

@@ -24,7 +24,14 @@ from headstart.models.files import WeightsIdentity
 from headstart.models.layers.positions import distance_buckets
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix
-from headstart.models.weights import AttentionWeights, LayerInputsWeights, LayerWeights, MlpWeights, StreamEndsWeights
+from headstart.models.weights import (
+    AttentionWeights,
+    FusionWeights,
+    LayerInputsWeights,
+    LayerWeights,
+    MlpWeights,
+    StreamEndsWeights,
+)
 from headstart.passes.batch import EncoderInput, KVStorage
 
 _HOST = torch.device("cpu")
@@ -44,6 +51,7 @@ class _DecoderHalf:
     rope_factors: Tensor | None = None
     layer_inputs: LayerInputsWeights | None = None
     streams: StreamEndsWeights | None = None
+    fusion: FusionWeights | None = None
 
     @property
     def linears(self) -> Iterator[LinearWeights]:

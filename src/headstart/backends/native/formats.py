@@ -19,6 +19,7 @@ from headstart.models.stored import Matrix, MatrixPart
 from headstart.models.weights import (
     ChannelWeights,
     ExpertsWeights,
+    FusionWeights,
     LatentWeights,
     LayerInputsWeights,
     LayerWeights,
@@ -173,6 +174,8 @@ class DecoderParts(Protocol):
     @property
     def streams(self) -> StreamEndsWeights | None: ...
     @property
+    def fusion(self) -> FusionWeights | None: ...
+    @property
     def linears(self) -> Iterator[LinearWeights]:
         """Every layer's as ``linears_of`` has them, the output head last."""
         ...
@@ -243,8 +246,9 @@ def experts_of(layer: LayerWeights) -> tuple[MlpWeights, ...]:
 
 def matrices_of(weights: DecoderParts) -> list[LinearWeights | None]:
     """In the order of forms: every layer's as ``linears_of`` has them, the output head, the experts'
-    [layer, expert, matrix] as ``EXPERT_LINEARS`` numbers them, what makes inputs of layers, and what spreads and merges
-    streams. None: there is no such matrix, or it is in float32, as the delta rule's rates are. Routers are left out."""
+    [layer, expert, matrix] as ``EXPERT_LINEARS`` numbers them, what makes inputs of layers, what spreads and merges
+    streams, and what fuses tokens and states, where rows read both. None: there is no such matrix, or it is in float32,
+    as the delta rule's rates are. Routers are left out."""
     layers = weights.layers
     count = max(len(experts_of(layer)) for layer in layers)
     experts: list[LinearWeights | None] = []
@@ -253,7 +257,8 @@ def matrices_of(weights: DecoderParts) -> list[LinearWeights | None]:
         experts += own or [None] * (count * len(EXPERT_LINEARS))
     inputs = None if weights.layer_inputs is None else weights.layer_inputs.projection
     ends = () if weights.streams is None else (*weights.streams.spread, *weights.streams.merge)
-    return [*(linear for layer in layers for linear in _formed_of(layer)), weights.head, *experts, inputs, *ends]
+    fusion = () if weights.fusion is None else (weights.fusion.projection,)
+    return [*(each for layer in layers for each in _formed_of(layer)), weights.head, *experts, inputs, *ends, *fusion]
 
 
 def head_row(layers: Sequence[LayerWeights]) -> int:

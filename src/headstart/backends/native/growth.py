@@ -15,10 +15,9 @@ from headstart.backends.native import library as c
 from headstart.backends.native.draft_cache import NativeDraftCache, PagePool
 from headstart.backends.native.library import Draft, Drafted, Head, Library
 from headstart.backends.native.packing import RopeTables, address, as_int32
+from headstart.backends.native.stored_rows import StoredRows
 from headstart.drafting.heads.head_pass import DraftRoot, GrownTree, PathBounds, RowScores
-from headstart.drafting.heads.text_vocabulary import TextTokens, TextVocabulary
-from headstart.drafting.methods.dflash.head import BlockConfig
-from headstart.drafting.methods.eagle.head import EagleConfig
+from headstart.drafting.heads.text_vocabulary import TextRowSource, TextTokens, TextVocabulary
 from headstart.passes.batch import IntArray
 
 
@@ -71,6 +70,8 @@ class NativeGrowth:
 
     Args:
         model: the packed head.
+        features: of a true row.
+        state_tap: of the state that is fed back, -1 behind the last norm.
         pages: of its caches.
         ropes: its tables.
         width, ids: see ``HeadPass.growth``.
@@ -81,7 +82,8 @@ class NativeGrowth:
         self,
         library: Library,
         model: int,
-        config: EagleConfig | BlockConfig,
+        features: int,
+        state_tap: int,
         pages: PagePool,
         ropes: RopeTables,
         width: int,
@@ -90,12 +92,12 @@ class NativeGrowth:
     ) -> None:
         self._library = library
         self._model = model
-        self._features = config.target_hidden_size * len(config.taps)
+        self._features = features
         self._pages = pages
         self._ropes = ropes
         self._width = width
         self._ids = as_int32(ids)
-        self._vocab = config.draft_vocab_size
+        self._vocab = len(self._ids)
         self._one_pass = one_pass
         self._at_once = one_pass is not None and one_pass.says_paths
         self._rows = one_pass.slots if one_pass is not None and self._at_once else width
@@ -103,7 +105,7 @@ class NativeGrowth:
         self._logits = torch.empty(0)
         self._draft = Draft(
             width=width,
-            state_tap=config.num_layers if isinstance(config, EagleConfig) and not config.norm_output else -1,
+            state_tap=state_tap,
             target_ids=address(self._ids),
         )
         if one_pass is not None:
@@ -251,8 +253,16 @@ def _cache_of(root: DraftRoot) -> NativeDraftCache:
     return root.cache
 
 
-def told_of(vocabulary: TextVocabulary) -> c.TextVocabulary:
+def told_of(vocabulary: TextRowSource) -> c.TextVocabulary:
     """What the library is told of a vocabulary, which the caller keeps alive."""
+    if isinstance(vocabulary, StoredRows):
+        return c.TextVocabulary(
+            inputs=vocabulary.width,
+            bias=vocabulary.bias,
+            lacks=address(vocabulary.lacks),
+            stored=ctypes.pointer(vocabulary.table.rows[0]),
+        )
+    assert isinstance(vocabulary, TextVocabulary)
     return c.TextVocabulary(
         inputs=vocabulary.map.shape[1],
         bias=vocabulary.bias,

@@ -9,15 +9,18 @@ from headstart.backends.native.heads import NativeEaglePass, supports_head
 from headstart.backends.native.library import Library
 from headstart.backends.native.linear import FASTEST_PRECISION, native_kit
 from headstart.backends.native.masked_pass import NativeMaskedPass
+from headstart.backends.native.module_chain import NativeModuleChain
+from headstart.backends.native.module_pass import NativeModulePass
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.sampling import NativeRows
 from headstart.backends.native.suffix_text import NativeSuffixText
+from headstart.backends.native.supported import supports
 from headstart.backends.torch.block_pass import BlockPass
 from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.backends.torch.kit import TorchKit
 from headstart.backends.torch.masked_pass import MaskedPass
-from headstart.backends.torch.multi_token_pass import MultiTokenPass
 from headstart.backends.torch.parallel_pass import Kit, ParallelPass
+from headstart.drafting.heads.head_pass import ModulesPass
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.drafting.methods.eagle.head import EagleHead
@@ -26,10 +29,14 @@ from headstart.models.multi_token import MultiTokenModules
 
 
 class NativeKit:
-    """Heads, rows of logits and indexed texts in compiled code; a head that it cannot run is left to PyTorch."""
+    """Heads, rows of logits and indexed texts in compiled code; a head that it cannot run is left to PyTorch.
 
-    def __init__(self, library: Library) -> None:
-        self._library = library
+    Args:
+        precision: the target's, in which its own layers guess.
+    """
+
+    def __init__(self, library: Library, precision: Precision = "nearest") -> None:
+        self._library, self._precision = library, precision
         self.rows = NativeRows(library)
 
     @property
@@ -59,9 +66,15 @@ class NativeKit:
         """See ``BackendKit``."""
         return ParallelPass(heads, tables, self._products(precision))
 
-    def multi_token_pass(self, modules: MultiTokenModules, tables: TargetTables, precision: str) -> MultiTokenPass:
-        """See ``BackendKit``; by PyTorch, which has every kind of layer."""
-        return TorchKit().multi_token_pass(modules, tables, precision)
+    def multi_token_pass(
+        self, modules: MultiTokenModules, tables: TargetTables, precision: str, vocabulary: int = 0
+    ) -> ModulesPass:
+        """See ``BackendKit``."""
+        if supports(modules.config) is not None:
+            return TorchKit().multi_token_pass(modules, tables, precision)
+        own: Precision = self._precision if precision == "auto" else precision  # type: ignore[assignment]
+        running = NativeModulePass if len(modules.modules) == 1 else NativeModuleChain
+        return running(modules, tables, own, vocabulary, isa=self._library.isa)
 
     def text_index(
         self,

@@ -56,4 +56,4 @@ class NativeMaskedPass(NativeEaglePass):
 
     def growth(self, width: int, ids: IntArray) -> NativeGrowth:
         """See ``MaskedHeadPass``."""
-        return NativeGrowth(self._library, self.handle, self.config, self._pages, self._ropes, width, ids, self._masks)
+        return self._growth(width, ids, int(self._state_tap[0]), self._masks)

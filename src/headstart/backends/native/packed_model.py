@@ -38,7 +38,9 @@ from headstart.backends.native.packed_cache import packed_cache
 from headstart.backends.native.packing import (
     COPIED,
     EMBEDDING_NORM,
+    FEATURE_NORM,
     FINAL_NORM,
+    FUSE,
     INPUTS_NORM,
     INPUTS_PROJECTION,
     NORMS,
@@ -52,7 +54,7 @@ from headstart.backends.native.packing import (
     new_model,
 )
 from headstart.backends.native.precision import Precision, library_number
-from headstart.backends.native.shapes import layers_of, shape_of
+from headstart.backends.native.shapes import begin_with_fusion, layers_of, shape_of
 from headstart.common.memory import readable, require_room
 from headstart.models.config import ModelConfig
 from headstart.models.files import WeightsIdentity
@@ -82,7 +84,8 @@ class PackedModel:
 
     Args:
         owner: with it the model is destroyed.
-        weights: read matrix by matrix, unless the cache has them; nothing of them is kept.
+        weights: read matrix by matrix, unless the cache has them; nothing of them is kept. Of a decoder whose rows read
+            states beside their tokens, the embedding is left to the owner.
         small_head: see ``NativeBackend``.
 
     Raises:
@@ -111,7 +114,11 @@ class PackedModel:
             self._forms = blocks_forms(weights, precision == "blocks")
             if small_head and precision in _IN_BLOCKS and self._forms[head_row(weights.layers), 0] == EIGHT:
                 self._forms[head_row(weights.layers)] = FOUR
-        self._shape, self._layers = shape_of(config, precision, threads), layers_of(config)
+        self.shape = shape_of(config, precision, threads)
+        """For the library."""
+        self._layers = layers_of(config)
+        if weights.fusion is not None:
+            begin_with_fusion(self.shape, weights.fusion, weights.head.matrix.shape[0])
         self.name = self._name(weights, precision)
         self._require_room(weights)
         self.handle = self._filled(weights)
@@ -144,14 +151,14 @@ class PackedModel:
     def _require_room(self, weights: DecoderParts) -> None:
         planned = np.zeros(3, np.int64)
         layers = (Layer * len(self._layers))(*self._layers)
-        self._library.packed_bytes(ctypes.byref(self._shape), layers, address(self._forms), address(planned))
+        self._library.packed_bytes(ctypes.byref(self.shape), layers, address(self._forms), address(planned))
         matrices, head, screen = (int(each) for each in planned)
         numbers = sum(each.matrix.shape[0] * each.matrix.shape[1] for each in weights.linears)
         numbers -= weights.head.matrix.shape[0] * weights.head.matrix.shape[1]
         self.layer_bits = 8 * matrices / max(numbers, 1)
         """Bits that a weight of the layers takes."""
-        in_full = self._shape.precision == library_number("fp32")
-        table = 0 if self._shares_head(weights) else _table_bytes(weights.table, in_full)
+        in_full = self.shape.precision == library_number("fp32")
+        table = 0 if self._keeps_no_table(weights) else _table_bytes(weights.table, in_full)
         if weights.positions is not None:
             table += 4 * weights.positions.numel()
         elif self._config.embedding.positions == "sinusoid":
@@ -173,8 +180,12 @@ class PackedModel:
         """Whether the embedding's rows are to be those of the head, which is kept as the file has it."""
         head = self._forms[head_row(weights.layers), 0]
         in_eight = head == EIGHT and types_of(weights.head.matrix) == ["Q8_0"]
-        counts = self._shape.precision in (library_number("int4"), library_number("int4-fast"))  # others pack all alike
+        counts = self.shape.precision in (library_number("int4"), library_number("int4-fast"))  # others pack all alike
         return counts and weights.table is weights.head.matrix and bool(head >= OWN or in_eight)
+
+    def _keeps_no_table(self, weights: DecoderParts) -> bool:
+        """Whether the embedding is the head's rows, or its owner's own affair."""
+        return weights.fusion is not None or self._shares_head(weights)
 
     def _filled(self, weights: DecoderParts) -> int:
         """A model with its weights, from the cache if it has them."""
@@ -201,7 +212,7 @@ class PackedModel:
     def _new(self, fill: Callable[[int], bool]) -> int:
         """A model; 0 where ``fill`` could not fill it."""
         name = f"{self._config.name} in {self.name}"
-        handle = new_model(self._library, self._shape, self._layers, name, self._forms)
+        handle = new_model(self._library, self.shape, self._layers, name, self._forms)
         filled = False
         try:
             filled = fill(handle)
@@ -212,10 +223,11 @@ class PackedModel:
 
     @torch.inference_mode()
     def _pack(self, handle: int, weights: DecoderParts) -> bool:
-        config, library = self._config, self._library
+        config, library, fusion = self._config, self._library, weights.fusion
         packer = Packer(library, handle, config.norms.offset)
         packer.norm(-1, FINAL_NORM, weights.final_norm)
-        packer.norm(-1, EMBEDDING_NORM, weights.embedding_norm)
+        packer.norm(-1, EMBEDDING_NORM, weights.embedding_norm if fusion is None else fusion.embedding_norm)
+        packer.norm(-1, FEATURE_NORM, None if fusion is None else fusion.hidden_norm)
         packer.norm(-1, INPUTS_NORM, None if weights.layer_inputs is None else weights.layer_inputs.norm)
         after_sums = config.encoder is not None and not config.encoder.normed_before
         for index, parts in enumerate(weights.layers):
@@ -233,6 +245,8 @@ class PackedModel:
             if following is not None:
                 expect(following[0].matrix)
             pack(linear)
+        if fusion is not None:
+            return True
         shares = self._shares_head(weights)
         if shares and self._losses(handle)[head_row(weights.layers), 0] != 0:
             shares = False  # its copy was not counted
@@ -258,7 +272,7 @@ class PackedModel:
         key = hashlib.sha256()
         for part in (str(identity), self._library.file_name, repr(self._config), _sources()):
             key.update(part.encode() + b"\0")
-        key.update(b"".join(map(bytes, (self._shape, *self._layers))) + self._forms.tobytes())
+        key.update(b"".join(map(bytes, (self.shape, *self._layers))) + self._forms.tobytes())
         return key.hexdigest()
 
 
@@ -281,6 +295,8 @@ def _placed(packer: Packer, weights: DecoderParts) -> Iterator[tuple[LinearWeigh
     yield weights.head, partial(packer.linear, -1, OUTPUT_HEAD)
     if weights.layer_inputs is not None:
         yield weights.layer_inputs.projection, partial(packer.linear, -1, INPUTS_PROJECTION)
+    if weights.fusion is not None:
+        yield weights.fusion.projection, partial(packer.linear, -1, FUSE)
     if weights.streams is not None:
         for which, linear in enumerate((*weights.streams.spread, *weights.streams.merge), STREAM_LINEARS):
             yield linear, partial(packer.linear, -1, which)

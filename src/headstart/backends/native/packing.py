@@ -81,12 +81,12 @@ def as_matrix(weight: Tensor) -> Tensor:
 
 
 def create_model(owner: object, library: Library, shape: Shape, layers: Sequence[Layer], name: str) -> int:
-    """A model of the library without weights yet, destroyed with its owner; blocks have levels of 4 bits.
+    """A trained head without weights yet, destroyed with its owner; blocks have levels of 4 bits.
 
     Raises:
         ConfigError: memory is short.
     """
-    forms = np.full((len(layers) * MATRICES + 2, PARTS), FOUR, np.uint8)
+    forms = np.full((len(layers) * MATRICES + 3, PARTS), FOUR, np.uint8)
     handle = new_model(library, shape, layers, name, forms)
     weakref.finalize(owner, library.destroy, handle)
     return handle
@@ -169,6 +169,13 @@ def _stored_parts(matrix: Tensor | Matrix) -> list[StoredTensor]:
     if isinstance(matrix, Tensor):
         return []
     return [part.stored for part in matrix.parts if part.stored is not None]
+
+
+def as_one(table: Tensor | Matrix) -> Tensor | Matrix:
+    """A table whose rows stand one behind the other, in order."""
+    if isinstance(table, Tensor) or (len(table.parts) == 1 and table.parts[0].order is None):
+        return table
+    return table.tensor()
 
 
 def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False) -> list[NormWeights | None]:

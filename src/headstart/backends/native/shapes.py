@@ -24,6 +24,10 @@ from headstart.models.config import (
     QueryGrowth,
 )
 from headstart.models.state_config import DeltaConfig, Mamba2Config, MambaConfig, StateNorm
+from headstart.models.weights import FusionWeights
+
+_MODULE, _MODULE_HIDDEN_FIRST = 5, 6
+"""``Entry`` of ``src/pass/decoder.h``."""
 
 
 def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
@@ -72,6 +76,12 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         streams=0 if streams is None else streams.count,
         side_rank=config.residual.side_rank or 0,
     )
+
+
+def begin_with_fusion(shape: Shape, fusion: FusionWeights, vocab: int) -> None:
+    """Of a decoder whose rows read states beside their tokens, and which says ``vocab`` of these."""
+    shape.entry = _MODULE_HIDDEN_FIRST if fusion.hidden_first else _MODULE
+    shape.features, shape.vocab = shape.hidden, vocab
 
 
 def layers_of(config: ModelConfig) -> list[Layer]:

@@ -26,7 +26,7 @@ from headstart.backends.torch.recorded_blocks import RecordedBlocks
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows
 from headstart.drafting.heads.modules import side_by_side
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.heads.text_vocabulary import TextTokens, TextVocabulary
+from headstart.drafting.heads.text_vocabulary import TextRowSource, TextTokens
 from headstart.drafting.methods.dflash.head import BlockHead, BlockLayer
 from headstart.models.config import EVERYTHING
 from headstart.models.layers.layer import Operation, run_head_layers
@@ -185,7 +185,7 @@ class BlockPass:
         """See ``best_tokens``."""
         return self._kit.best(logits, ranks)
 
-    def text_tokens(self, vocabulary: TextVocabulary, most: int) -> TextTokens:
+    def text_tokens(self, vocabulary: TextRowSource, most: int) -> TextTokens:
         """See ``HeadPass``."""
         return TextTokens(vocabulary, most)
 

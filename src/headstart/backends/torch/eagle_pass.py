@@ -20,7 +20,7 @@ from headstart.backends.torch.parallel_pass import best_tokens
 from headstart.backends.torch.recorder import Recorder
 from headstart.drafting.heads.head_pass import DraftRows
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.heads.text_vocabulary import TextTokens, TextVocabulary
+from headstart.drafting.heads.text_vocabulary import TextRowSource, TextTokens
 from headstart.drafting.methods.eagle.head import EagleHead, EagleLayer
 from headstart.models.config import EVERYTHING
 from headstart.models.layers.layer import Operation, run_head_layers
@@ -122,7 +122,7 @@ class EaglePass:
         """See ``best_tokens``."""
         return best_tokens(logits, ranks)
 
-    def text_tokens(self, vocabulary: TextVocabulary, most: int) -> TextTokens:
+    def text_tokens(self, vocabulary: TextRowSource, most: int) -> TextTokens:
         """See ``HeadPass``."""
         return TextTokens(vocabulary, most)
 

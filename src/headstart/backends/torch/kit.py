@@ -51,7 +51,9 @@ class TorchKit:
         """See ``BackendKit``."""
         return ParallelPass(heads, tables, torch_kit(self._dtype(precision), self.device))
 
-    def multi_token_pass(self, modules: MultiTokenModules, tables: TargetTables, precision: str) -> MultiTokenPass:
+    def multi_token_pass(
+        self, modules: MultiTokenModules, tables: TargetTables, precision: str, vocabulary: int = 0
+    ) -> MultiTokenPass:
         """See ``BackendKit``."""
         return MultiTokenPass(modules, tables, self._dtype(precision), self.device)
 

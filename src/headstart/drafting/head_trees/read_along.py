@@ -22,7 +22,7 @@ from headstart.drafting.head_trees.reading import Features, Reading
 from headstart.drafting.head_trees.trees import Ids, Scores
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.heads.text_vocabulary import TextHead, TextTokens, TextVocabulary, text_vocabulary
+from headstart.drafting.heads.text_vocabulary import TextHead, TextRowSource, TextTokens, text_vocabulary
 from headstart.drafting.options import require
 from headstart.passes.batch import IntArray
 from headstart.passes.draft_tree import DraftTree
@@ -56,7 +56,7 @@ class ReadingPass(Protocol):
     def row_bytes(self) -> int: ...
     def new_cache(self) -> DraftCache: ...
     def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]: ...
-    def text_tokens(self, vocabulary: TextVocabulary, most: int) -> TextTokens: ...
+    def text_tokens(self, vocabulary: TextRowSource, most: int) -> TextTokens: ...
 
 
 class ReadingDrafter(ABC):
@@ -87,7 +87,7 @@ class ReadingDrafter(ABC):
         self._running = running
         self._target_ids = running.target_ids.numpy()
         self._most_text_tokens = most_text_tokens
-        self._vocabulary = None
+        self._vocabulary: TextRowSource | None = None
         if head is not None and most_text_tokens:
             self._vocabulary = text_vocabulary(head, tables, context.vocab_size)
         self._vocab_size = context.vocab_size

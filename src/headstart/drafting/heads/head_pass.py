@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.drafting.heads.text_vocabulary import TextTokens, TextVocabulary
+from headstart.drafting.heads.text_vocabulary import TextRowSource, TextTokens
 from headstart.passes.batch import IntArray
 
 
@@ -182,7 +182,7 @@ class CachingHeadPass(Protocol):
         """See ``best_tokens``."""
         ...
 
-    def text_tokens(self, vocabulary: TextVocabulary, most: int) -> TextTokens:
+    def text_tokens(self, vocabulary: TextRowSource, most: int) -> TextTokens:
         """See ``TextTokens``; of no text yet."""
         ...
 
@@ -214,6 +214,19 @@ class HeadPass(CachingHeadPass, Protocol):
             width: nodes of a level that get children, and children of each of them.
             ids: int32 [draft vocab] target id of each draft id, -1 where the target has none.
         """
+        ...
+
+
+class ModulesPass(HeadPass, Protocol):
+    """Runs the multi-token modules of a checkpoint."""
+
+    @property
+    def name(self) -> str:
+        """What runs them, and in which precision."""
+        ...
+
+    def text_rows(self, vocab_size: int) -> TextRowSource | None:
+        """Output rows of the target's tokens that they leave out; None: they say all ``vocab_size``."""
         ...
 
 

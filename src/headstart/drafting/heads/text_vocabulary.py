@@ -59,6 +59,29 @@ class TextHead(Protocol):
         ...
 
 
+class TextRowSource(Protocol):
+    """Output rows for the tokens that a head lacks."""
+
+    bias: float
+    """On their logits."""
+    lacks: NDArray[np.bool_]
+    """[vocab] of the target."""
+
+    @property
+    def width(self) -> int:
+        """Of a row."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Of what it holds besides the target's tables."""
+        ...
+
+    def rows(self, tokens: IntArray) -> Tensor:
+        """bfloat16 [token, hidden] output rows."""
+        ...
+
+
 class TextVocabulary:
     """The tokens that a head lacks, and how its output rows for them are made.
 
@@ -68,7 +91,7 @@ class TextVocabulary:
         vocab_size: of the target; its tables may be longer.
     """
 
-    bias = _BIAS
+    bias: float = _BIAS
 
     @torch.inference_mode()
     def __init__(self, head: TextHead, tables: TargetTables, vocab_size: int) -> None:
@@ -93,6 +116,11 @@ class TextVocabulary:
         """Share of the variance of the rows left out."""
 
     @property
+    def width(self) -> int:
+        """Of a row."""
+        return len(self.map)
+
+    @property
     def nbytes(self) -> int:
         """Of what it holds besides the target's embedding."""
         return self.lacks.nbytes + self.map.nbytes + (0 if self._tied else self.table.nbytes)
@@ -109,11 +137,11 @@ class TextTokens:
 
     Args:
         most: tokens of the text as it is read first, the last ones; what follows may bring as many again.
-        rows_of: makes output rows; None: ``TextVocabulary.rows``.
+        rows_of: makes output rows; None: those of ``vocabulary``.
     """
 
     def __init__(
-        self, vocabulary: TextVocabulary, most: int, rows_of: Callable[[IntArray], Tensor] | None = None
+        self, vocabulary: TextRowSource, most: int, rows_of: Callable[[IntArray], Tensor] | None = None
     ) -> None:
         self.vocabulary = vocabulary
         self._most = most
@@ -122,7 +150,7 @@ class TextTokens:
         """Tokens of the text that were read."""
         self._count = 0
         self._tokens: IntArray = np.empty(0, np.int32)
-        self._rows = torch.empty(0, len(vocabulary.map), dtype=torch.bfloat16)
+        self._rows = torch.empty(0, vocabulary.width, dtype=torch.bfloat16)
 
     def __len__(self) -> int:
         return self._count

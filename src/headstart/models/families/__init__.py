@@ -152,11 +152,14 @@ def config_from_gguf(
     if config.experts is None and fields.integer("expert_count", 0, minimum=0) > 1:
         raise UnsupportedModelError(f"{source} is a mixture of experts, which is not supported; use another model.")
     layout = tensor_layout(config, "gguf")
+    tied = f"{layout.head}.weight" not in tensors
+    if holds_modules_alone(tensors):
+        tensors = ()
     config = _with_own_values(_with_dense_layers(config, layout, tensors), layout, tensors)
     return _checked(
         replace(
             config,
-            head=replace(config.head, tied=f"{layout.head}.weight" not in tensors),
+            head=replace(config.head, tied=tied),
             attention=replace(
                 config.attention,
                 qkv_bias=config.attention.qkv_bias or _has_bias(layout, tensors, "qkv", "q", "k", "v"),
@@ -168,6 +171,13 @@ def config_from_gguf(
         ),
         source,
     )
+
+
+def holds_modules_alone(names: Container[str] | Mapping[str, object]) -> bool:
+    """Whether a GGUF file has multi-token modules and no decoder."""
+    if not isinstance(names, Mapping) or any(name.startswith("blk.0.") for name in names):
+        return False
+    return any(".nextn." in name for name in names)
 
 
 def tensor_layout(config: ModelConfig, kind: CheckpointKind) -> TensorLayout:

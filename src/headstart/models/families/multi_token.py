@@ -1,18 +1,20 @@
 """Where checkpoints have their multi-token modules: layers that came with the model and guess further tokens.
 
 Sources: DeepSeek-V3's report (arXiv:2412.19437, section 2.2) and the names in its files; transformers' conversion table
-("MtpModel"), vLLM 0.33's loaders (deepseek_mtp, glm4_moe_mtp, mimo_mtp, qwen3_next_mtp, exaone_moe_mtp), and gguf-py's
-constants ("NEXTN").
+("MtpModel"), vLLM 0.33's loaders (deepseek_mtp, glm4_moe_mtp, mimo_mtp, qwen3_next_mtp, exaone_moe_mtp,
+nemotron_h_mtp), llama.cpp's converter (conversion/*.py) and what it loads (src/models, "NEXTN").
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.families.base import CheckpointKind
+
+MOST_MODULES = 16
 
 
 @dataclass(frozen=True)
@@ -33,16 +35,39 @@ class MultiTokenLayout:
     windowed: bool = False
     """Its layers are like the decoder's first one with a window, where there is one, else like the first; else like the
     last that attends."""
+    embedding: str = ""
+    """Of a table of its own, which files mostly leave out; likewise ``head``."""
+    head: str = ""
+    channel: str = ""
+    """What ``layers.{i}`` is in the names of a layer's channel part, where that has a number of its own."""
+    own: Mapping[str, str] = field(default_factory=dict)
+    """role -> name in a module's layer, where it is not that of other layers."""
+    may_share_norm: bool = False
+    """Where it has no last norm, that is the decoder's."""
+
+    @property
+    def most(self) -> int:
+        """Modules at most."""
+        return MOST_MODULES if "{i}" in self.layer else 1
 
     def number(self, module: int, config: ModelConfig) -> int:
         """Of a module's layer."""
         return module + (config.num_layers if self.follows else 0)
 
     def like(self, config: ModelConfig) -> LayerConfig:
-        """What a module's layer is like."""
+        """What a module's layer is like; it has both parts, also where the decoder's have one of them."""
         if not self.windowed:
-            return next(layer for layer in config.layers[::-1] if layer.mixer in ("attention", "latent"))
+            attending = next(layer for layer in config.layers[::-1] if layer.mixer in ("attention", "latent"))
+            if attending.channel != "none":
+                return attending
+            changing = next(layer for layer in config.layers[::-1] if layer.channel != "none")
+            return replace(attending, channel=changing.channel, mlp_size=changing.mlp_size)
         return next((layer for layer in config.layers if layer.window is not None), config.layers[0])
+
+    def place(self, config: ModelConfig) -> int | None:
+        """The decoder's last layer of this kind; None: its layers have one part each."""
+        like = self.like(config)
+        return max((place for place, layer in enumerate(config.layers) if layer == like), default=None)
 
 
 def _in_layer(layer: str, parts: tuple[str, str, str, str], **more: Any) -> MultiTokenLayout:
@@ -51,8 +76,31 @@ def _in_layer(layer: str, parts: tuple[str, str, str, str], **more: Any) -> Mult
     return MultiTokenLayout(layer, embedding_norm, hidden_norm, projection, final_norm, **more)
 
 
-_DEEPSEEK = _in_layer("model.layers.{i}", ("enorm", "hnorm", "eh_proj", "shared_head.norm"), follows=True)
-_GGUF = _in_layer("blk.{i}", ("nextn.enorm", "nextn.hnorm", "nextn.eh_proj", "nextn.shared_head_norm"), follows=True)
+_DEEPSEEK = _in_layer(
+    "model.layers.{i}",
+    ("enorm", "hnorm", "eh_proj", "shared_head.norm"),
+    follows=True,
+    embedding="model.layers.{i}.embed_tokens",
+    head="model.layers.{i}.shared_head.head",
+)
+_GGUF = _in_layer(
+    "blk.{i}",
+    ("nextn.enorm", "nextn.hnorm", "nextn.eh_proj", "nextn.shared_head_norm"),
+    follows=True,
+    embedding="blk.{i}.nextn.embed_tokens",
+    head="blk.{i}.nextn.shared_head_head",
+    may_share_norm=True,
+)
+_GGUF_WINDOWED = replace(_GGUF, windowed=True)
+_GGUF_NEMOTRON = replace(_GGUF, own={"mlp_norm": "blk.{i}.post_attention_norm"})
+_NEMOTRON = MultiTokenLayout(
+    "mtp.layers.0",
+    "mtp.layers.0.enorm",
+    "mtp.layers.0.hnorm",
+    "mtp.layers.0.eh_proj",
+    "mtp.layers.1.final_layernorm",
+    channel="mtp.layers.1",
+)
 _MIMO = _in_layer(
     "model.mtp_layers.{i}", ("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"), hidden_first=True
 )
@@ -65,18 +113,30 @@ _LAYOUTS: Mapping[CheckpointKind, Mapping[str, MultiTokenLayout]] = {
         "deepseek_v3": _DEEPSEEK,
         "deepseek_v3_halves": _DEEPSEEK,
         "glm4_moe": _DEEPSEEK,
+        "glm4_moe_lite": _DEEPSEEK,
         "mimo": _MIMO,
+        **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _NEMOTRON),
         **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), _QWEN),
         "exaone_moe": _LIKE_QWEN,
         "mellum": _LIKE_QWEN,
     },
-    "gguf": {"glm4_moe": _GGUF},
+    "gguf": {
+        **dict.fromkeys(("exaone_moe", "mellum"), _GGUF_WINDOWED),
+        **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _GGUF_NEMOTRON),
+    },
 }
+_OTHERS: Mapping[CheckpointKind, tuple[MultiTokenLayout, ...]] = {"hf": (_QWEN, _DEEPSEEK, _MIMO), "gguf": (_GGUF,)}
+"""Where a file may have them besides."""
 
 
-def multi_token_layout(config: ModelConfig, kind: CheckpointKind) -> MultiTokenLayout | None:
-    """Where the modules of this model's family are in one kind of file; None: it has none that are known.
+def multi_token_layout(config: ModelConfig, kind: CheckpointKind) -> MultiTokenLayout:
+    """Where the modules of this model's family are in one kind of file.
 
     Families that come without modules have them, where they were trained here, under Qwen's names.
     """
-    return _LAYOUTS[kind].get(config.family, _QWEN if kind == "hf" else None)
+    return _LAYOUTS[kind].get(config.family, _QWEN if kind == "hf" else _GGUF)
+
+
+def layouts_of_modules(config: ModelConfig, kind: CheckpointKind) -> tuple[MultiTokenLayout, ...]:
+    """Where a file of this model's family may have modules, its family's own place first."""
+    return (multi_token_layout(config, kind), *_OTHERS[kind])

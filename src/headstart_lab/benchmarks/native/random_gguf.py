@@ -24,6 +24,10 @@ HYBRIDS: dict[str, dict[str, Any]] = {
         architecture="qwen35", hidden=1024, heads=8, kv_heads=2, head_dim=256, mlp=3584, layers=24, vocab=248320, tied=1
     )
     | {"attends": range(3, 24, 4), "mlp_norm": "post_attention_norm", "keys": 16, "values": 16, "size": 128},
+    "qwen3.5-2b": dict(
+        architecture="qwen35", hidden=2048, heads=8, kv_heads=2, head_dim=256, mlp=6144, layers=24, vocab=248320, tied=1
+    )
+    | {"attends": range(3, 24, 4), "mlp_norm": "post_attention_norm", "keys": 16, "values": 16, "size": 128},
     "qwen3.5-4b": dict(
         architecture="qwen35",
         hidden=2560,
@@ -126,15 +130,17 @@ def random_blocks(kind: str, rows: int, inputs: int, generator: np.random.Genera
     return blocks.reshape(rows, -1)
 
 
-def write(path: Path, shape: str, mix: str) -> Path:
-    """The file; one that is there already is kept."""
+def write(path: Path, shape: str, mix: str, modules: int = 0) -> Path:
+    """The file; one that is there already is kept. ``modules``: multi-token modules behind a hybrid's layers."""
     if path.exists():
         return path
     of = SHAPES.get(shape) or HYBRIDS[shape]
     writer = gguf.GGUFWriter(path.with_suffix(".part"), str(of.get("architecture", "llama")))
     writer.add_context_length(8192)
     writer.add_embedding_length(of["hidden"])
-    writer.add_block_count(of["layers"])
+    writer.add_block_count(of["layers"] + modules)
+    if modules:
+        writer.add_nextn_predict_layers(modules)
     writer.add_feed_forward_length(of["mlp"])
     writer.add_head_count(of["heads"])
     writer.add_key_length(of["head_dim"])
@@ -155,12 +161,16 @@ def write(path: Path, shape: str, mix: str) -> Path:
     else:
         writer.add_head_count_kv(of["kv_heads"])
         writer.add_rope_dimension_count(of["head_dim"])
-    for layer in range(layers):
+    for layer in range(layers + modules):
         # llama.cpp's use_more_bits.
         more = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
         stem = f"blk.{layer}."
         tensors.ones(f"{stem}attn_norm.weight", hidden)
         tensors.ones(f"{stem}{of.get('mlp_norm', 'ffn_norm')}.weight", hidden)
+        if layer >= layers:
+            tensors.matrix(f"{stem}nextn.eh_proj.weight", hidden, 2 * hidden)
+            for name in ("enorm", "hnorm", "shared_head_norm"):
+                tensors.ones(f"{stem}nextn.{name}.weight", hidden)
         if shape in HYBRIDS:
             add_mixer(tensors, of, layer, more)
         else:
@@ -243,7 +253,7 @@ def _add_state_sizes(writer: gguf.GGUFWriter, groups: int, heads: int, state: in
 def add_mixer(tensors: RandomTensors, of: dict[str, Any], layer: int, more: bool) -> None:
     """Attention, or what stands in its place in a model with states."""
     stem, hidden, kind = f"blk.{layer}.", of["hidden"], of["architecture"]
-    if layer in of["attends"]:
+    if layer in of["attends"] or layer >= of["layers"]:
         queries = of["heads"] * of["head_dim"]
         keys = of["kv_heads"] * of["head_dim"]
         if kind == "qwen35":  # with a gate for each query

@@ -102,6 +102,7 @@ HEADSTART_API void headstart_losses(const void *model, double *losses) {
   write(decoder.inputs.projection);
   for (const auto *ends : {&decoder.spread, &decoder.merge})
     for (const PackedLinear &linear : *ends) write(linear);
+  if (decoder.is_head()) write(decoder.fuse);
 }
 HEADSTART_API void headstart_set_alibi(void *model, const float *slopes, float scale, int coarse) {
   Decoder &decoder = model_of(model)->decoder;

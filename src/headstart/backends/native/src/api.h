@@ -155,9 +155,10 @@ struct HeadstartTextVocabulary {
   int32_t inputs;        // elements of the target's rows
   float bias;            // of the logits
   const uint8_t *lacks;  // [target's vocab] whether the head lacks a token
-  const void *table;     // [target's vocab][inputs] bf16
-  const float *map;      // [hidden][inputs]; where states that are fed back were not normed, with the weight of the
+  const void *table{};   // [target's vocab][inputs] bf16
+  const float *map{};    // [hidden][inputs]; where states that are fed back were not normed, with the weight of the
                          // last norm in it
+  const HeadstartRows *stored{};  // instead, the target's own rows, which are taken as they are
 };
 
 // Tokens of a sequence's text that a head may say beyond its vocabulary. Those that a stretch says come behind them.
@@ -336,12 +337,12 @@ struct HeadstartStretch {
 int headstart_enable();
 
 // `layers` [layers]. `forms` [matrices][3]: of each layer 8, in the order of headstart_set_linear; the output head's;
-// of experts [layers][experts][2], in the order of headstart_set_expert; of what makes inputs of layers; and of what
-// spreads and merges streams. 0: there is no such matrix; where weights are in blocks, 4 or 8 bits of a level, 10 for
-// blocks of 16 inputs with levels of 8, 16 for a matrix in bf16; or 64 and the number of a type
-// (src/kernels/formats/stored_rows.h) for a file's own blocks (src/kernels/formats/stored/), which the parts of a
-// matrix (queries, keys, values; gates, ups) may have of several types, gates and ups of one. Null when memory is
-// short.
+// of experts [layers][experts][2], in the order of headstart_set_expert; of what makes inputs of layers; of what
+// spreads and merges streams; and of what fuses features, where it is a head. 0: there is no such matrix; where weights
+// are in blocks, 4 or 8 bits of a level, 10 for blocks of 16 inputs with levels of 8, 16 for a matrix in bf16; or 64
+// and the number of a type (src/kernels/formats/stored_rows.h) for a file's own blocks (src/kernels/formats/stored/),
+// which the parts of a matrix (queries, keys, values; gates, ups) may have of several types, gates and ups of one. Null
+// when memory is short.
 void *headstart_create(const HeadstartShape *shape, const HeadstartLayer *layers, const uint8_t *forms);
 // Bytes [3] that such a model takes: layers, output head, what screens the head.
 void headstart_packed_bytes(const HeadstartShape *shape, const HeadstartLayer *layers, const uint8_t *forms,

@@ -9,22 +9,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.context import DraftContext
-from headstart.drafting.head_trees.head_source import ConfidenceOptions
+from headstart.drafting.head_trees.growing import GrowingDrafter
+from headstart.drafting.head_trees.read_along import SpeakingOptions
+from headstart.drafting.head_trees.reading import Reading
 from headstart.drafting.head_trees.stepping import SteppingDrafter
 from headstart.drafting.head_trees.trees import CONFIDENCE_RATES, HeadTrees
 from headstart.drafting.options import require
 from headstart.models.checkpoint import open_checkpoint
 from headstart.passes.batch import FINAL_TAP
+from headstart.passes.draft_tree import DraftTree
 
 
 @dataclass(frozen=True)
-class MtpOptions(ConfidenceOptions):
+class MtpOptions(SpeakingOptions):
     model: str | None = None
     """A checkpoint whose modules are used, of a model of the target's shape: for a file of the target that lacks them,
     or modules that were trained on; None: those that came with the target."""
+    precision: Literal["auto", "fp32", "bf16", "int8", "int8-fast", "int4", "int4-fast"] = "auto"
+    """Of the modules' matrices; auto: the target's own precision, a file's own blocks where the target has them."""
+    draft_vocabulary: int = 16384
+    """How many of the target's first tokens are guessed beside those of the text (``text_vocabulary``): with all of
+    them, most of a guess's time would go into the output head. Tokenizers number tokens from the frequent to the rare
+    (FR-Spec, arXiv:2502.14856). 0: all."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        asked = self.draft_vocabulary
+        require(asked >= 0, f"draft_vocabulary is {asked}; it must be 0 or more, 0 for all tokens.")
 
     def check_files(self) -> None:
         """As ``options.check_files`` has it."""
@@ -32,7 +47,7 @@ class MtpOptions(ConfidenceOptions):
             open_checkpoint(self.model)
 
 
-class MtpDrafter(SteppingDrafter):
+class MtpDrafter(SteppingDrafter, GrowingDrafter):
     """Runs the modules of the target's checkpoint."""
 
     Options = MtpOptions
@@ -47,9 +62,14 @@ class MtpDrafter(SteppingDrafter):
             "them as the draft model, or use another drafter.",
         )
         assert modules is not None
-        tables = context.require_tables()()
-        self._pass = context.require_runner().backend.kit.multi_token_pass(modules, tables, options.precision)
-        super().__init__(context, options, None, (FINAL_TAP,), self._pass, tables)
+        tables = context.require_tables()().with_others(modules.embedding, modules.head)
+        kit = context.require_runner().backend.kit
+        vocabulary = options.draft_vocabulary if options.draft_vocabulary < context.vocab_size else 0
+        self._pass = running = kit.multi_token_pass(modules, tables, options.precision, vocabulary)
+        super().__init__(context, options, None, (FINAL_TAP,), running, tables, options.text_vocabulary)
+        if options.text_vocabulary:
+            self._vocabulary = running.text_rows(context.vocab_size)
+        self._growth = running.growth(options.width, self._ids())
         self._num_modules = len(modules.modules)
 
     @property
@@ -58,6 +78,11 @@ class MtpDrafter(SteppingDrafter):
 
     def new_trees(self, budgets: Sequence[DraftBudget]) -> HeadTrees:
         return self._options.new_trees(budgets, self._kit)
+
+    def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        if self._growth is None:
+            return super()._grow(drafted, budgets)
+        return self._grown(self._growth, drafted, budgets)
 
     def _is_ready(self, sequence: SequenceView) -> bool:
         # Each further module begins one token later.

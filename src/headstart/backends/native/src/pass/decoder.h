@@ -18,8 +18,10 @@ enum class Entry {
   token,   // the token's embedding
   fused,   // a linear layer over embedding and feature, side by side (EAGLE-1); its output is the residual stream
   beside,  // attention reads both side by side, each normed; the feature is the residual stream (EAGLE-3)
-  beside_normed,  // the same, and the normed feature is the residual stream
-  block,          // the token's embedding; of features every layer makes keys and values (DFlash)
+  beside_normed,         // the same, and the normed feature is the residual stream
+  block,                 // the token's embedding; of features every layer makes keys and values (DFlash)
+  module,                // as fused, embedding and feature each normed first (multi-token modules)
+  module_feature_first,  // the same, the feature before the embedding
 };
 
 class Decoder {
@@ -30,7 +32,7 @@ class Decoder {
         precision(static_cast<Precision>(s.precision)),
         head_precision(precision_of(
             forms[s.layers * kLinears * kMatrixParts],
-            is_in_blocks(precision) && s.entry == static_cast<int>(Entry::token) ? Precision::int4 : precision)),
+            is_in_blocks(precision) && is_of_target(static_cast<Entry>(s.entry)) ? Precision::int4 : precision)),
         norm_kind(static_cast<NormKind>(s.norm)),
         activation(static_cast<Activation>(s.activation)),
         entry(static_cast<Entry>(s.entry)),
@@ -60,15 +62,15 @@ class Decoder {
       for (const PackedLinear &linear : layer.linears) widest = std::max(widest, linear.padded_inputs);
     }
     const uint8_t *const of_ends = of_experts + kMatrixParts;
-    for (int i = 0; i < 2 * (s.streams - 1); ++i)
+    const int ends = 2 * std::max(s.streams - 1, 0);
+    for (int i = 0; i < ends; ++i)
       (i < s.streams - 1 ? spread : merge)
           .push_back(layout.lay_out(of_ends + i * kMatrixParts, {s.hidden}, s.hidden, hidden));
     inputs.projection =
         layout.lay_out(of_experts, {s.inputs.count * s.inputs.size}, s.inputs.count ? s.hidden : 0, hidden);
     if (is_head()) {
-      const int inputs = entry == Entry::fused ? 2 * s.hidden : s.features;
-      const uint8_t form[kMatrixParts] = {4, 4, 4};
-      fuse = layout.lay_out(form, {s.hidden}, inputs, round_up(inputs, kPadding));
+      const int inputs = entry == Entry::fused || is_module() ? 2 * s.hidden : s.features;
+      fuse = layout.lay_out(of_ends + ends * kMatrixParts, {s.hidden}, inputs, round_up(inputs, kPadding));
     }
     widest = std::max({widest, hidden, fuse.padded_inputs});
     head = layout.lay_out(&forms[s.layers * kLinears * kMatrixParts], {s.vocab}, s.hidden, hidden, 0, head_precision);
@@ -127,6 +129,7 @@ class Decoder {
   }
 
   bool is_head() const { return entry != Entry::token; }
+  bool is_module() const { return entry == Entry::module || entry == Entry::module_feature_first; }
   bool is_beside() const { return entry == Entry::beside || entry == Entry::beside_normed; }
 
   // In a model in blocks, some matrices may be kept in other forms, and in any model in float32, each with rows and a
@@ -143,7 +146,7 @@ class Decoder {
   }
   bool has_form(int form) const {
     const auto is = [&](const PackedLinear &linear) { return form_of(linear) == form; };
-    if (inputs.projection.pairs && is(inputs.projection)) return true;
+    if ((fuse.pairs && is(fuse)) || (inputs.projection.pairs && is(inputs.projection))) return true;
     if (std::any_of(spread.begin(), spread.end(), is) || std::any_of(merge.begin(), merge.end(), is)) return true;
     return form == 0 || std::any_of(layers.begin(), layers.end(), [&](const DecoderLayer &layer) {
              const auto any = [&](const std::vector<PackedLinear> &all) {
@@ -242,7 +245,8 @@ class Decoder {
   static constexpr int kForms = 6;
 
   const HeadstartShape shape;
-  // Files of 4 bits keep the output head in more, and it gets rows of 16 bits; a draft's guesses get along with less.
+  // Files of 4 bits keep the output head in more, and it gets rows of 16 bits; a trained head's guesses get along with
+  // less.
   const Precision precision, head_precision;
   const NormKind norm_kind;
   const Activation activation;
@@ -269,6 +273,11 @@ class Decoder {
   std::vector<HugeBuffer> screen_streams;   // [thread]
 
  private:
+  // Whether the output head is the target's own, and is to be as good.
+  static bool is_of_target(Entry entry) {
+    return entry == Entry::token || entry == Entry::module || entry == Entry::module_feature_first;
+  }
+
   // The keys and values that a layer's rows see.
   KeptKeys seen_by(const DecoderLayer &layer) const {
     if (layer.is(Mixer::latent)) return {1, shape.latent.kv_rank + shape.latent.rope_dim, shape.latent.kv_rank};

@@ -77,7 +77,9 @@ class WorkerEntry {
   // The rows of a draft head: features, fused with whatever else they bring, become the residual stream.
   void enter() {
     const int size = m_.shape.hidden;
-    if (!m_.is_beside())
+    if (m_.is_module())
+      fuse(t_.rows, p_.x, p_.x_stride, [&](int row, float *scratch) { return normed_pair(row, scratch); });
+    else if (!m_.is_beside())
       fuse(t_.rows, p_.x, p_.x_stride, [&](int row, float *scratch) {
         load_embedding(row, scratch);
         std::memcpy(scratch + size, features(row, size), size * sizeof(float));
@@ -147,6 +149,22 @@ class WorkerEntry {
     else
       std::memcpy(scratch + size, t_.x(row), size * sizeof(float));
     std::fill(scratch + 2 * size, scratch + m_.layers[0].linears[kQkv].padded_inputs, 0.f);
+    return scratch;
+  }
+
+  // Of a module likewise, by norms of its own, in the order that its projection has.
+  const float *normed_pair(int row, float *scratch) const {
+    const int size = m_.shape.hidden;
+    const bool feature_first = m_.entry == Entry::module_feature_first;
+    float *const part = scratch + m_.widest;
+    load_embedding(row, part);
+    for (int k = 0; k < size; ++k) part[k] *= m_.shape.embedding_scale;
+    t_.norm_row(m_.embedding_norm, part, part);
+    std::memcpy(scratch + (feature_first ? size : 0), part, size * sizeof(float));
+    std::memcpy(part, features(row, size), size * sizeof(float));
+    t_.norm_row(m_.feature_norm, part, part);
+    std::memcpy(scratch + (feature_first ? 0 : size), part, size * sizeof(float));
+    std::fill(scratch + 2 * size, scratch + m_.fuse.padded_inputs, 0.f);
     return scratch;
   }
 

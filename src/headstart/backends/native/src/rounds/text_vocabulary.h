@@ -3,9 +3,11 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "api.h"
 #include "kernels/formats/cells.h"
+#include "kernels/formats/stored_rows.h"
 #include "kernels/vectors/vector.h"
 
 // Products of a vector with `kCount` others, side by side; each is summed up as if it were alone.
@@ -42,6 +44,15 @@ static inline void all_dots(const float *x, int size, int count, RowOf &&row_of,
 static inline void text_rows(const HeadstartTextVocabulary &vocabulary, int hidden, const int32_t *tokens, int count,
                              Bf16 *rows) {
   const size_t inputs = vocabulary.inputs;
+  if (const HeadstartRows *stored = vocabulary.stored) {
+    std::vector<float> row(inputs);
+    for (int i = 0; i < count; ++i) {
+      read_stored_row(stored->kind, static_cast<const uint8_t *>(stored->data) + tokens[i] * stored->row_bytes,
+                      vocabulary.inputs, row.data());
+      std::transform(row.begin(), row.end(), rows + i * inputs, [](float x) { return to_bf16(x); });
+    }
+    return;
+  }
   const auto *const table = static_cast<const Bf16 *>(vocabulary.table);
   for (int k = 0; k < hidden; ++k)
     all_dots(

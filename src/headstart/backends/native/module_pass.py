@@ -1,0 +1,81 @@
+"""Multi-token modules on the native library: decoders of one layer that read states beside their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from headstart.backends.native.caching_pass import CachingModel
+from headstart.backends.native.loader import load_library
+from headstart.backends.native.packed_model import PackedModel
+from headstart.backends.native.packing import BORROWED, RowTable, as_one
+from headstart.backends.native.precision import Precision
+from headstart.backends.native.stepping_pass import NativeSteppingPass
+from headstart.backends.native.stored_rows import StoredRows
+from headstart.backends.native.supported import supports
+from headstart.backends.native.team import team_size
+from headstart.drafting.heads.head_pass import DraftRows
+from headstart.drafting.heads.tables import TargetTables
+from headstart.errors import ConfigError
+from headstart.models.multi_token import MultiTokenModules
+from headstart.models.stored import first_rows
+from headstart.passes.batch import IntArray
+
+_BEHIND_LAST_NORM = -1
+
+
+class NativeModulePass(NativeSteppingPass):
+    """One module, in the target's own precision and blocks.
+
+    The embedding is read where it lies; of the output head a copy is packed.
+
+    Args:
+        modules: ``supports`` of their configuration must be None.
+        tables: the target's.
+        precision: as of ``NativeBackend``.
+        vocabulary: how many of the target's first tokens it says; 0: all.
+        module: which of them.
+        threads: team size, None for ``backends.native.team``'s.
+        isa: instruction set to use instead of the fastest (see ``load_library``).
+
+    Raises:
+        ConfigError: the native pass cannot run such layers, there is none on this machine, or memory is short.
+    """
+
+    @torch.inference_mode()
+    def __init__(
+        self,
+        modules: MultiTokenModules,
+        tables: TargetTables,
+        precision: Precision = "bf16",
+        vocabulary: int = 0,
+        module: int = 0,
+        threads: int | None = None,
+        isa: str | None = None,
+    ) -> None:
+        self.config = config = modules.config_of(module)
+        reason, library = supports(config), load_library(isa)
+        if reason is not None or library is None:
+            raise ConfigError(f"no native pass for these modules ({reason or 'none on this machine'}); use PyTorch")
+        embedding, self._whole_head = as_one(tables.stored_embedding), tables.stored_head
+        head = first_rows(self._whole_head, vocabulary) if vocabulary else self._whole_head
+        weights = modules.decoder(module, embedding, head)
+        packed = PackedModel(self, library, config, weights, precision, threads or team_size())
+        table = RowTable(library, embedding)
+        library.set_embedding(packed.handle, table.rows, BORROWED, None, 0)
+        self.name = f"native-{library.isa}-{packed.name}"
+        model = CachingModel(library, packed.handle, packed.shape, packed, table)
+        super().__init__(model, config.ropes, torch.arange(packed.shape.vocab), _BEHIND_LAST_NORM)
+
+    def rows(
+        self, tokens: IntArray, before: Tensor, groups: Sequence[DraftRows], said: IntArray
+    ) -> tuple[Tensor, Tensor]:
+        """States [row, hidden] of rows that are true, or of drafts, and logits of the rows ``said``."""
+        return self._run(tokens, before, groups, said, true=groups[0].paths is None, lean=False)
+
+    def text_rows(self, vocab_size: int) -> StoredRows | None:
+        """See ``ModulesPass``."""
+        said = len(self.target_ids)
+        return StoredRows(self._library, self._whole_head, said, vocab_size) if said < vocab_size else None
