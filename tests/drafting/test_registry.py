@@ -11,7 +11,15 @@ from drafting_toys import ToySequence
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext, ScopedMemory
 from headstart.drafting.options import asked_rows, parse_drafter
-from headstart.drafting.registry import ENTRY_POINT_GROUP, available_drafters, create_drafter, drafter_options
+from headstart.drafting.registry import (
+    ENTRY_POINT_GROUP,
+    FOLDERS,
+    available_drafters,
+    create_drafter,
+    drafter_info,
+    drafter_options,
+    hosted_drafters,
+)
 from headstart.errors import ConfigError
 
 CONTEXT = DraftContext(10)
@@ -24,6 +32,12 @@ class Silent(NoDrafter):
 
     def __init__(self, context, options):
         self.vocab_size = context.vocab_size
+
+from headstart.drafting.method import Method
+METHODS = (
+    Method("silent", "says nothing", "nowhere", __name__ + ":Silent", "text", from_tokens=True),
+    Method("ngram", "takes a name that is taken", "nowhere", __name__ + ":Silent", "text"),
+)
 '''
 
 
@@ -31,7 +45,7 @@ class Silent(NoDrafter):
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Puts a package with entry points on the path, as an installer would."""
 
-    def install(entry_points: str) -> None:
+    def install(entry_points: str, group: str = ENTRY_POINT_GROUP) -> None:
         (tmp_path / "silent_drafters.py").write_text(PACKAGE, encoding="utf-8")
         info = tmp_path / "silent_drafters-1.2.dist-info"
         info.mkdir()
@@ -39,7 +53,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             "Metadata-Version: 2.1\nName: silent-drafters\nVersion: 1.2\nSummary: Drafters that say nothing\n",
             encoding="utf-8",
         )
-        (info / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\n{entry_points}\n", encoding="utf-8")
+        (info / "entry_points.txt").write_text(f"[{group}]\n{entry_points}\n", encoding="utf-8")
         monkeypatch.syspath_prepend(str(tmp_path))
 
     yield install
@@ -78,6 +92,30 @@ def test_listing_imports_no_drafter() -> None:
     code = (
         "import sys; from headstart.drafting.registry import available_drafters as names; names();"
         "print([info.drafter for info in names().values() if info.drafter.split(':')[0] in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_a_package_brings_a_folder_of_methods(install) -> None:
+    install("whatever = silent_drafters", FOLDERS)
+    assert drafter_info("silent").summary == "says nothing"
+    assert "silent" in hosted_drafters()
+    assert type(create_drafter("silent", CONTEXT)).__name__ == "Silent"
+    assert available_drafters()["ngram"].drafter.startswith("headstart.")
+
+
+def test_a_folder_that_cannot_be_read_is_passed_over(install) -> None:
+    install("whatever = silent_drafters.nothing", FOLDERS)
+    with pytest.warns(UserWarning, match=r"silent_drafters\.nothing are passed over"):
+        assert "ngram" in available_drafters()
+
+
+def test_who_asks_for_a_drafter_of_the_core_reads_no_other_folder() -> None:
+    code = (
+        "import sys; from headstart.drafting.registry import drafter_info, drafter_options, is_drafter;"
+        "drafter_info('auto'), drafter_options('ngram'), is_drafter('dspark');"
+        "print([name for name in sys.modules if name.startswith('headstart_')])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

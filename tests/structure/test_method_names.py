@@ -14,7 +14,7 @@ WORDS = {"auto", "none", "pass", "copy", "random", "suffix", "rest", "lookahead"
 """Names that are plain words, too, and mean other things elsewhere."""
 EXCEPTIONS = {
     METHODS + "auto/drafter.py": "the drafters that it asks unless told otherwise",
-    METHODS + "hierarchical/drafter.py": "the drafter that it asks unless told otherwise",
+    "headstart_lab/methods/hierarchical/drafter.py": "the drafter that it asks unless told otherwise",
     METHODS + "eagle/head.py": "P-EAGLE's head is an EAGLE-3 head with masks",
     METHODS + "p_eagle/__init__.py": "P-EAGLE's head begins from EAGLE-3's",
     METHODS + "medusa/head.py": "blockwise heads are of the same module",
@@ -34,11 +34,11 @@ EXCEPTIONS = {
 
 @cache
 def folders() -> dict[str, str]:
-    """The names of methods -> the folder of each."""
+    """The names of methods -> the folder of each, below ``src``."""
     found = {
-        name: method.drafter.removeprefix("headstart.drafting.methods.").split(".")[0]
+        name: method.drafter.partition(":")[0].rpartition(".")[0].replace(".", "/")
         for name, method in available_drafters().items()
-        if method.drafter.startswith("headstart.drafting.methods.")
+        if method.drafter.startswith(("headstart.drafting.methods.", "headstart_lab.methods."))
     }
     found |= {other: found[name] for name, method in available_drafters().items() for other in method.other_names}
     return {name: folder for name, folder in found.items() if name not in WORDS}
@@ -46,7 +46,7 @@ def folders() -> dict[str, str]:
 
 def strangers(path: str, source: str) -> set[str]:
     """Names of methods that stand as texts in a file out of their folder."""
-    strange = {name for name, folder in folders().items() if not path.startswith(f"{METHODS}{folder}/")}
+    strange = {name for name, folder in folders().items() if not path.startswith(f"{folder}/")}
     # Most files hold no such word at all, and need not be parsed.
     if not any(name in source for name in strange):
         return set()

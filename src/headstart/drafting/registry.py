@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from headstart.drafting.base import Drafter
 
 ENTRY_POINT_GROUP = "headstart.drafters"
+FOLDERS = "headstart.methods"
+"""Entry points of this group name folders of methods like those of ``methods/``, which are read when somebody asks for
+what these lack."""
 _PARTS = ("needs", "begin", "propose", "observe", "end")
 """Of a drafter."""
 
@@ -39,6 +42,32 @@ def _own() -> dict[str, Method]:
     """The methods that come with Headstart, by kind, then by their folder. Imports none of their drafters."""
     rows = [method for folder in _folders() for method in folder.METHODS]
     return {method.name: method for method in sorted(rows, key=lambda method: KINDS.index(method.kind))}
+
+
+def _brought() -> dict[str, Method]:
+    """Those that the folders of other packages bring; one that is no longer whole brings none."""
+    return _rows_of(installed_points(FOLDERS))
+
+
+@cache
+def _rows_of(points: tuple[EntryPoint, ...]) -> dict[str, Method]:
+    found: dict[str, Method] = {}
+    for point in points:
+        try:
+            found |= {method.name: method for method in point.load().METHODS}
+        except Exception as error:  # whatever such a package can raise
+            warnings.warn(f"methods of {point.value} are passed over: {error}; install them again.", stacklevel=3)
+    return found
+
+
+def _listed() -> dict[str, Method]:
+    """The rows of all folders; a name that is taken stays whose it is."""
+    own = _own()
+    return {**own, **{name: method for name, method in _brought().items() if name not in own}}
+
+
+def _row(name: str) -> Method | None:
+    return _own().get(name) or _brought().get(name)
 
 
 def _folders() -> list[Any]:
@@ -69,13 +98,14 @@ def _other_names() -> dict[str, str]:
 
 
 def available_drafters() -> dict[str, Method]:
-    """Every drafter by name, those of other packages after the built-in ones. Imports none of them."""
-    return {**_own(), **{name: _info(point) for name, point in _entry_points().items()}}
+    """Every drafter by name: rows of folders by their kind, then single drafters of packages. Imports none of them."""
+    rows = sorted(_listed().values(), key=lambda method: KINDS.index(method.kind))
+    return {method.name: method for method in (*rows, *map(_info, _entry_points().values()))}
 
 
 def hosted_drafters() -> list[str]:
     """Names of the drafters that another engine can run; one of another package is taken to be able to."""
-    own = [name for name, method in _own().items() if method.from_tokens]
+    own = [name for name, method in _listed().items() if method.from_tokens]
     return own + list(_entry_points())
 
 
@@ -101,9 +131,18 @@ def drafter_name(drafter: str | type[Any]) -> str:
     return _other_names().get(drafter, drafter) if isinstance(drafter, str) else drafter.__name__
 
 
+def found_drafter(name: str) -> Method | None:
+    """A drafter as listed, by any of its names; None: there is none. Folders of other packages are read last."""
+    own = drafter_name(name)
+    if (row := _row(own)) is not None:
+        return row
+    point = _entry_points().get(own)
+    return None if point is None else _info(point)
+
+
 def is_drafter(name: str) -> bool:
     """Whether some drafter has this name."""
-    return drafter_name(name) in available_drafters()
+    return found_drafter(name) is not None
 
 
 def drafter_info(name: str) -> Method:
@@ -112,9 +151,9 @@ def drafter_info(name: str) -> Method:
     Raises:
         ConfigError: no drafter has this name.
     """
-    known = available_drafters()
-    if (info := known.get(drafter_name(name))) is None:
-        raise ConfigError(f"there is no drafter {name!r:.60}; {meant(name, [*known, *_other_names()])}")
+    if (info := found_drafter(name)) is None:
+        known = (*available_drafters(), *_other_names())
+        raise ConfigError(f"there is no drafter {name!r:.60}; {meant(name, known)}")
     return info
 
 
@@ -192,7 +231,7 @@ def create_drafter(drafter: str | type[Any], context: DraftContext, **options: o
 
 def blamed(name: str, error: Exception) -> Exception:
     """The error of a drafter as it is raised: of one of another package as a ``DrafterError``, which says so."""
-    point = None if name in _own() else _entry_points().get(name)
+    point = None if _row(name) is not None else _entry_points().get(name)
     if point is None or isinstance(error, HeadstartError | OSError) or is_lack_of_memory(error):
         return error
     whose = _info(point).source or point.value
@@ -207,7 +246,7 @@ def blamed(name: str, error: Exception) -> Exception:
 def _drafter_class(name: str | type[Any]) -> Any:
     if not isinstance(name, str):
         return name
-    built_in = _own().get(drafter_name(name))
+    built_in = _row(drafter_name(name))
     if built_in is not None:
         module, _, attribute = built_in.drafter.partition(":")
         return getattr(import_module(module), attribute)
@@ -225,7 +264,7 @@ def _drafter_class(name: str | type[Any]) -> Any:
 def _entry_points() -> dict[str, EntryPoint]:
     points: dict[str, EntryPoint] = {}
     for point in installed_points(ENTRY_POINT_GROUP):
-        if drafter_name(point.name) in _own() or point.name in points:
+        if _row(drafter_name(point.name)) is not None or point.name in points:
             warnings.warn(f"drafter {point.name!r} of {point.value} is ignored: the name is taken.", stacklevel=3)
         else:
             points[point.name] = point

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from headstart.drafting import DEFAULT_DRAFTER
-from headstart.drafting.registry import available_drafters, drafter_options
+from headstart.drafting.registry import drafter_options, found_drafter, is_drafter
 from headstart.engine.outputs import SequenceStats
 
 ENOUGH = 24
@@ -77,7 +77,7 @@ class Usefulness:
     @property
     def _untaught(self) -> str:
         """What it guesses with, if that is nothing that was taught, whatever its options say; empty: something."""
-        info = available_drafters().get(self._drafter)
+        info = found_drafter(self._drafter)
         if info is None or not info.untaught or self._runs_model:
             return ""
         return f"it runs {info.untaught}, which nobody has taught to guess"
@@ -85,7 +85,7 @@ class Usefulness:
     @property
     def _runs_model(self) -> bool:
         # A drafter may be a class of the caller's own, which no registry knows.
-        known = self._drafter in available_drafters()
+        known = is_drafter(self._drafter)
         return known and any(field.name == "model" for field in fields(drafter_options(self._drafter)))
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headstart.drafting.methods.synthetic.drafter import SyntheticOptions
 from headstart.errors import ConfigError
+from headstart_lab.methods.synthetic.drafter import SyntheticOptions
 from headstart_lab.plan.pass_times import PassTimes
 from headstart_lab.plan.profiles import Profile
 from headstart_lab.plan.published_rates import LONGEST, PUBLISHED

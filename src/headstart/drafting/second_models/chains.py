@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.second_models.draft_law import DraftLaw, DraftLaws
-from headstart.passes.draft_tree import ROOT, DraftTree, Draws, TreeLaw
+from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.noise import Stream
 
 
@@ -102,34 +101,3 @@ def draft_chains(model: Reader, chains: Sequence[ChainDraft]) -> None:
             if growing[sequence_id].extend(row) and not growing[sequence_id].full
         }
         logits = model.read(extended) if extended else {}
-
-
-def merge_chains(chains: Sequence[ChainDraft]) -> DraftTree:
-    """Drafts of one sequence in one prefix tree: nodes are merged, draws stay (Miao et al. 2024, SpecInfer).
-
-    At every node the draws come in the order of the chains, whatever was drawn.
-    """
-    if not any(chain.rows for chain in chains):
-        paths = [chain.tokens for chain in chains]
-        return DraftTree.from_paths(paths, sum(map(len, paths)))
-    tokens: list[int] = []
-    parents: list[int] = []
-    children: dict[tuple[int, int], int] = {}
-    draws: list[tuple[int, int]] = []
-    for chain in chains:
-        node = ROOT
-        for token in chain.tokens:
-            child = children.setdefault((node, token), len(tokens))
-            if child == len(tokens):
-                tokens.append(token)
-                parents.append(node)
-            draws.append((node, child))
-            node = child
-    drawn_from, landed_on = np.asarray(draws, dtype=np.int32).T
-    return DraftTree(
-        np.asarray(tokens, dtype=np.int32),
-        np.asarray(parents, dtype=np.int32),
-        TreeLaw.SAMPLED,
-        Draws(drawn_from, landed_on, np.arange(len(draws), dtype=np.int32)),
-        torch.stack([row for chain in chains for row in chain.rows]),
-    )

@@ -9,10 +9,10 @@ from toys import ToyBackend, hashed_logits, repeating_logits, run_all, toy_engin
 
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
-from headstart.drafting.methods.lookahead.drafter import LookaheadDrafter, LookaheadOptions
 from headstart.errors import ConfigError
 from headstart.passes.draft_tree import ROOT
 from headstart.sampling.params import SamplingParams
+from headstart_lab.methods.lookahead.drafter import LookaheadDrafter, LookaheadOptions
 
 VOCAB = 12
 TARGET = second_order_target(VOCAB)

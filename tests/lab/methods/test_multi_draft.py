@@ -17,13 +17,13 @@ from headstart.common.enumerations import VerifyRule
 from headstart.drafting.base import DraftBudget, SpeculationParams
 from headstart.drafting.registry import create_drafter
 from headstart.drafting.second_models.draft_law import DraftLaw, DraftLawOptions
-from headstart.drafting.second_models.growing_trees import count_nodes, fit_branching
 from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError
 from headstart.passes.draft_tree import ROOT, DraftTree, TreeLaw
 from headstart.passes.runner import ModelRunner
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
+from headstart_lab.methods.multi_draft.growing_trees import count_nodes, fit_branching
 from headstart_lab.theory.formulas import draws_acceptance, draws_without_replacement_acceptance
 
 VOCAB = 10

@@ -14,7 +14,6 @@ from toys import LogitsOf, ToyBackend, hashed_logits, run_all, table_logits, toy
 
 from headstart.common.enumerations import VerifyRule
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
-from headstart.drafting.methods.hierarchical.drafter import HierarchicalDrafter, round_noise
 from headstart.drafting.registry import create_drafter
 from headstart.drafting.second_models.draft_law import DraftLaw, DraftLawOptions
 from headstart.engine.schedule import Limits
@@ -23,6 +22,7 @@ from headstart.passes.draft_tree import DraftTree, TreeLaw
 from headstart.passes.runner import ModelRunner
 from headstart.sampling.noise import SequenceNoise, Stream
 from headstart.sampling.params import SamplingParams
+from headstart_lab.methods.hierarchical.drafter import HierarchicalDrafter, round_noise
 
 VOCAB = 10
 PROMPTS = [np.random.default_rng(i).integers(0, VOCAB, size=1 + 9 * i % 31).tolist() for i in range(9)]
@@ -287,7 +287,7 @@ class Tapping(Recorder):
 
 
 def test_inner_drafters_must_do_without_hidden_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = "headstart.drafting.methods.hierarchical.drafter.create_drafter"
+    made = "headstart_lab.methods.hierarchical.drafter.create_drafter"
     monkeypatch.setattr(made, lambda *args, **options: Tapping())
     runner = ModelRunner(ToyBackend(VOCAB, hashed_logits(VOCAB)), 64, block_size=8)
     context = model_context(runner, {"small": runner.backend})

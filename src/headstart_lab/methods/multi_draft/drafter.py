@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import torch
+
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import require
-from headstart.drafting.second_models.chains import ChainDraft, draft_chains, merge_chains
+from headstart.drafting.second_models.chains import ChainDraft, draft_chains
 from headstart.drafting.second_models.draft_law import DraftLaw, DraftLaws
-from headstart.drafting.second_models.growing_trees import (
-    BeamTree,
-    CoupledTree,
-    DistinctTree,
-    GrowingTree,
-    SampledTree,
-    fit_branching,
-)
 from headstart.drafting.second_models.model_source import (
     DraftModelOptions,
     load_draft_model,
@@ -26,7 +21,15 @@ from headstart.drafting.second_models.model_source import (
 )
 from headstart.drafting.second_models.second_model import SecondModel
 from headstart.models.checkpoint import open_checkpoint
-from headstart.passes.draft_tree import DraftTree
+from headstart.passes.draft_tree import ROOT, DraftTree, Draws, TreeLaw
+from headstart_lab.methods.multi_draft.growing_trees import (
+    BeamTree,
+    CoupledTree,
+    DistinctTree,
+    GrowingTree,
+    SampledTree,
+    fit_branching,
+)
 
 MAX_DRAWS = 64
 
@@ -152,7 +155,7 @@ class MultiDraftDrafter:
             drafts.append([ChainDraft(sequence, law, length, first_draw=k * length) for k in range(used)])
         for k, model in enumerate(self._models):
             draft_chains(model, [chains[k] for chains in drafts if k < len(chains)])
-        return [merge_chains(chains) for chains in drafts]
+        return [_merge(chains) for chains in drafts]
 
 
 def grow_trees(model: SecondModel, trees: Sequence[GrowingTree]) -> None:
@@ -173,3 +176,34 @@ def grow_trees(model: SecondModel, trees: Sequence[GrowingTree]) -> None:
                 span.sequence_id: model.fit(output.logits[-len(growing[span.sequence_id].frontier) :])
                 for span, output in zip(spans, outputs, strict=True)
             }
+
+
+def _merge(chains: Sequence[ChainDraft]) -> DraftTree:
+    """Drafts of one sequence in one prefix tree: nodes are merged, draws stay (Miao et al. 2024, SpecInfer).
+
+    At every node the draws come in the order of the chains, whatever was drawn.
+    """
+    if not any(chain.rows for chain in chains):
+        paths = [chain.tokens for chain in chains]
+        return DraftTree.from_paths(paths, sum(map(len, paths)))
+    tokens: list[int] = []
+    parents: list[int] = []
+    children: dict[tuple[int, int], int] = {}
+    draws: list[tuple[int, int]] = []
+    for chain in chains:
+        node = ROOT
+        for token in chain.tokens:
+            child = children.setdefault((node, token), len(tokens))
+            if child == len(tokens):
+                tokens.append(token)
+                parents.append(node)
+            draws.append((node, child))
+            node = child
+    drawn_from, landed_on = np.asarray(draws, dtype=np.int32).T
+    return DraftTree(
+        np.asarray(tokens, dtype=np.int32),
+        np.asarray(parents, dtype=np.int32),
+        TreeLaw.SAMPLED,
+        Draws(drawn_from, landed_on, np.arange(len(draws), dtype=np.int32)),
+        torch.stack([row for chain in chains for row in chain.rows]),
+    )

@@ -7,11 +7,11 @@ from tiny_checkpoint import write_tiny_model
 from headstart import LLM, SamplingParams
 from headstart.drafting.base import DraftBudget, SpeculationParams
 from headstart.drafting.context import DraftContext
-from headstart.drafting.methods.synthetic.drafter import SyntheticDrafter, SyntheticOptions
 from headstart.drafting.registry import create_drafter
 from headstart.errors import ConfigError
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.structured import StructuredOutputsParams
+from headstart_lab.methods.synthetic.drafter import SyntheticDrafter, SyntheticOptions
 
 VOCAB = 50
 BUDGET = DraftBudget(nodes=8, depth=8)
