@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,13 +33,13 @@ class TriedPass(NamedTuple):
     """As in ``PassOutput``."""
 
 
-def try_passes(runner: ModelRunner) -> list[TriedPass]:
-    """Passes of rising size, as many as fit in the cache, the model's positions and about a second.
+def try_passes(runner: ModelRunner, of: Sequence[int] = _ROWS) -> list[TriedPass]:
+    """Passes of rising size, ``of`` so many rows, as far as they fit in the cache, the positions and about a second.
 
     Nothing is committed, and the cache is left as it was.
     """
     room = runner.cache.num_free_tokens - _memory_tokens(runner)
-    sizes = [rows for rows in _ROWS if rows <= min(room, _positions(runner))]
+    sizes = [rows for rows in of if rows <= min(room, _positions(runner))]
     if not sizes:
         return []
     began = time.perf_counter()

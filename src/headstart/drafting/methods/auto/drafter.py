@@ -31,6 +31,7 @@ from headstart.drafting.options import check_files, parse_options, require
 from headstart.drafting.planning.beam_plans import BeamPlans
 from headstart.drafting.planning.expert_calls import ExpertCalls
 from headstart.drafting.planning.followed import Followed, merge
+from headstart.drafting.planning.itself import worth_asking
 from headstart.drafting.planning.members import Member, Standing, credits_of
 from headstart.drafting.planning.merged import Guesses
 from headstart.drafting.planning.pass_trials import try_context, try_experts, try_passes
@@ -50,6 +51,8 @@ _IMPOSSIBLE = 1e-9
 _FREE = "suffix"
 _HEADS = ("eagle3", "dflash", "p-eagle")
 """Kinds of heads that are run where nobody names drafters; of several that come with Headstart, the first."""
+_ITSELF = "self"
+"""Runs the target's own weights in fewer bits, where nothing else guesses for it and that pays."""
 _MODULES = "mtp"
 """Runs what came with the target, where no head does."""
 
@@ -59,8 +62,8 @@ class AutoOptions:
     drafters: str | None = None
     """Names of the drafters, with + between them. With a single name, the planner chooses how many of its guesses are
     verified. None: a drafter that copies from the text and, if one comes with Headstart for the target, a trained head,
-    else the multi-token modules of the target's checkpoint, if it has any; which guess while few sequences are decoded
-    at once."""
+    else the multi-token modules of the target's checkpoint, if it has any, else the target's own weights in four bits,
+    if it is computed in eight or more and that pays; which guess while few sequences are decoded at once."""
     model: str | None = None
     """Directory of a head, or name of a model, for those drafters that run one. If ``drafters`` is left out: an
     EAGLE-3, P-EAGLE or DFlash head to use instead of the one that comes with Headstart."""
@@ -164,10 +167,14 @@ class AutoDrafter:
         """Measured costs of rounds."""
         if context.runner is not None:
             with phase("Timing passes, to know how many guesses pay"):
-                for tried in try_passes(context.runner):
+                passes = try_passes(context.runner)
+                for tried in passes:
                     self.costs.passes.add(tried.rows, tried.seconds, experts=tried.experts)
                 self.costs.passes.begin_per_key(try_context(context.runner))
                 self.costs.passes.begin_per_expert(try_experts(context.runner))
+            if not options.names and names == [_FREE] and options.model is None:
+                itself = worth_asking(context, passes, lambda context: create_drafter(_ITSELF, context))
+                self._members += [] if itself is None else [Member(itself, 1 << len(self._members))]
         self._beams = BeamPlans(self.costs)
         self._merits = credits_of(self._members)
         self._round = _Round()

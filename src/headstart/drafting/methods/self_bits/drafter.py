@@ -7,6 +7,7 @@ overwritten by the pass that verifies them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from headstart.common.enumerations import Precision
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import require
+from headstart.drafting.planning.pass_trials import try_passes
 from headstart.drafting.second_models.chains import draft_chains
 from headstart.drafting.second_models.combs import Comb
 from headstart.drafting.second_models.draft_law import DraftLawOptions, DraftLaws
@@ -23,6 +25,7 @@ from headstart.passes.draft_tree import DraftTree
 from headstart.passes.rounds import Guesser, StretchDrafting, StretchLimits
 
 _BITS = (2, 3, 4)
+_TRIES = 3
 _PRECISIONS = tuple(each.value for each in Precision if each not in (Precision.AUTO, Precision.FP32))
 
 
@@ -60,12 +63,17 @@ class SelfDrafter:
         self._options = options
         self._laws = DraftLaws(context, options)
         self._backend = context.require_itself()(options.bits, options.layers)
-        self._model = InTargetCache(runner.sharing(self._backend), context.vocab_size)
+        self._runner = runner.sharing(self._backend)
+        self._model = InTargetCache(self._runner, context.vocab_size)
 
     @property
     def nbytes(self) -> int:
         """See ``Sized``."""
         return self._backend.nbytes
+
+    def token_seconds(self) -> float:
+        """See ``TimesTokens``."""
+        return min([each.seconds for _ in range(_TRIES) for each in try_passes(self._runner, (1,))], default=math.inf)
 
     def begin(self, sequence: SequenceView) -> None:
         pass
