@@ -24,8 +24,11 @@ import numpy as np
 import torch
 
 from headstart.backends.native.backend import NativeBackend
-from headstart.backends.native.few_bits import in_fewer_bits
+from headstart.backends.native.few_bits import exchanged, in_fewer_bits
 from headstart.backends.native.precision import Precision
+from headstart.models.linear_weights import LinearWeights
+from headstart.models.stored import FileMatrix
+from headstart.models.weights import DecoderWeights
 from headstart.passes.batch import KVStorage
 from headstart_lab.benchmarks.native.bench_pass import SHAPES, chain, random_model
 from headstart_lab.provenance import finished, provenance
@@ -44,11 +47,33 @@ def backends_of(
     backend = NativeBackend(config, weights, target, torch.get_num_threads())
     own = {}
     for name in bits:
-        few = in_fewer_bits(weights, int(name)) if name in ("3", "2") else weights
+        few = made(in_fewer_bits(weights, int(name))) if name in ("3", "2") else weights
         precision: Any = {"4": "int4", "3": "blocks", "2": "blocks"}.get(name, name)
         own[name] = NativeBackend(config, few, precision, torch.get_num_threads(), small_head=True)
         own[name].take_cache_of(backend)
     return backend, own
+
+
+def made(weights: DecoderWeights) -> DecoderWeights:
+    """The same with matrices rounded once, which layers share."""
+
+    known: dict[int, LinearWeights] = {}
+
+    def of(linear: LinearWeights) -> LinearWeights:
+        if id(linear) not in known:
+            known[id(linear)] = rounded(linear)
+        return known[id(linear)]
+
+    def rounded(linear: LinearWeights) -> LinearWeights:
+        matrix = linear.matrix
+        assert isinstance(matrix, FileMatrix)
+        parts = []
+        for part in matrix.parts:
+            assert part.stored is not None
+            parts.append(replace(part, stored=replace(part.stored, data=part.stored.rows(), make=None)))
+        return LinearWeights(FileMatrix(tuple(parts), matrix.shape[1], torch.float32), linear.bias, linear.stored_bits)
+
+    return exchanged(weights, of)
 
 
 def measure(options: argparse.Namespace, layers: int) -> dict[str, float]:
