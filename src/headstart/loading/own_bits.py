@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import cast
 
 from headstart.backends.native import precision as native_precision
@@ -13,6 +14,8 @@ from headstart.loading.model import Model, weights_dtype
 from headstart.models.layer_selection import select_layers
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
+
+logger = logging.getLogger(__name__)
 
 _SAVES = 0.9
 """Of the target's bytes, what its layers may take at most in fewer bits: more would be a draft as dear as a pass."""
@@ -50,6 +53,12 @@ def lend_itself(model: Model, bits: int | str, layers: int | None = None) -> Nat
     precision = cast(native_precision.Precision, asked.value)
     if isinstance(bits, int) and bits < 4:
         precision, weights = "blocks", in_fewer_bits(weights, bits)
+    if isinstance(bits, int) and bits < 4 and not target.multiplies_bytes:
+        logger.warning(
+            "bits=%d: this processor has no dot product of bytes, without which such blocks take longer than bf16; use "
+            "bits=4, or another drafter.",
+            bits,
+        )
     own = NativeBackend(config, weights, precision, threads=target.threads, small_head=True)
     own.take_cache_of(target)
     return own

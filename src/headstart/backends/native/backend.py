@@ -77,6 +77,8 @@ class NativeBackend:
         self.rounding = packed.rounding
         self.kept = packed.kept
         self.layer_bits = packed.layer_bits
+        self.multiplies_bytes = library.multiplies_bytes
+        """Whether the processor has a dot product of bytes."""
         self.keeps_floats = precision == "fp32"
         """Whether keys and values are float32, not bf16."""
         self._host: NativeBackend | None = None
