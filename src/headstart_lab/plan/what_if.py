@@ -58,6 +58,11 @@ class WhatIf:
     """By guesses, from plain decoding on."""
 
     @property
+    def has_weights(self) -> bool:
+        """Whether the drafter is there, so that its own guesses could be counted."""
+        return self.drafter not in PUBLISHED and "=" not in self.drafter
+
+    @property
     def best(self) -> Chain:
         """The fastest; of equals the shortest."""
         return max(self.chains, key=lambda each: (each.tokens_per_second, -each.guesses))

@@ -49,7 +49,7 @@ def _answers(found: Sequence[WhatIf]) -> Table:
         f"What {named} would bring",
         ("sequences together", "guesses", "tokens a round", "plain tokens/s", "tokens/s", "speed-up", "why no more"),
         tuple(rows),
-        f"Costs measured here with random weights; the first, the first two, ... guesses are right at {rates} "
+        f"Costs measured here{'' if found[0].has_weights else ' with random weights'}; the first, the first two, ... guesses are right at {rates} "
         f"({source}). Chains of guesses; prefill left out.",
         decimals=(0, 0, 2, 1, 1, 2, 0),
     )

@@ -11,6 +11,7 @@ from text_laws import CROWD, opposed_tables, p_value, sample_texts
 from tiny_checkpoint import write_tiny_model
 from toys import hashed_logits, run_all, table_logits, toy_sequence
 
+from headstart import LLM
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.storage import NativeStorage
@@ -231,3 +232,13 @@ def test_layers_that_keep_something_else_share_no_cache() -> None:
     other = replace(PLAIN, num_kv_heads=3)
     with pytest.raises(ConfigError, match="keep other keys and values"):
         native(other, "int4", FASTEST).take_cache_of(native(PLAIN, "bf16", FASTEST))
+
+
+@needs_native
+def test_beams_are_those_of_plain_decoding(tiny: Model) -> None:
+    asked, found = SamplingParams(temperature=0, beam_width=3, n=3, max_tokens=14), []
+    for drafter in ("none", "self"):
+        with LLM(str(tiny.checkpoint.path), drafter, precision="bf16") as llm:
+            found.append([each.token_ids for each in llm.generate(["one two", "three"], asked)])
+    assert found[0] == found[1]
+    assert len(found[0]) == 6

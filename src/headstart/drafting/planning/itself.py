@@ -24,14 +24,6 @@ _GAIN = 1.1
 
 
 @runtime_checkable
-class TellsBits(Protocol):
-    """A backend that knows how its weights are held."""
-
-    layer_bits: float
-    """Bits that a weight of the layers takes."""
-
-
-@runtime_checkable
 class TimesTokens(Protocol):
     """A drafter that reads a model's weights anew for each token of a draft."""
 
@@ -57,7 +49,8 @@ def worth_asking(
     """The drafter that ``create`` makes of the target's own weights, if it pays; None: it does not, or there is no room
     for it, or the target has few bits as it is, or is over before it counts."""
     backend = None if context.runner is None else context.runner.backend
-    if context.lend_itself is None or not isinstance(backend, TellsBits) or backend.layer_bits < _LEAST_BITS:
+    bits: float = getattr(backend, "layer_bits", 0.0)  # the native pass's, which alone has other weights
+    if context.lend_itself is None or bits < _LEAST_BITS:
         return None
     if not passes or passes[0].rows != 1 or passes[0].seconds < LEAST_SECONDS:
         return None
