@@ -44,12 +44,13 @@ def _answers(found: Sequence[WhatIf]) -> Table:
         figures = plain.tokens_per_second, best.tokens_per_second, each.speedup
         rows.append((each.batch, best.guesses, best.tokens / each.batch, *figures, each.reason))
     named, source = found[0].drafter, found[0].source
+    how = "" if found[0].has_weights else " with random weights"
     rates = ", ".join(f"{rate:.2f}" for rate in found[0].rates)
     return Table(
         f"What {named} would bring",
         ("sequences together", "guesses", "tokens a round", "plain tokens/s", "tokens/s", "speed-up", "why no more"),
         tuple(rows),
-        f"Costs measured here{'' if found[0].has_weights else ' with random weights'}; the first, the first two, ... guesses are right at {rates} "
+        f"Costs measured here{how}; the first, the first two, ... guesses are right at {rates} "
         f"({source}). Chains of guesses; prefill left out.",
         decimals=(0, 0, 2, 1, 1, 2, 0),
     )
