@@ -416,7 +416,7 @@ def _found(context: DraftContext, options: AutoOptions) -> list[str]:
     found = None if find is None else next((kind for kind in _HEADS if find(kind) is not None), None)
     if found is None and context.lend_modules is not None and context.lend_modules(None) is not None:
         found = _MODULES
-        context.tell("Drafting with the multi-token modules that came with the model.")
+        context.tell("Multi-token modules guess for this model, which has no head.")
     elif found is None and find is not None:
         context.tell("No head and no multi-token module guesses for this model; headstart drafters --model lists more.")
     return [_FREE] if found is None else [_FREE, found]
