@@ -12,7 +12,6 @@ from torch import Tensor
 from headstart.models.config import (
     FoldedConfig,
     HeadNorms,
-    LayerConfig,
     ModelConfig,
     NormsConfig,
     ResidualConfig,
@@ -20,7 +19,7 @@ from headstart.models.config import (
 from headstart.models.families.base import Family, Gguf
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.gguf import GGUF_LAYOUT
-from headstart.models.families.llama import HF_LAYOUT, base_of, biased, halves, windows_of
+from headstart.models.families.llama import HF_LAYOUT, base_of, biased, halves, windowed
 
 
 def _base(fields: Fields, family: str, theta: float, qk_norm: HeadNorms | None = None) -> ModelConfig:
@@ -47,14 +46,8 @@ def _cohere2(fields: Fields) -> ModelConfig:
     config = _base(fields, "cohere2", 10_000.0)
     every = fields.integer("sliding_window_pattern", 4)
     window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS) if fields.has("sliding_window") else 4096
-    sliding = [window is not None and (i + 1) % every != 0 for i in range(config.num_layers)]
-    return _with_windows(config, windows_of(fields, config.num_layers, window, sliding))
-
-
-def _with_windows(config: ModelConfig, windows: list[int | None]) -> ModelConfig:
-    """Layers that see everything have no positions."""
-    layers = tuple(LayerConfig(window, None if window is None else 0) for window in windows)
-    return replace(config, layers=layers)
+    # Layers that see everything have no positions.
+    return windowed(fields, config, window, lambda index: (index + 1) % every != 0, full=None)
 
 
 def _norms_in_halves(weight: Tensor, config: ModelConfig) -> Tensor:

@@ -16,7 +16,6 @@ from torch import Tensor
 from headstart.models.config import (
     EmbeddingConfig,
     HeadNorms,
-    LayerConfig,
     ModelConfig,
     OutputHeadConfig,
     RopeConfig,
@@ -24,18 +23,17 @@ from headstart.models.config import (
 from headstart.models.families.base import Family, Gguf, Parts
 from headstart.models.families.fields import Fields
 from headstart.models.families.gguf import GGUF_LAYOUT
-from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_of, biased, windows_of
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_of, biased, windowed
 from headstart.models.families.rope import rope_of
 
 _LOCAL_THETA = 10_000.0
 _GLOBAL_THETA = 1_000_000.0
 
 
-def _gemma(config: ModelConfig, windows: list[int | None], post_norms: bool = True) -> ModelConfig:
+def _gemma(config: ModelConfig, post_norms: bool = True) -> ModelConfig:
     """What all generations add to the base."""
     return replace(
         config,
-        layers=tuple(LayerConfig(window) for window in windows),
         norms=replace(config.norms, offset=1.0, post=post_norms),
         # Rounded like the embedding itself, as the models were trained with.
         embedding=EmbeddingConfig(torch.tensor(config.hidden_size**0.5, dtype=torch.bfloat16).item()),
@@ -62,12 +60,11 @@ def _later(
         default_activation="gelu_pytorch_tanh",
         **parts,
     )
-    sliding = [(i + 1) % pattern != 0 for i in range(config.num_layers)]
     # A GGUF file of Gemma 3 without one has no windows.
     window = fields.optional_integer("sliding_window") if fields.of_gguf else fields.integer("sliding_window", 4096)
-    windows = windows_of(fields, config.num_layers, window, sliding)
+    config = windowed(fields, config, window, lambda index: (index + 1) % pattern != 0)
     scale = fields.number("query_pre_attn_scalar", 256) ** -0.5
-    return _gemma(replace(config, attention=replace(biased(fields), scale=scale, softcap=softcap)), windows)
+    return _gemma(replace(config, attention=replace(biased(fields), scale=scale, softcap=softcap)))
 
 
 def _gemma1(fields: Fields) -> ModelConfig:
@@ -81,7 +78,7 @@ def _gemma1(fields: Fields) -> ModelConfig:
         default_head_dim=256,
         attention=biased(fields),
     )
-    return _gemma(config, [None] * config.num_layers, post_norms=False)
+    return _gemma(config, post_norms=False)
 
 
 def _vaultgemma(fields: Fields) -> ModelConfig:

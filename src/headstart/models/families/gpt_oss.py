@@ -11,12 +11,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
+from headstart.models.config import ExpertsConfig, ModelConfig
 from headstart.models.families.base import WHOLE, Family, Gguf
 from headstart.models.families.experts import count_of, with_experts
 from headstart.models.families.fields import Fields
 from headstart.models.families.gguf import GGUF_NORMED_AFTER
-from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_of, biased, windows_of
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_of, biased, windowed
 
 _YARN = {"rope_type": "yarn", "rope_theta": 150_000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0} | {
     "truncate": False,
@@ -36,8 +36,7 @@ def _gpt_oss(fields: Fields) -> ModelConfig:
         default_eps=1e-5,
         attention=replace(biased(fields, True), sinks=True),
     )
-    sliding = [i % 2 == 0 for i in range(config.num_layers)]
-    windows = windows_of(fields, config.num_layers, fields.integer("sliding_window", 128), sliding)
+    config = windowed(fields, config, fields.integer("sliding_window", 128), lambda index: index % 2 == 0)
     count = count_of(fields, "num_local_experts", "num_experts", default=128)
     if fields.number("swiglu_alpha", 1.702) != 1.702:
         raise fields.unsupported("swiglu_alpha", fields.get("swiglu_alpha"), "1.702")
@@ -50,10 +49,6 @@ def _gpt_oss(fields: Fields) -> ModelConfig:
         router_bias=True,
         bias=True,
         clamp=fields.number("swiglu_limit", 7.0),
-    )
-    config = replace(
-        config,
-        layers=tuple(LayerConfig(window) for window in windows),
     )
     return with_experts(config, experts)
 

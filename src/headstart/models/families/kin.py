@@ -36,6 +36,7 @@ from headstart.models.families.llama import (
     biased,
     halves,
     mlp_of,
+    windowed,
     windows_of,
 )
 from headstart.models.families.rope import rope_of
@@ -153,9 +154,7 @@ def _cwm(fields: Fields) -> ModelConfig:
     fields = fields.with_defaults({"rms_norm_eps": 1e-5, "sliding_window": 8192})
     fields = fields if _says_rope(fields) else fields.with_defaults(scaled)
     config = base_of(fields, "cwm", tied=False, default_head_dim=128)
-    sliding = [i % 4 != 0 for i in range(config.num_layers)]
-    windows = windows_of(fields, config.num_layers, fields.integer("sliding_window"), sliding)
-    return replace(config, layers=tuple(LayerConfig(window) for window in windows))
+    return windowed(fields, config, fields.integer("sliding_window"), lambda index: index % 4 != 0)
 
 
 def _says_rope(fields: Fields) -> bool:
@@ -165,8 +164,7 @@ def _says_rope(fields: Fields) -> bool:
 def _ministral(fields: Fields) -> ModelConfig:
     config = base_of(fields, "ministral", tied=False)
     window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
-    windows = windows_of(fields, config.num_layers, window, [window is not None] * config.num_layers)
-    return replace(config, layers=tuple(LayerConfig(each) for each in windows))
+    return windowed(fields, config, window, lambda _: True)
 
 
 def _ministral3(fields: Fields) -> ModelConfig:

@@ -6,7 +6,7 @@ for GGUF llama.cpp's converter, which interleaves the rotary halves of q and k f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Unpack
 
@@ -72,6 +72,21 @@ def windows_of(fields: Fields, num_layers: int, window: int | None, sliding: lis
     if window is None and kinds is not None and any(sliding):
         raise fields.missing("sliding_window")
     return [window if is_sliding else None for is_sliding in sliding]
+
+
+def windowed(
+    fields: Fields,
+    config: ModelConfig,
+    window: int | None,
+    slides: Callable[[int], bool],
+    full: int | None = 0,
+    within: int | None = 0,
+) -> ModelConfig:
+    """The model with windows in some layers, as ``windows_of`` has it; ``full`` and ``within``: the rotations of layers
+    that see everything, and of the others."""
+    sliding = [window is not None and slides(index) for index in range(config.num_layers)]
+    windows = windows_of(fields, config.num_layers, window, sliding)
+    return replace(config, layers=tuple(LayerConfig(each, full if each is None else within) for each in windows))
 
 
 def base_of(
@@ -159,9 +174,7 @@ def qwen_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
     """The model with Qwen's windows, from one layer on."""
     window = fields.integer("sliding_window", 4096) if fields.flag("use_sliding_window", False) else None
     first = fields.integer("max_window_layers", 28, minimum=0)
-    sliding = [window is not None and i >= first for i in range(config.num_layers)]
-    windows = windows_of(fields, config.num_layers, window, sliding)
-    return replace(config, layers=tuple(LayerConfig(window) for window in windows))
+    return windowed(fields, config, window, lambda index: index >= first)
 
 
 def _qwen2(fields: Fields) -> ModelConfig:

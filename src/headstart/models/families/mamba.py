@@ -18,7 +18,7 @@ from headstart.models.config import (
     OutputHeadConfig,
 )
 from headstart.models.families.base import Family, Gguf, TensorLayout
-from headstart.models.families.experts import used_of
+from headstart.models.families.experts import sigmoid_experts
 from headstart.models.families.fields import Fields
 from headstart.models.families.gguf import GGUF_LAYER, GGUF_MAMBA2, by_layer, size_of_state_heads
 from headstart.models.families.granite import divided
@@ -183,21 +183,10 @@ def _nemotron_h(fields: Fields) -> ModelConfig:
 def _nemotron_experts(fields: Fields) -> ExpertsConfig:
     if fields.integer("moe_latent_size", 0, minimum=0):
         raise fields.unsupported("moe_latent_size", fields.get("moe_latent_size"), "left out")
-    count, groups = fields.integer("n_routed_experts", 8), fields.integer("n_group", 1)
-    return ExpertsConfig(
-        count,
-        used_of(fields, count, 2),
-        fields.integer("moe_intermediate_size", 7688),
-        gated=False,
-        shared_size=fields.integer("moe_shared_expert_intermediate_size", 7688),
-        score="sigmoid",
-        correction=True,
-        groups=groups,
-        groups_used=fields.integer("topk_group", 1, maximum=groups),
-        group_score="two_best",
-        normalised=fields.flag("norm_topk_prob", True),
-        scale=fields.number("routed_scaling_factor", 1.0),
-    )
+    known = fields.with_defaults({"moe_intermediate_size": 7688})
+    shared = fields.integer("moe_shared_expert_intermediate_size", 7688)
+    experts = sigmoid_experts(known, fields.integer("n_routed_experts", 8), 2, "n_shared_experts")
+    return replace(experts, gated=False, shared_size=shared)
 
 
 _BAMBA_LAYER = {

@@ -41,7 +41,7 @@ from headstart.models.families.llama import (
     base_of,
     biased,
     qwen_windows,
-    windows_of,
+    windowed,
 )
 from headstart.models.families.phi import GGUF_LONGROPE, longrope_of
 from headstart.models.families.rope import rope_of
@@ -221,9 +221,7 @@ def _mellum(fields: Fields) -> ModelConfig:
     )
     full = rope_of(fields, config.head_dim, 500_000.0, "full_attention")
     local = rope_of(fields, config.head_dim, 10_000.0, "sliding_attention")
-    no_window = [False] * config.num_layers
-    windows = windows_of(fields, config.num_layers, fields.integer("sliding_window", 1024), no_window)
-    layers = tuple(LayerConfig(window, 0 if window is None else 1) for window in windows)
+    config = windowed(fields, config, fields.integer("sliding_window", 1024), lambda _: False, within=1)
     count = count_of(fields, "num_experts", "num_local_experts", default=64)
     experts = ExpertsConfig(
         count,
@@ -231,7 +229,7 @@ def _mellum(fields: Fields) -> ModelConfig:
         fields.integer("moe_intermediate_size", 896),
         normalised=fields.flag("norm_topk_prob", True),
     )
-    config = replace(config, layers=layers, ropes=(full, local))
+    config = replace(config, ropes=(full, local))
     dense = first_dense(fields, config, 0)
     return with_experts(config, experts, dense)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, NormsConfig
+from headstart.models.config import HeadNorms, ModelConfig, NormsConfig
 from headstart.models.families.base import Family, Gguf
 from headstart.models.families.fields import Fields
 from headstart.models.families.gguf import GGUF_LAYOUT
 from headstart.models.families.kin import ONLY_POST_NORMED
-from headstart.models.families.llama import GGUF_INTERLEAVED, HF_LAYOUT, base_of, biased, windows_of
+from headstart.models.families.llama import GGUF_INTERLEAVED, HF_LAYOUT, base_of, biased, windowed
 from headstart.models.families.rope import rope_of
 
 _THETA = 500_000.0
@@ -47,13 +47,12 @@ def _newer(fields: Fields, family: str) -> ModelConfig:
 
 def _olmo3(fields: Fields) -> ModelConfig:
     config = _newer(fields, "olmo3")
-    sliding = [(i + 1) % 4 != 0 for i in range(config.num_layers)]
-    windows = windows_of(fields, config.num_layers, fields.integer("sliding_window", 4096), sliding)
+    window = fields.integer("sliding_window", 4096)
+    config = windowed(fields, config, window, lambda index: (index + 1) % 4 != 0, within=1)
     full = rope_of(fields, config.head_dim, _THETA, "full_attention")
     # Scaling stretches the layers that see everything alone.
     local = replace(rope_of(fields, config.head_dim, full.theta, "sliding_attention"), scaling=None)
-    layers = tuple(LayerConfig(window, 0 if window is None else 1) for window in windows)
-    return replace(config, layers=layers, ropes=(full, local))
+    return replace(config, ropes=(full, local))
 
 
 def _olmo2_or_3(fields: Fields) -> ModelConfig:

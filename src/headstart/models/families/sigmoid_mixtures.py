@@ -14,7 +14,6 @@ from headstart.models.config import (
     EmbeddingConfig,
     ExpertsConfig,
     HeadNorms,
-    LayerConfig,
     ModelConfig,
     NormsConfig,
 )
@@ -34,7 +33,7 @@ from headstart.models.families.experts import (
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.gguf import GGUF_MIXED, GGUF_NORMED_AFTER, chosen_by_sigmoid
 from headstart.models.families.kin import exaone_layers
-from headstart.models.families.llama import HF_LAYOUT, base_of, biased, windows_of
+from headstart.models.families.llama import HF_LAYOUT, base_of, biased, windowed
 from headstart.models.families.rope import rope_of, rotated_dim
 
 
@@ -71,8 +70,8 @@ def _afmoe(fields: Fields) -> ModelConfig:
         norms=NormsConfig(post=True),
     )
     every = fields.integer("global_attn_every_n_layers", 4)
-    sliding = [(i + 1) % every != 0 for i in range(config.num_layers)]
-    windows = windows_of(fields, config.num_layers, fields.integer("sliding_window", 1024), sliding)
+    window = fields.integer("sliding_window", 1024)
+    config = windowed(fields, config, window, lambda index: (index + 1) % every != 0, full=None)
     fields.require("score_func", "sigmoid", default="sigmoid")
     fields.require("route_norm", True, default=True)
     fields.require("n_group", 1, default=1)
@@ -90,7 +89,6 @@ def _afmoe(fields: Fields) -> ModelConfig:
     )
     config = replace(
         config,
-        layers=tuple(LayerConfig(window, None if window is None else 0) for window in windows),
         embedding=EmbeddingConfig(config.hidden_size**0.5 if fields.flag("mup_enabled", False) else 1.0),
     )
     return with_experts(config, experts, set(range(fields.integer("num_dense_layers", 1, minimum=0))))
@@ -133,9 +131,7 @@ def _dots1(fields: Fields) -> ModelConfig:
     config = base_of(fields, "dots1", tied=False, attention=replace(biased(fields), qk_norm=HeadNorms()))
     window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
     first = fields.integer("max_window_layers", config.num_layers, minimum=0)
-    sliding = [window is not None and i >= first for i in range(config.num_layers)]
-    windows = windows_of(fields, config.num_layers, window, sliding)
-    config = replace(config, layers=tuple(LayerConfig(each) for each in windows))
+    config = windowed(fields, config, window, lambda index: index >= first)
     count = count_of(fields, "n_routed_experts", "num_local_experts", default=128)
     experts = sigmoid_experts(fields, count, 6, "n_shared_experts")
     return with_experts(config, experts, first_dense(fields, config, 0))
