@@ -14,10 +14,8 @@ from functools import partial
 from headstart.models.config import (
     AttentionConfig,
     FoldedConfig,
-    LayerConfig,
     MlpConfig,
     ModelConfig,
-    NormsConfig,
     OutputHeadConfig,
 )
 from headstart.models.encoder_decoder import EncoderConfig, RelativeBias
@@ -29,23 +27,26 @@ from headstart.models.families.encoder_decoder import (
 )
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.gguf import as_config_json
-from headstart.models.families.llama import ACTIVATIONS
+from headstart.models.families.llama import ACTIVATIONS, UNROTATED, base_of
 
 _PADDING = 0
 """The padding token where files do not name it; outputs begin with it where they name nothing else."""
 
 
+_NAMES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "num_heads",
+    "head_dim": "d_kv",
+    "intermediate_size": "d_ff",
+    "num_hidden_layers": "num_layers",
+}
+_SIZES = {"hidden_size": 512, "num_attention_heads": 8, "head_dim": 64, "intermediate_size": 2048}
+
+
 def _t5(fields: Fields, family: str) -> ModelConfig:
-    hidden = fields.integer("d_model", 512)
-    heads = fields.integer("num_heads", 8)
-    head_dim = fields.integer("d_kv", 64)
-    mlp = fields.integer("d_ff", 2048)
-    num_layers = fields.integer("num_layers", 6, maximum=4096)
     gated, _, kind = fields.text("feed_forward_proj", "relu").rpartition("-")
-    if gated not in ("", "gated") or kind not in (*ACTIVATIONS, "relu"):
+    if gated not in ("", "gated") or kind not in ACTIVATIONS:
         raise fields.bad("feed_forward_proj", fields.get("feed_forward_proj"), "relu, gated-gelu or gated-silu")
-    # A gated T5's "gelu" is the approximation by tanh.
-    activation = "relu" if kind == "relu" else "gelu_tanh" if gated and kind == "gelu" else ACTIVATIONS[kind]
     relative = RelativeBias(
         fields.integer("relative_attention_num_buckets", 32, minimum=4, maximum=1 << 16),
         fields.integer("relative_attention_max_distance", 128, minimum=2),
@@ -56,41 +57,41 @@ def _t5(fields: Fields, family: str) -> ModelConfig:
     outputs = generation_entries(fields)
     if outputs["start_token_id"] is None:
         outputs["start_token_id"] = fields.integer("pad_token_id", _PADDING, minimum=0)
-    return ModelConfig(
-        family=family,
-        vocab_size=fields.integer("vocab_size"),
-        hidden_size=hidden,
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=head_dim,
-        mlp_size=mlp,
+    fields = fields.called(_NAMES, _SIZES)
+    encoder = EncoderConfig(
+        num_layers=fields.integer("num_hidden_layers", 6, maximum=4096),
+        num_heads=fields.integer("num_attention_heads"),
+        head_dim=fields.integer("head_dim"),
+        mlp_size=fields.integer("intermediate_size"),
         max_positions=MAX_POSITIONS,
-        layers=(LayerConfig(rope=None),) * fields.integer("num_decoder_layers", num_layers, maximum=4096),
-        norms=NormsConfig(eps=fields.number("layer_norm_epsilon", 1e-6)),
-        mlp=MlpConfig(activation, gated=bool(gated)),
-        attention=AttentionConfig(scale=1.0),
-        folded=FoldedConfig(logit_divisor=hidden**0.5 if _divides_logits(fields, family) else 1.0),
-        bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
-        eos_token_ids=fields.token_ids("eos_token_id"),
-        encoder=EncoderConfig(
-            num_layers=num_layers,
-            num_heads=heads,
-            head_dim=head_dim,
-            mlp_size=mlp,
-            max_positions=MAX_POSITIONS,
-            positions="relative",
-            relative=relative,
-            **outputs,
-        ),
+        positions="relative",
+        relative=relative,
+        **outputs,
     )
+    decoder = {
+        "num_hidden_layers": fields.integer("num_decoder_layers", encoder.num_layers, maximum=4096),
+        "num_key_value_heads": encoder.num_heads,
+        "max_position_embeddings": MAX_POSITIONS,
+        "tie_word_embeddings": None,
+    }
+    divisor = fields.integer("hidden_size") ** 0.5 if _divides_logits(fields, family) else 1.0
+    config = base_of(
+        fields.with_entries(**decoder),
+        family,
+        tied=True,
+        eps="layer_norm_epsilon",
+        default_activation=None,
+        layer=UNROTATED,
+        ropes=(),
+        # A gated T5's "gelu" is the approximation by tanh.
+        mlp=MlpConfig("gelu_tanh" if gated and kind == "gelu" else ACTIVATIONS[kind], gated=bool(gated)),
+        attention=AttentionConfig(scale=1.0),
+        folded=FoldedConfig(divisor),
+    )
+    return replace(config, encoder=encoder)
 
 
 _GGUF_KEYS = {
-    "d_model": "embedding_length",
-    "num_heads": "attention.head_count",
-    "d_kv": "attention.key_length",
-    "d_ff": "feed_forward_length",
-    "num_layers": "block_count",
     "num_decoder_layers": "decoder_block_count",
     "layer_norm_epsilon": "attention.layer_norm_rms_epsilon",
     "relative_attention_num_buckets": "attention.relative_buckets_count",
@@ -108,9 +109,6 @@ def _from_gguf(fields: Fields, tensors: Container[str]) -> ModelConfig:
     in_every_layer = f"{_GGUF_NAMES.decoder.relative.format(i=1)}.weight" in tensors
     padding = Fields(fields.entries, fields.source, "tokenizer.ggml.").integer("padding_token_id", _PADDING, minimum=0)
     fields = as_config_json(fields, _GGUF_KEYS)
-    key = fields.integer("d_kv")
-    if fields.integer("attention.value_length", key) != key:
-        raise fields.bad("attention.value_length", fields.get("attention.value_length"), f"{key}, as the key's")
     known = {
         "feed_forward_proj": "gated-gelu" if gated else "relu",
         "scale_decoder_outputs": not own_head,
