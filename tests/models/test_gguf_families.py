@@ -307,6 +307,19 @@ def test_the_largest_gemma_scales_by_the_hidden_size() -> None:
     assert config_from_gguf(DESCRIPTION | {"gemma2.block_count": 46}).score_scale == 24**-0.5
 
 
+def test_layers_with_windows_are_listed_or_follow_from_the_family() -> None:
+    key = "gemma2.attention.sliding_window"
+
+    def windows(**changes: object) -> list[int | None]:
+        entries = {f"{key}{name.removeprefix('size')}": value for name, value in changes.items()}
+        return [layer.window for layer in config_from_gguf(DESCRIPTION | entries).layers]
+
+    assert windows() == [8, None, 8, None]
+    assert windows(size=None) == [4096, None, 4096, None]  # as llama.cpp takes it
+    assert windows(_pattern=4) == [8, 8, 8, None]
+    assert windows(_pattern=[True, False, False, True]) == [8, None, None, 8]
+
+
 def test_older_files_say_linear_scaling_otherwise() -> None:
     linear = {"rope_type": "linear", "factor": 4.0}
     new = {"gemma2.rope.scaling.type": "linear", "gemma2.rope.scaling.factor": 4.0}
@@ -323,6 +336,9 @@ def test_older_files_say_linear_scaling_otherwise() -> None:
         ({"gemma2.rope.dimension_count": 8}, "rope.dimension_count is 8"),
         ({"gemma2.attention.value_length": 8}, "value_length is 8"),
         ({"gemma2.embedding_length": None}, "no entry 'gemma2.embedding_length'"),
+        ({"gemma2.attention.layer_norm_rms_epsilon": None}, "no entry 'gemma2.attention.layer_norm_rms_epsilon'"),
+        ({"gemma2.attention.sliding_window_pattern": [True]}, "sliding_window_pattern is \\[True\\], but must be 4"),
+        ({"gemma2.nextn_predict_layers": 4}, "nextn_predict_layers is 4, but must be less than block_count"),
         ({"gemma2.block_count": [2, 2]}, "block_count is \\[2, 2\\]"),
         ({"tokenizer.ggml.tokens": None}, "no entry 'gemma2.vocab_size'"),
         ({"general.architecture": 3}, "general.architecture is 3"),

@@ -1,6 +1,6 @@
 """What a decoder looks like: one frozen description for every family.
 
-A family file (``families.py``) turns a Hugging Face ``config.json`` or GGUF metadata into a ``ModelConfig``;
+A family file (``models/families/``) turns a Hugging Face ``config.json`` or GGUF metadata into a ``ModelConfig``;
 the decoders (torch and native) read nothing else. A feature a family lacks is off by default, so that a new
 family costs one function and no new decoder.
 """
