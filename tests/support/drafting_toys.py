@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -41,7 +42,12 @@ class ToySequence:
 
 def second_order_target(vocab_size: int, seed: int = 0) -> Ranking:
     """A target whose next token follows from the last two, so that its text soon repeats itself."""
-    return lambda context: np.random.default_rng([seed, *context[-2:]]).permutation(vocab_size)
+
+    @cache
+    def ranking_after(seen: tuple[int, ...]) -> np.ndarray:
+        return np.random.default_rng([seed, *seen]).permutation(vocab_size)
+
+    return lambda context: ranking_after(tuple(context[-2:]))
 
 
 class Law(list[Any]):

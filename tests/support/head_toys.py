@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -139,7 +139,12 @@ def _directory(kind: str, vocab_size: int) -> Path:
 
 def state_after(context: Sequence[int], tap: int) -> torch.Tensor:
     """float32 [HIDDEN] what a layer shows after a context."""
-    rng = np.random.default_rng([tap + 10, *context[-3:]])
+    return _state_after(tuple(context[-3:]), tap)
+
+
+@lru_cache(1 << 14)
+def _state_after(seen: tuple[int, ...], tap: int) -> torch.Tensor:
+    rng = np.random.default_rng([tap + 10, *seen])
     return torch.tensor(rng.normal(size=HIDDEN), dtype=torch.float32)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from toys import Context, LogitsOf, ToyBackend, ToyStorage, hashed_logits, run_all, toy_sequence
@@ -65,9 +65,13 @@ class ToyTokenizer:
 def blurred(logits_of: LogitsOf, seed: int, scale: float) -> LogitsOf:
     """A model that resembles another one; the larger ``scale``, the less."""
 
+    @lru_cache(1 << 14)
+    def noise_after(seen: Context, vocab_size: int) -> np.ndarray:
+        return np.random.default_rng([seed, 77, *seen]).normal(size=vocab_size) * scale
+
     def blurred_logits_of(context: Context) -> np.ndarray:
         logits = np.asarray(logits_of(context))
-        return logits + np.random.default_rng([seed, 77, *context[-3:]]).normal(size=len(logits)) * scale
+        return logits + noise_after(tuple(context[-3:]), len(logits))
 
     return blurred_logits_of
 

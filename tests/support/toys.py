@@ -8,6 +8,7 @@ catches it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -138,12 +139,12 @@ def best_token(logits: np.ndarray) -> int:
 def hashed_logits(vocab_size: int, seed: int = 0, order: int | None = None, scale: float = 2.0) -> LogitsOf:
     """Random logits that depend on the last ``order`` tokens (None: on the whole context)."""
 
-    def logits_of(context: Context) -> np.ndarray:
-        seen = context if order is None else context[-order:]
+    @lru_cache(1 << 14)
+    def logits_after(seen: Context) -> np.ndarray:
         rng = np.random.default_rng([seed, len(seen), *(token + 1 for token in seen)])
         return rng.normal(size=vocab_size) * scale
 
-    return logits_of
+    return lambda context: logits_after(tuple(context if order is None else context[-order:]))
 
 
 def table_logits(table: np.ndarray) -> LogitsOf:
