@@ -14,6 +14,7 @@ from devices import DEVICES
 from drafting_toys import CONTRACT_VOCAB
 from head_toys import head_drafter
 from model_toys import contract_context, with_target_cache
+from thinning import thorough_but
 
 from headstart.drafting.base import Drafter
 from headstart.drafting.context import DraftContext
@@ -50,30 +51,35 @@ VARIANTS = [
     Case("random", {"sample": True}),
     Case("draft-model", {"model": "small", "temperature": 0.5, "top_k": 4, "min_confidence": 0.3}),
     Case("multi-draft", {"model": "small", "branching": (2, 2, 2), "replacement": False}),
-    Case("multi-draft", {"models": ("small", "other"), "temperature": 0.0}),
     Case("hierarchical", {"model": "small", "inner": "suffix"}),
+    Case("self", {"width": 3, "draft_tokens": 3}),
+    Case("lookahead", {"ngram": 2, "width": 3, "from_prompt": False}, remembers=True),
+    Case("medusa", {"shape": ((0,), (0, 0), (1,), (0, 1)), "draft_tokens": 2}),
+    Case("auto", {"drafters": "ngram+bigram", "drafter_options": {"bigram": {"sample": True}}}, remembers=True),
+    Case("dflash", {"draws": 3, "tree_nodes": 8}),
+    Case("pass", {"draft_tokens": 2, "tree_nodes": 40}, remembers=True),
+]
+THOROUGH = [
+    Case("multi-draft", {"models": ("small", "other"), "temperature": 0.0}),
     Case("hierarchical", {"inner": "draft-model", "inner_options": {"model": "other", "draft_tokens": 2}}),
     Case("hierarchical", {"model": "deep", "inner": "early-exit", "inner_options": {"layers": 2}}),
     Case("early-exit", {"layers": 4, "top_p": 0.8}),
-    Case("self", {"width": 3, "draft_tokens": 3}),
     Case("self", {"top_p": 0.8, "min_confidence": 0.2}),
-    Case("lookahead", {"ngram": 2, "width": 3, "from_prompt": False}, remembers=True),
     Case("lookahead", {"ngram": 3, "width": 2, "guesses": 2}, remembers=True),
-    Case("medusa", {"shape": ((0,), (0, 0), (1,), (0, 1)), "draft_tokens": 2}),
-    Case("auto", {"drafters": "ngram+bigram", "drafter_options": {"bigram": {"sample": True}}}, remembers=True),
     Case("eagle3", {"width": 2, "draft_tokens": 3, "tree_nodes": 40}),
     Case("dflash", {"width": 1, "draft_tokens": 3, "text_vocabulary": 0}),
-    Case("dflash", {"draws": 3, "tree_nodes": 8}),
     Case("mtp", {"model": "1", "draft_tokens": 3, "min_probability": 0.0}),
-    Case("pass", {"draft_tokens": 2, "tree_nodes": 40}, remembers=True),
 ]
+"""Further options, left out by ``make test``."""
 REMEMBERING = {"synthetic", "recycling", "auto", "lookahead", "pass"}
 WITH_HEAD = {"eagle3", "eagle2", "eagle", "dflash", "p-eagle", "mtp", "medusa", "blockwise", "pass"}
-ON_CPU = [*(Case(name, remembers=name in REMEMBERING) for name in available_drafters()), *VARIANTS]
+ON_CPU = [*(Case(name, remembers=name in REMEMBERING) for name in available_drafters()), *VARIANTS, *THOROUGH]
 CASES = [
     *ON_CPU,
     *(replace(case, device=device) for device in DEVICES[1:] for case in ON_CPU if case.name in WITH_HEAD),
 ]
+
+FEW = [case for case in CASES if replace(case, device="cpu") not in THOROUGH]
 
 WITHOUT_MODEL = {
     "none",
@@ -128,13 +134,16 @@ def drafter_with() -> Callable[[str, dict[str, object]], Drafter]:
     return lambda name, options: new_drafter_of(Case(name, options))()
 
 
-@pytest.fixture(params=CASES, ids=str)
+@pytest.fixture(params=thorough_but(FEW, CASES), ids=str)
 def new_drafter(request: pytest.FixtureRequest) -> Callable[[], Drafter]:
     """Builds one of the registered drafters, with its own options or others."""
     return new_drafter_of(request.param)
 
 
-@pytest.fixture(params=[case for case in CASES if not case.remembers], ids=str)
+@pytest.fixture(
+    params=thorough_but([case for case in FEW if not case.remembers], [case for case in CASES if not case.remembers]),
+    ids=str,
+)
 def new_token_drafter(request: pytest.FixtureRequest) -> Callable[[], Drafter]:
     """Builds a drafter whose guesses follow from its sequence's tokens and noise alone."""
     return new_drafter_of(request.param)

@@ -72,7 +72,7 @@ def test_any_number_of_sequences_decodes_where_trial_passes_were_cut_short(
         lambda runner: [TriedPass(rows, 0.3) for rows in (1, 2, 4, 6)],
     )
     logits_of = hashed_logits(VOCAB, order=2)
-    for count in range(1, 41, 3 if beams is None else 13):
+    for count in range(1, 41, 6 if beams is None else 19):
         outputs = []
         for drafter in ("none", "auto"):
             engine = toy_engine(ToyBackend(VOCAB, logits_of), drafter, limits=Limits(max_sequences=64))

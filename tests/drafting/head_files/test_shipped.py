@@ -125,7 +125,7 @@ def test_where_no_heads_are_installed_the_default_models_users_hear_how(monkeypa
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
+@pytest.mark.parametrize("kind", ["eagle3", pytest.param("medusa", marks=pytest.mark.thorough)])
 def test_the_default_model_has_heads(kind: str) -> None:
     target = load_model("smollm2")
     own = identity_of(target)
