@@ -43,7 +43,7 @@ def reference(family: str, **changes: Any) -> PreTrainedModel:
     return make_model(family, **changes)
 
 
-@pytest.fixture(scope="module", params=["native", "torch"])
+@pytest.fixture(scope="module", params=thorough_but(["native"], ["native", "torch"]))
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     """One whose heads are wide enough for the native pass, and one that PyTorch computes."""
     if request.param == "native" and load_library() is None:
@@ -303,7 +303,7 @@ def test_beams_share_a_memory_and_are_those_of_transformers(family: str, drafter
     assert llm.engine.runner.cache.allocator.num_free == llm.engine.runner.cache.allocator.num_blocks
 
 
-@pytest.mark.parametrize("precision", ["auto", "fp32", "int8"])
+@pytest.mark.parametrize("precision", thorough_but(["int8"], ["auto", "fp32", "int8"]))
 def test_exact_numerics_on_the_native_pass(precision: str, tmp_path: Path) -> None:
     """What each prompt gets alone and plainly it gets among others, guessed at, in stretches, after a preemption."""
     if load_library() is None:
@@ -473,7 +473,11 @@ def test_a_draft_model_with_an_encoder_needs_a_target_with_one(tiny_model_dir: P
 
 
 @pytest.mark.parametrize(
-    ("family", "changes"), [("t5", {}), ("bart", {}), ("bart", {"forced_eos_token_id": 258}), ("mt5", {})]
+    ("family", "changes"),
+    thorough_but(
+        [("t5", {}), ("bart", {"forced_eos_token_id": 258})],
+        [("t5", {}), ("bart", {}), ("bart", {"forced_eos_token_id": 258}), ("mt5", {})],
+    ),
 )
 def test_beams_and_scores_are_those_of_transformers(
     family: str, changes: dict[str, Any], tmp_path: Path, small_draft: Path

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from sentencepiece_bytes import model_bytes
+from thinning import thorough_but
 from tiny_encoder_decoders import START, make_model, name_languages, reference_tokens, save_model
 from transformers import PreTrainedModel
 
@@ -78,7 +79,12 @@ def test_two_vocabularies_decode_as_in_transformers(marian: PreTrainedModel, apa
         llm.generate({"encoder_prompt": "a", "decoder_prompt": [260]}, GREEDY)
 
 
-@pytest.mark.parametrize("name", ["auto", "copy", "suffix", "prompt-lookup", "ngram", "early-exit", "draft-model"])
+@pytest.mark.parametrize(
+    "name",
+    thorough_but(
+        ["copy", "draft-model"], ["auto", "copy", "suffix", "prompt-lookup", "ngram", "early-exit", "draft-model"]
+    ),
+)
 def test_nothing_is_copied_from_a_vocabulary_that_the_decoder_does_not_speak(
     name: str, marian: PreTrainedModel, apart: Path, tmp_path: Path
 ) -> None:

@@ -24,11 +24,11 @@ def few_rules(monkeypatch):
     monkeypatch.setattr(run, "check_rules", lambda: check_rules(toys=list(cases())[:1]))
 
 
-def test_everything_is_checked_for_every_drafter(tiny_model_dir):
+def test_everything_is_checked_for_every_drafter(torch_model_dir):
     units = []
     listed = contenders("ngram,draft-model:layers=1")
     audit = run_audit(
-        load_model(tiny_model_dir, "fp32"), listed, PROMPTS, SMALL, lambda work, tokens: units.append(work)
+        load_model(torch_model_dir, "fp32"), listed, PROMPTS, SMALL, lambda work, tokens: units.append(work)
     )
     assert audit.passed, audit.faults
     assert [text.drafter for text in audit.texts] == [each.name for each in listed]
@@ -43,8 +43,8 @@ def test_everything_is_checked_for_every_drafter(tiny_model_dir):
     assert not audit.numerics.exact
 
 
-def test_what_cannot_be_built_or_does_not_fit_is_left_out_and_named(tiny_model_dir):
-    model = load_model(tiny_model_dir, "fp32")
+def test_what_cannot_be_built_or_does_not_fit_is_left_out_and_named(torch_model_dir):
+    model = load_model(torch_model_dir, "fp32")
     prompts = [*PROMPTS, BenchPrompt("long", "qa", ("word " * 200,))]
     listed = [*contenders("none"), Contender.parse("draft-model:layers=99", optional=True)]
     audit = run_audit(model, listed, prompts, SMALL)

@@ -23,8 +23,8 @@ PROMPTS = [BenchPrompt("a", "qa", ("Hello there?",)), BenchPrompt("b", "writing"
 
 
 @pytest.fixture(scope="module")
-def model(tiny_model_dir) -> Model:
-    return load_model(tiny_model_dir, "fp32")
+def model(torch_model_dir) -> Model:
+    return load_model(torch_model_dir, "fp32")
 
 
 def sit(model, names, prompts=PROMPTS, repeats=1, params=GREEDY):

@@ -85,7 +85,7 @@ def told(segments: list[Segment]) -> list[Segment]:
     ]
 
 
-@pytest.mark.parametrize("seconds", [0.57, 1.304])
+@pytest.mark.parametrize("seconds", thorough_but([0.57], [0.57, 1.304]))
 @pytest.mark.parametrize("condition", [False, True])
 def test_windows_are_those_of_transformers(
     llm: LLM, reference: PreTrainedModel, seconds: float, condition: bool
@@ -129,6 +129,7 @@ def test_drafters_change_nothing(model: Model, drafter: str) -> None:
         assert len({each.text for each in plain}) == 3
 
 
+@pytest.mark.thorough
 def test_several_recordings_are_as_if_alone(llm: LLM, tmp_path: Path) -> None:
     waves = [sound(0.9), sound(0.2, seed=1), sound(1.3, seed=2)]
     heard = list[tuple[int, Segment]]()

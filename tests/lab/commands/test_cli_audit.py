@@ -23,7 +23,7 @@ app.command()(audit)
 
 
 @pytest.fixture
-def invoke(tiny_model_dir, tmp_path, monkeypatch):
+def invoke(torch_model_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "check_rules", lambda: check_rules(toys=list(cases())[:2]))
     for name, place in (
         ("Liar", "broken_parts"),
@@ -36,7 +36,7 @@ def invoke(tiny_model_dir, tmp_path, monkeypatch):
     file.write_text("\n".join(map(json.dumps, rows)))
 
     def invoke(*arguments):
-        fixed = ["--model", str(tiny_model_dir), "--precision", "fp32", "--max-tokens", "8", "--prompts", str(file)]
+        fixed = ["--model", str(torch_model_dir), "--precision", "fp32", "--max-tokens", "8", "--prompts", str(file)]
         return CliRunner().invoke(app, [*fixed, "--samples", "50", *arguments], env={"COLUMNS": "200"})
 
     return invoke
@@ -70,6 +70,7 @@ def test_a_target_on_an_accelerator_is_judged_there(invoke, tmp_path):
     assert json.loads((tmp_path / "audit.json").read_text())["model"]["backend"] == "torch-fp32"
 
 
+@pytest.mark.thorough
 def test_a_drafter_that_lies_about_its_law_fails(invoke, tmp_path):
     result = invoke("--drafters", "Liar", "--samples", "400", "--out", str(tmp_path / "out"))
     assert result.exit_code == 1

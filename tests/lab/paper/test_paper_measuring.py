@@ -39,8 +39,8 @@ FEW = (5, 50, 120, 200)
 
 
 @pytest.fixture(scope="module")
-def model(tiny_model_dir: Path) -> Model:
-    return load_model(tiny_model_dir, "fp32")
+def model(torch_model_dir: Path) -> Model:
+    return load_model(torch_model_dir, "fp32")
 
 
 @pytest.fixture(scope="module")
