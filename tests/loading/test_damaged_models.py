@@ -8,6 +8,7 @@ import random
 import socket
 from collections.abc import Iterator
 from copy import deepcopy
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,10 @@ def use(path: Path) -> None:
         return
 
 
+PARTS = 3
+"""What is changed is tried in so many tests."""
+
+
 def works(path: Path) -> bool:
     try:
         use(path)
@@ -88,22 +93,26 @@ def directory_files(directory: Path) -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings("ignore:.*")
-def test_strange_entries_of_a_directory_are_refused_or_harmless(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", thorough_but([0], range(PARTS)))
+def test_strange_entries_of_a_directory_are_refused_or_harmless(tmp_path: Path, part: int) -> None:
     files = directory_files(tmp_path)
     rng = random.Random(0)
     outcomes = []
-    for _ in range(250):
-        for name, value in files.items():
+    for number in range(250):
+        strange = rng.choice(list(files))
+        changed = files | {strange: mutate_value(files[strange], rng)}
+        if number % PARTS != part:
+            continue
+        for name, value in changed.items():
             (tmp_path / name).write_text(json.dumps(value))
-        name = rng.choice(list(files))
-        (tmp_path / name).write_text(json.dumps(mutate_value(files[name], rng)))
         outcomes.append(works(tmp_path))
-    assert 50 < sum(outcomes) < 230
+    assert 0.2 < sum(outcomes) / len(outcomes) < 0.92
 
 
 @pytest.mark.filterwarnings("ignore:.*")
+@pytest.mark.parametrize("part", thorough_but([0], range(PARTS)))
 @pytest.mark.parametrize("kind", thorough_but(["llama"], ["gpt2", "llama"]))
-def test_strange_entries_of_a_gguf_file_are_refused_or_harmless(tmp_path: Path, kind: str) -> None:
+def test_strange_entries_of_a_gguf_file_are_refused_or_harmless(tmp_path: Path, kind: str, part: int) -> None:
     from tiny_models import make_model
 
     from models.gguf_models import write_gguf
@@ -123,10 +132,10 @@ def test_strange_entries_of_a_gguf_file_are_refused_or_harmless(tmp_path: Path, 
     metadata |= {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0, "llama.expert_count": 0}
     path = tmp_path / "strange.gguf"
     outcomes = []
-    for changed in strange_metadata(metadata, random.Random(1), 200):
+    for changed in islice(strange_metadata(metadata, random.Random(1), 200), part, None, PARTS):
         write_metadata(path, changed, tensors)
         outcomes.append(works(path))
-    assert 20 < sum(outcomes) < 150
+    assert 0.1 < sum(outcomes) / len(outcomes) < 0.75
 
 
 _WIDE = (2**31, 2**63 - 1)
