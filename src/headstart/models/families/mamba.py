@@ -26,10 +26,8 @@ from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_of, biased
 from headstart.models.families.mamba1 import layers_alone
 from headstart.models.families.mamba2 import (
     MAMBA2_LAYER,
-    checked_groups,
     mamba2_layer,
     mamba2_of,
-    step_limits,
 )
 from headstart.models.families.rope import rope_of
 from headstart.models.state_config import Mamba2Config, StateNorm
@@ -102,26 +100,29 @@ def _numbers(fields: Fields, key: str, count: int) -> tuple[float, ...]:
     return (1.0,) * count if fields.get(key) is None else fields.numbers(key, count)
 
 
+_MAMBA2_NAMES = {
+    "mamba_n_groups": "n_groups",
+    "mamba_d_conv": "conv_kernel",
+    "mamba_conv_bias": "use_conv_bias",
+    "mamba_proj_bias": "use_bias",
+    "rms_norm_eps": "layer_norm_epsilon",
+}
+
+
 def _mamba2(fields: Fields) -> ModelConfig:
     """Layers of Mamba-2 alone."""
-    heads, least_most = fields.integer("num_heads", 128), step_limits(fields)
     fields.require("hidden_act", "silu", default="silu")
-    mamba = Mamba2Config(
-        heads,
-        fields.integer("head_dim", 64),
-        fields.integer("state_size", 128),
-        fields.integer("n_groups", 8),
-        fields.integer("conv_kernel", 4, minimum=2),
-        fields.flag("use_conv_bias", True),
-        fields.flag("use_bias", False),
-        *least_most,
-        fields.number("layer_norm_epsilon", 1e-5),
+    named = fields.called(
+        _MAMBA2_NAMES | {"mamba_n_heads": "num_heads", "mamba_d_head": "head_dim", "mamba_d_state": "state_size"},
+        {"mamba_d_head": 64, "mamba_d_state": 128, "mamba_n_groups": 8, "rms_norm_eps": 1e-5},
     )
+    inner = named.integer("mamba_n_heads", 128) * named.integer("mamba_d_head")
     config = layers_alone(
         fields, "mamba2", LayerConfig(rope=None, mixer="mamba2", channel="none"), "layer_norm_epsilon"
     )
-    mixer = checked_groups(fields, "n_groups", mamba)
-    return replace(config, mamba2=mixer, head=OutputHeadConfig(fields.flag("tie_word_embeddings", False)))
+    return replace(
+        config, mamba2=mamba2_of(named, inner), head=OutputHeadConfig(fields.flag("tie_word_embeddings", False))
+    )
 
 
 _PARTS = {
@@ -143,23 +144,16 @@ def _nemotron_h(fields: Fields) -> ModelConfig:
     named = [_OLDER.get(str(each), str(each)) for each in kinds]
     if any(each not in _PARTS for each in named):
         raise fields.bad("layers_block_type", kinds, f"entries each of {', '.join(_PARTS)}")
-    bias = fields.flag("use_bias", False)
-    heads, groups = fields.integer("mamba_num_heads", 128), fields.integer("n_groups", 8)
     fields.require("mamba_hidden_act", "silu", default="silu")
-    eps = fields.number("layer_norm_epsilon", 1e-5)
-    mamba = Mamba2Config(
-        heads,
-        fields.integer("mamba_head_dim", 64),
-        fields.integer("ssm_state_size", 128),
-        groups,
-        fields.integer("conv_kernel", 4, minimum=2),
-        fields.flag("use_conv_bias", True),
-        bias,
-        # llama.cpp has no least step.
-        0.0 if fields.of_gguf else fields.number("time_step_min", 0.001),
-        math.inf,
-        eps,
+    mixer = fields.called(
+        _MAMBA2_NAMES
+        | {"mamba_n_heads": "mamba_num_heads", "mamba_d_head": "mamba_head_dim", "mamba_d_state": "ssm_state_size"},
+        {"mamba_d_head": 64, "mamba_d_state": 128, "mamba_n_groups": 8, "rms_norm_eps": 1e-5},
     )
+    inner = mixer.integer("mamba_n_heads", 128) * mixer.integer("mamba_d_head")
+    # llama.cpp has no least step.
+    least = 0.0 if fields.of_gguf else fields.number("time_step_min", 0.001)
+    mamba = replace(mamba2_of(mixer, inner), least_step=least, most_step=math.inf)
     config = base_of(
         fields.with_entries(num_hidden_layers=len(named), intermediate_size=fields.get("intermediate_size") or 21504),
         "nemotron_h",
@@ -170,7 +164,7 @@ def _nemotron_h(fields: Fields) -> ModelConfig:
         activation_key="mlp_hidden_act",
         default_activation="relu2",
         mlp=mlp_of(fields, gated=False),
-        mamba2=checked_groups(fields, "n_groups", mamba),
+        mamba2=mamba,
         ropes=(),
     )
     return replace(
@@ -237,7 +231,7 @@ def _nemotron_entries(fields: Fields) -> dict[str, Any]:
         "full_attention" if attends else channel if changes else "linear_attention"
         for attends, changes in zip(attending, changing, strict=True)
     ]
-    return {**heads, **size, "layers_block_type": kinds, "mamba_head_dim": size_of_state_heads(fields)}
+    return {**heads, **size, "layers_block_type": kinds, "mamba_d_head": size_of_state_heads(fields)}
 
 
 _NEMOTRON_GGUF = Gguf(
@@ -253,7 +247,7 @@ FAMILIES = (
         "mamba2",
         _mamba2,
         replace(_MAMBA2, other=replace(_MAMBA2, prefix="model.")),
-        Gguf("mamba2", GGUF_MAMBA2, _RMS, computed=lambda fields: {"head_dim": size_of_state_heads(fields)}),
+        Gguf("mamba2", GGUF_MAMBA2, _RMS, computed=lambda fields: {"mamba_d_head": size_of_state_heads(fields)}),
     ),
     Family(
         "falcon_h1",

@@ -20,26 +20,23 @@ def mamba2_of(fields: Fields, inner: int | None = None) -> Mamba2Config:
     head_dim = inner // heads if named in (None, "auto") else fields.integer("mamba_d_head")
     if heads * head_dim != inner:
         raise fields.bad("mamba_n_heads", heads, f"a number of heads of size {head_dim} that make up {inner}")
-    least, most = step_limits(fields)
-    return checked_groups(
-        fields,
-        "mamba_n_groups",
-        Mamba2Config(
-            heads,
-            head_dim,
-            fields.integer("mamba_d_state", 256),
-            fields.integer("mamba_n_groups", 1),
-            fields.integer("mamba_d_conv", 4, minimum=2),
-            fields.flag("mamba_conv_bias", True),
-            fields.flag("mamba_proj_bias", False),
-            least,
-            most,
-            fields.number("rms_norm_eps", 1e-6),
-        ),
+    groups = fields.integer("mamba_n_groups", 1)
+    if heads % groups:
+        raise fields.bad("mamba_n_groups", groups, f"a divisor of the {heads} heads")
+    return Mamba2Config(
+        heads,
+        head_dim,
+        fields.integer("mamba_d_state", 256),
+        groups,
+        fields.integer("mamba_d_conv", 4, minimum=2),
+        fields.flag("mamba_conv_bias", True),
+        fields.flag("mamba_proj_bias", False),
+        *_step_limits(fields),
+        fields.number("rms_norm_eps", 1e-6),
     )
 
 
-def step_limits(fields: Fields) -> tuple[float, float]:
+def _step_limits(fields: Fields) -> tuple[float, float]:
     """Of a state's decay, the lower one first."""
     limits = fields.get("time_step_limit")
     if limits is None:
@@ -56,13 +53,6 @@ def _number(value: object) -> float:
     if isinstance(value, str):
         return math.inf if value.lower() in ("inf", "infinity") else math.nan
     return float(value) if isinstance(value, int | float) else math.nan
-
-
-def checked_groups(fields: Fields, key: str, mamba: Mamba2Config) -> Mamba2Config:
-    """The mixer, if its groups share its heads evenly; ``key``: what their number is called."""
-    if mamba.heads % mamba.groups:
-        raise fields.bad(key, mamba.groups, f"a divisor of the {mamba.heads} heads")
-    return mamba
 
 
 def mamba2_layer(block: str) -> dict[str, str]:

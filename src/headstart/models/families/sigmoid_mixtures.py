@@ -68,6 +68,7 @@ def _afmoe(fields: Fields) -> ModelConfig:
         default_eps=1e-5,
         attention=AttentionConfig(qk_norm=HeadNorms(), gate="element"),
         norms=NormsConfig(post=True),
+        embedding=EmbeddingConfig(fields.integer("hidden_size") ** 0.5 if fields.flag("mup_enabled", False) else 1.0),
     )
     every = fields.integer("global_attn_every_n_layers", 4)
     window = fields.integer("sliding_window", 1024)
@@ -76,21 +77,8 @@ def _afmoe(fields: Fields) -> ModelConfig:
     fields.require("route_norm", True, default=True)
     fields.require("n_group", 1, default=1)
     count = count_of(fields, "num_experts", "num_local_experts", default=64)
-    size = fields.integer("moe_intermediate_size", 1408)
-    experts = ExpertsConfig(
-        count,
-        used_of(fields, count, 6),
-        size,
-        shared_size=size * fields.integer("num_shared_experts", 2, minimum=0),
-        score="sigmoid",
-        correction=True,
-        normalised=True,
-        scale=fields.number("route_scale", 1.0),
-    )
-    config = replace(
-        config,
-        embedding=EmbeddingConfig(config.hidden_size**0.5 if fields.flag("mup_enabled", False) else 1.0),
-    )
+    named = fields.called({"routed_scaling_factor": "route_scale"}, {"moe_intermediate_size": 1408})
+    experts = sigmoid_experts(named.with_defaults({"num_shared_experts": 2}), count, 6, "num_shared_experts")
     return with_experts(config, experts, set(range(fields.integer("num_dense_layers", 1, minimum=0))))
 
 
@@ -138,12 +126,7 @@ def _dots1(fields: Fields) -> ModelConfig:
 
 
 _PLAIN = {"routed_scaling_factor": 1.0, "first_k_dense_replace": 0}
-_AFMOE_IN_GGUF = replace(GGUF_MIXED, layer={**GGUF_MIXED.layer, "attention_gate": "blk.{i}.attn_gate"})
-_AFMOE_NAMES = {
-    "route_norm": "expert_weights_norm",
-    "route_scale": "expert_weights_scale",
-    "num_dense_layers": "leading_dense_block_count",
-}
+_AFMOE_NAMES = {"route_norm": "expert_weights_norm", "num_dense_layers": "leading_dense_block_count"}
 
 FAMILIES = (
     Family(
@@ -183,7 +166,7 @@ FAMILIES = (
         ),
         Gguf(
             "afmoe",
-            _AFMOE_IN_GGUF,
+            GGUF_MIXED,
             _AFMOE_NAMES,
             {"mup_enabled": True, "num_dense_layers": 0, "num_shared_experts": 1},
             chosen_by_sigmoid,
