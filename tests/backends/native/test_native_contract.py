@@ -12,7 +12,6 @@ from typing import get_args
 import pytest
 
 from headstart.backends.native import (
-    backend,
     block_pass,
     formats,
     heads,
@@ -21,6 +20,7 @@ from headstart.backends.native import (
     shapes,
     storage,
     stretch,
+    supported,
 )
 from headstart.backends.native.formats import (
     CROSS_LINEARS,
@@ -36,7 +36,7 @@ from headstart.backends.native.formats import (
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.native.toolchain import SOURCES
 from headstart.drafting.planning import guess_rates, learned_acceptance, merged
-from headstart.models.config import Activation, Channel, ExpertScore, GroupScore, Mixer, NormKind
+from headstart.models.config import Activation, Channel, ExpertScore, Gate, GroupScore, Mixer, NormKind
 from headstart.models.state_config import StateNorm
 from headstart.passes import runner
 from headstart.passes.draft_tree import MAX_GRADES, ROOT
@@ -143,8 +143,8 @@ def constant(name: str) -> float:
         ("kLeast", guess_rates._LEAST),
         ("kUnsaid", stretch._UNSAID),
         ("kLinears", formats.MATRICES),
-        ("kHeadGates", shapes._HEAD_GATES),
-        ("kMostLength", backend._MOST_LENGTH),
+        ("kHeadGates", 1 + get_args(Gate).index("head")),
+        ("kMostLength", supported._MOST_LENGTH),
         ("kPageKeys", storage.PAGE_KEYS),
         ("kPageKeys", runner.BLOCK_SIZE),
     ],
@@ -213,4 +213,6 @@ def test_enumerations_are_in_the_same_order() -> None:
         "beside": heads._BESIDE,
         "beside_normed": heads._BESIDE_NORMED,
         "block": block_pass._BLOCK,
+        "module": shapes._MODULE,
+        "module_feature_first": shapes._MODULE_HIDDEN_FIRST,
     }
