@@ -113,10 +113,10 @@ def started(tiny_model_dir: Path, interruption: str = "default_int_handler") -> 
     ],
 )
 def test_a_second_interruption_ends_it_at_once_and_traces_nothing(
-    tiny_model_dir: Path, interruption: str, number: signal.Signals, status: int
+    torch_model_dir: Path, interruption: str, number: signal.Signals, status: int
 ) -> None:
     """Also where Ctrl-C is ignored, as in a script's background jobs."""
-    server, address = started(tiny_model_dir, interruption)
+    server, address = started(torch_model_dir, interruption)
     try:
         with httpx.Client(base_url=address, headers={"authorization": "Bearer secret"}, timeout=120) as client:
             # More than can end before the second signal comes.
