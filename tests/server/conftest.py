@@ -38,6 +38,17 @@ def llm(model: Model) -> LLM:
     return LLM(model, "suffix", more_drafters=["ngram", "random"], prefix_caching=True, tolerant=True)
 
 
+@pytest.fixture(scope="session")
+def slow_model(torch_model_dir: Path) -> Model:
+    """What it writes takes long enough to be left in the middle."""
+    return load_model(torch_model_dir, "fp32")
+
+
+@pytest.fixture
+def slow_llm(slow_model: Model) -> LLM:
+    return LLM(slow_model, "suffix", more_drafters=["ngram", "random"], prefix_caching=True, tolerant=True)
+
+
 @pytest.fixture
 def plain(model: Model) -> LLM:
     return LLM(model, "none")

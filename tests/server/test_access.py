@@ -209,9 +209,9 @@ def test_a_request_out_of_time_ends_with_an_error(llm: LLM) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("chunks", [0, 1, 3])
-def test_a_reader_who_leaves_frees_what_the_request_held(llm: LLM, stream: bool, chunks: int) -> None:
+def test_a_reader_who_leaves_frees_what_the_request_held(slow_llm: LLM, stream: bool, chunks: int) -> None:
     """The reader is gone after some chunks (at once where nothing is streamed); a neighbour stays."""
-    app = create_app(llm, SETTINGS)
+    app = create_app(slow_llm, SETTINGS)
     sent: list[dict[str, Any]] = []
 
     async def leave_early(body: dict[str, Any]) -> None:
@@ -255,12 +255,12 @@ def test_a_reader_who_leaves_frees_what_the_request_held(llm: LLM, stream: bool,
                 return stayed.json()["choices"][0]["text"]
 
     text = asyncio.run(run())
-    assert_empty(llm)
-    assert text == llm.generate("xyz", SamplingParams(temperature=0, max_tokens=30))[0].text
+    assert_empty(slow_llm)
+    assert text == slow_llm.generate("xyz", SamplingParams(temperature=0, max_tokens=30))[0].text
 
 
-def test_shutdown_finishes_what_is_under_way_and_takes_no_more(llm: LLM) -> None:
-    app = create_app(llm, SETTINGS)
+def test_shutdown_finishes_what_is_under_way_and_takes_no_more(slow_llm: LLM) -> None:
+    app = create_app(slow_llm, SETTINGS)
 
     async def run() -> tuple[httpx.Response, httpx.Response, httpx.Response]:
         transport = httpx.ASGITransport(app)
@@ -275,4 +275,4 @@ def test_shutdown_finishes_what_is_under_way_and_takes_no_more(llm: LLM) -> None
     assert finished.json()["usage"]["completion_tokens"] == 400
     assert_openai_error(late, 503)
     assert health.status_code == 503
-    assert_empty(llm)
+    assert_empty(slow_llm)

@@ -174,13 +174,15 @@ def test_a_rehearsal_leaves_nothing_and_says_what_is_missing(llm: LLM, monkeypat
     assert_empty(llm)
 
 
-def test_a_thread_that_is_stopped_cuts_off_what_is_in_progress(llm: LLM) -> None:
+def test_a_thread_that_is_stopped_cuts_off_what_is_in_progress(slow_llm: LLM) -> None:
     """At the end of a process nobody waits for answers, and the interpreter cannot end while the thread computes."""
-    engine = EngineThread(llm)
+    engine = EngineThread(slow_llm)
     engine.start()
 
     async def cut_off() -> StreamPiece:
-        samples = llm.samples(llm.encode("abc"), SamplingParams(temperature=0, max_tokens=400, ignore_eos=True))
+        samples = slow_llm.samples(
+            slow_llm.encode("abc"), SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
+        )
         answer = await engine.submit(samples)
         pieces = aiter(answer)
         last = await anext(pieces)
