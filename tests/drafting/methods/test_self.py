@@ -239,5 +239,6 @@ def test_beams_are_those_of_plain_decoding(tiny: Model) -> None:
     asked, found = SamplingParams(temperature=0, beam_width=3, n=3, max_tokens=14), []
     for drafter in ("none", "self"):
         with LLM(str(tiny.checkpoint.path), drafter, precision="bf16") as llm:
-            found.append([each.token_ids for each in llm.generate(["one two", "three"], asked)])
+            outputs = llm.generate(["one two", "three"], asked)
+            found.append([beam.token_ids for each in outputs for beam in each.outputs])
     assert found[0] == found[1]
