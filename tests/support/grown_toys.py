@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,9 @@ from toys import ToyBackend, hashed_logits
 
 from headstart.drafting.base import DraftBudget, RoundOutcome
 from headstart.drafting.context import DraftContext
-from headstart.drafting.head_trees.growing import GrowingDrafter
+from headstart.drafting.head_trees.growing import CalledGrowth
+from headstart.drafting.head_trees.head_drafter import HeadDrafter
+from headstart.drafting.head_trees.one_pass import OnePassGrowth
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockHead, block_config
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
@@ -92,13 +95,15 @@ def drafter_of(
     options: Mapping[str, object],
     vocab: int = VOCAB,
     num_layers: int = 1,
-    kit: BackendKit | None = None,
-) -> GrowingDrafter:
+    kit: BackendKit | Stepping | None = None,
+) -> HeadDrafter:
     """``kit``: what runs its head, None: the native one."""
     save_head(random_head("eagle" if variant == "eagle2" else variant, num_layers), directory)
     backend = ToyBackend(VOCAB, hashed_logits(VOCAB))
     backend.config = TARGET
-    backend.kit = kit or backend.kit
+    if isinstance(kit, Stepping):
+        kit.kit = kit.kit or backend.kit
+    backend.kit = kit or backend.kit  # type: ignore[assignment]
     context = DraftContext(
         vocab_size=vocab,
         runner=ModelRunner(backend, cache_tokens=64, block_size=8),
@@ -106,8 +111,33 @@ def drafter_of(
     )
     name = "dflash" if variant in BLOCKS else variant
     drafter = create_drafter(name, context, model=str(directory), **options)
-    assert isinstance(drafter, GrowingDrafter)
+    assert isinstance(drafter, HeadDrafter)
     return drafter
+
+
+class Stepping:
+    """A kit whose passes of heads leave whole drafts to the drafter; None: the native kit's."""
+
+    def __init__(self, kit: BackendKit | None) -> None:
+        self.kit = kit
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.kit, name)
+        if name not in ("head_pass", "masked_pass", "block_pass"):
+            return found
+
+        def opened(*arguments: object) -> object:
+            running = found(*arguments)
+            running.growth = lambda *_: None
+            return running
+
+        return opened
+
+
+def called(drafter: HeadDrafter) -> Any:
+    """What makes its whole drafts in one call; None: nothing does."""
+    growth = drafter.growth.called if isinstance(drafter.growth, OnePassGrowth) else drafter.growth
+    return growth.called if isinstance(growth, CalledGrowth) else None
 
 
 def drafters(
@@ -117,22 +147,20 @@ def drafters(
     vocab: int = VOCAB,
     num_layers: int = 1,
     kit: BackendKit | None = None,
-) -> list[GrowingDrafter]:
+) -> list[HeadDrafter]:
     """One that grows trees in one call, and the same that grows them step by step."""
-    both = [drafter_of(directory, variant, options, vocab, num_layers, kit) for _ in range(2)]
-    assert both[0]._growth is not None
-    both[1]._growth = None
+    both = [drafter_of(directory, variant, options, vocab, num_layers, each) for each in (kit, Stepping(kit))]
+    assert called(both[0]) is not None
+    assert called(both[1]) is None
     return both
 
 
-def states(rows: int, drafter: GrowingDrafter, seed: Sequence[int]) -> TapStates:
+def states(rows: int, drafter: HeadDrafter, seed: Sequence[int]) -> TapStates:
     rng = np.random.default_rng([*seed])
     return TapStates.of({tap: torch.from_numpy(rng.normal(size=(rows, HIDDEN))).float() for tap in drafter.needs.taps})
 
 
-def rounds(
-    drafter: GrowingDrafter, params: Sequence[SamplingParams], budgets: Sequence[DraftBudget]
-) -> list[DraftTree]:
+def rounds(drafter: HeadDrafter, params: Sequence[SamplingParams], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
     """Every tree of a few rounds of several sequences, in which a path made up beforehand is accepted."""
     sequences = []
     for place, own in enumerate(params):
@@ -160,13 +188,12 @@ def rounds(
     return found
 
 
-def assert_alike(
-    both: Sequence[GrowingDrafter], params: Sequence[SamplingParams], budgets: Sequence[DraftBudget]
-) -> int:
+def assert_alike(both: Sequence[HeadDrafter], params: Sequence[SamplingParams], budgets: Sequence[DraftBudget]) -> int:
     """The nodes that were compared."""
     grown, stepped = (rounds(drafter, params, budgets) for drafter in both)
     for tree, wanted in zip(grown, stepped, strict=True):
         for part in ("tokens", "parents", "grades"):
             np.testing.assert_array_equal(getattr(tree, part), getattr(wanted, part))
-    assert [r.cache.rows for r in both[0]._readings.values()] == [r.cache.rows for r in both[1]._readings.values()]
+    rows = [[reading.cache.rows for reading in drafter.reader.readings.values()] for drafter in both]
+    assert rows[0] == rows[1]
     return sum(map(len, grown))

@@ -159,13 +159,13 @@ def test_a_head_knows_afterwards_what_it_would_know(
         while sequence.num_output < 120:
             engine.step()
         # Up to the same token, whatever rounds brought it there.
-        reading = engine.drafter._readings[0]  # type: ignore[attr-defined]
+        reading = engine.drafter.reader.readings[0]  # type: ignore[attr-defined]
         assert reading.end == len(sequence.tokens) - 1
         reading.cache.truncate(150)
         pages = reading.cache.pages
         memory = reading.cache._pool.storage.memory
         known.append((memory.reshape(-1, len(memory) // reading.cache._pool.storage.num_blocks)[pages[:4]].copy(),))
-        kept = engine.drafter._prefixes._blocks  # type: ignore[attr-defined]
+        kept = engine.drafter.reader.prefixes._blocks  # type: ignore[attr-defined]
         features = {block.key[1]: block.features for block in kept.values()}
         known[-1] += ([features[tuple(sequence.tokens[first : first + 32])] for first in range(0, 128, 32)],)
     assert counted.rounds > 0

@@ -18,6 +18,7 @@ from grown_toys import (
     VARIANTS,
     VOCAB,
     assert_alike,
+    called,
     drafters,
     random_head,
     rounds,
@@ -41,7 +42,7 @@ pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path o
 @pytest.mark.parametrize("name", CASES)
 def test_grown_trees_are_those_of_steps(name: str, variant: str, tmp_path: Path) -> None:
     both = drafters(tmp_path, variant, CASES[name])
-    assert isinstance(both[0]._growth, NativeGrowth)
+    assert isinstance(called(both[0]), NativeGrowth)
     nodes = assert_alike(both, [GREEDY] * 3, [DraftBudget(31, 9), DraftBudget(4, 2), DraftBudget(9, 5)])
     assert nodes > 0 or name == "defaults"
 
@@ -130,7 +131,7 @@ def test_a_draft_may_be_asked_for_again(tmp_path: Path) -> None:
         trees.append(drafter.propose([sequence], [DraftBudget(9, 3)])[0])
     for tree in trees[1:]:
         np.testing.assert_array_equal(tree.tokens, trees[0].tokens)
-    assert grown._readings[1].cache.rows == 3
+    assert grown.reader.readings[1].cache.rows == 3
 
 
 def test_states_that_are_no_numbers_bring_no_guess(tmp_path: Path) -> None:

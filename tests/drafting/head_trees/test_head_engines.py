@@ -60,9 +60,10 @@ def test_prompts_asked_again_are_guessed_alike() -> None:
         assert [guesses(output.outputs[0]) for output in again] == [guesses(output) for output in first]
     drafter = llm.engine.drafter
     assert isinstance(drafter, Eagle3Drafter)
-    assert isinstance(drafter._pass, NativeEaglePass)
-    pages = drafter._pass._pages
-    assert len(pages._free) == pages.storage.num_blocks - len(drafter._prefixes) < pages.storage.num_blocks
+    reader = drafter.reader
+    assert isinstance(reader.running, NativeEaglePass)
+    pages = reader.running._pages
+    assert len(pages._free) == pages.storage.num_blocks - len(reader.prefixes) < pages.storage.num_blocks
 
 
 @pytest.fixture(scope="module", params=RECORDED_PLACES)

@@ -14,7 +14,7 @@ from head_toys import head_context, random_eagle, with_states
 
 from headstart.backends.torch.draft_pool import PooledDraftCache
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView
-from headstart.drafting.methods.eagle.drafter import HeadDrafter
+from headstart.drafting.head_trees.head_drafter import HeadDrafter
 from headstart.drafting.registry import create_drafter
 from headstart.passes.cache.prefix import PrefixIndex
 from headstart.passes.draft_tree import DraftTree
@@ -80,7 +80,7 @@ class Reader:
 
     def rows(self, name: int = 1) -> torch.Tensor:
         """The true rows of a sequence."""
-        cache = self.drafter._readings[name].cache
+        cache = self.drafter.reader.readings[name].cache
         assert isinstance(cache, PooledDraftCache)
         slots = torch.from_numpy(cache.slots(0, cache.rows))
         return torch.stack([each[slots] for each in cache._pool.tensors])
@@ -88,14 +88,14 @@ class Reader:
     @property
     def lent(self) -> int:
         """Bytes of what the drafter has besides what it keeps of prefixes."""
-        vocabulary = self.drafter._vocabulary
-        return self.drafter._pass.nbytes + (0 if vocabulary is None else vocabulary.nbytes)
+        reader = self.drafter.reader
+        return reader.running.nbytes + reader.vocabulary.nbytes
 
     @property
     def kept(self) -> int:
         """Bytes."""
-        blocks = self.drafter._prefixes._blocks.values()
-        row_bytes = self.drafter._pass.row_bytes
+        blocks = self.drafter.reader.prefixes._blocks.values()
+        row_bytes = self.drafter.reader.running.row_bytes
         return sum(block.cache.rows * row_bytes + block.features.nbytes for block in blocks)
 
 
@@ -127,7 +127,7 @@ def test_a_kept_prefix_is_as_good_as_one_read_anew(
     tree, rows = anew(head, other)
     assert reader.propose(sequence) == [tree]
     torch.testing.assert_close(reader.rows(), rows)
-    assert reader.drafter._readings[1].first == 0
+    assert reader.drafter.reader.readings[1].first == 0
 
 
 def test_what_was_said_is_kept_too(head: Path) -> None:
@@ -212,14 +212,14 @@ def test_a_batch_of_known_and_unknown_prefixes(head: Path) -> None:
 def test_memory_is_bounded(head: Path) -> None:
     """What was used last stays, and of a text its beginning; sequences that end leave nothing else."""
     reader = Reader.of(head, blocks=4)
-    prefixes = reader.drafter._prefixes
+    prefixes = reader.drafter.reader.prefixes
     for first in range(0, 100, 10):
         reader.begin(TEXT[first : first + 30], name=first)
         reader.drafter.end(first)
         assert len(prefixes) <= 4
     assert 0.9 * prefixes.max_bytes < reader.kept <= prefixes.max_bytes  # the first block of a text has a row less
     assert reader.drafter.nbytes == reader.lent + prefixes.max_bytes
-    assert not reader.drafter._readings
+    assert not reader.drafter.reader.readings
     reader.begin(TEXT[:20])  # two blocks; room for two more
     reader.begin(TEXT[50:80], name=2)  # three, of which the first of the other text makes room for one
     assert reader.propose(reader.begin(TEXT[:14], found=8, name=3)) == [anew(head, TEXT[:14])[0]]

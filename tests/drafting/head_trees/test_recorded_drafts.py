@@ -8,13 +8,25 @@ import numpy as np
 import pytest
 import torch
 from drafting_toys import ToySequence
-from grown_toys import CASES, GREEDY, HIDDEN, VOCAB, assert_alike, drafter_of, drafters, random_head, rounds, states
+from grown_toys import (
+    CASES,
+    GREEDY,
+    HIDDEN,
+    VOCAB,
+    assert_alike,
+    called,
+    drafter_of,
+    drafters,
+    random_head,
+    rounds,
+    states,
+)
 from reruns import Reruns
 
 from headstart.backends.torch.eagle_growth import DraftShape, EagleGrowth
 from headstart.backends.torch.kit import TorchKit
 from headstart.drafting.base import DraftBudget, RoundOutcome
-from headstart.drafting.head_trees.growing import GrowingDrafter
+from headstart.drafting.head_trees.head_drafter import HeadDrafter
 from headstart.passes.batch import TapStates
 from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.params import SamplingParams
@@ -34,9 +46,10 @@ def kit(recorder: Reruns) -> TorchKit:
     return TorchKit("cpu", recorder)
 
 
-def recorded(drafter: GrowingDrafter) -> int:
-    assert isinstance(drafter._growth, EagleGrowth)
-    return len(drafter._growth.recordings)
+def recorded(drafter: HeadDrafter) -> int:
+    growth = called(drafter)
+    assert isinstance(growth, EagleGrowth)
+    return len(growth.recordings)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -122,8 +135,9 @@ def test_where_caches_move_nothing_old_is_replayed(tmp_path: Path, kit: TorchKit
 
 def test_rows_of_texts_that_ended_are_given_back(tmp_path: Path, kit: TorchKit) -> None:
     drafter, _ = drafters(tmp_path, "eagle3", {"min_probability": 0.0, "draft_tokens": 2, **FP32}, kit=kit)
-    assert isinstance(drafter._growth, EagleGrowth)
-    pool = drafter._growth._text_rows._pool
+    growth = called(drafter)
+    assert isinstance(growth, EagleGrowth)
+    pool = growth._text_rows._pool
     for _ in range(3):
         rounds(drafter, [GREEDY] * 3, BUDGETS)
         taken = pool._blocks - len(pool._free)
@@ -142,7 +156,7 @@ def test_guesses_of_one_pass_are_those_that_are_not_recorded(
 ) -> None:
     own = {"min_probability": 0.0, **FP32, **options}
     both = [drafter_of(tmp_path, "p-eagle", own, kit=each) for each in (kit, TorchKit("cpu"))]
-    assert both[0]._growth is both[1]._growth is None
+    assert called(both[0]) is called(both[1]) is None
     for _ in range(2):
         assert assert_alike(both, params, BUDGETS)
     assert recorder.replayed > recorder.recorded > 0

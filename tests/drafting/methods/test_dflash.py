@@ -14,6 +14,7 @@ from drafting_toys import ToySequence
 from head_toys import head_drafter, random_block, random_tables, state_after
 
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome
+from headstart.drafting.head_trees.head_drafter import HeadDrafter
 from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.models.layers.rotary import RotaryTable
 from headstart.passes.draft_tree import ROOT, DraftTree
@@ -223,17 +224,18 @@ def test_a_draft_ends_where_the_head_is_no_longer_sure(changes: dict[str, object
         for confidence in (True, False):
             drafter = head_drafter("dflash", VOCAB, {**options, "confidence": confidence}, tmp_path)
             sequence = begin(drafter, PROMPT)
-            budgets = drafter.drafter._deep_enough(  # type: ignore[attr-defined]
-                [sequence], *_block_of(drafter, sequence), [DraftBudget(200, 9)]
-            )
-            assert [budget.depth for budget in budgets] == [depth if confidence else 9]
+            shorten, allowed = drafter.drafter.growth._shorten, [DraftBudget(200, 9)]  # type: ignore[attr-defined]
+            if shorten is not None:
+                allowed = shorten([sequence], *_block_of(drafter, sequence), allowed)
+            assert [budget.depth for budget in allowed] == [depth if confidence else 9]
     drafter = head_drafter("dflash", VOCAB, {**CHAIN, "min_probability": 0.999}, tmp_path)
     assert len(drafter.propose([begin(drafter, PROMPT)], [BUDGET])[0]) == 0
 
 
 def _block_of(drafter: Drafter, sequence: ToySequence) -> tuple[torch.Tensor, torch.Tensor]:
-    reading = drafter.drafter._readings[sequence.id]  # type: ignore[attr-defined]
-    said: tuple[torch.Tensor, torch.Tensor] = drafter.drafter._say([(sequence, reading)], 4)  # type: ignore[attr-defined]
+    inner: HeadDrafter = drafter.drafter  # type: ignore[attr-defined]
+    reading, growth = inner.reader.readings[sequence.id], inner.growth
+    said: tuple[torch.Tensor, torch.Tensor] = growth._say([(sequence, reading)], 4)  # type: ignore[attr-defined]
     return said
 
 

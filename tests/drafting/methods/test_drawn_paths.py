@@ -111,7 +111,7 @@ def test_a_heads_draws_are_by_its_own_rows(rank: int, tmp_path: Path, monkeypatc
     block = random_block(VOCAB, markov_rank=rank)
     save_head(block, tmp_path)
     drafter = head_drafter("dflash", VOCAB, OPTIONS, tmp_path)
-    running = drafter.drafter  # type: ignore[attr-defined]
+    running = drafter.drafter.growth  # type: ignore[attr-defined]
     say, logits = running._say, 2 * torch.randn(1, 9, len(block.target_ids), generator=torch.Generator().manual_seed(4))
     monkeypatch.setattr(running, "_say", lambda drafted, slots: (say(drafted, slots)[0], logits[:, :slots]))
     sequence = begin(drafter, PROMPT, SpeculationParams(), temperature=0.8)

@@ -15,9 +15,10 @@ from drafting_toys import ToySequence, shape
 from head_toys import HIDDEN, head_context, head_drafter, random_eagle, state_after, with_states
 
 from headstart.drafting.base import DraftBudget, RoundOutcome
+from headstart.drafting.head_trees.head_drafter import HeadDrafter
 from headstart.drafting.head_trees.head_source import ConfidenceOptions
 from headstart.drafting.heads.head_pass import DraftRows
-from headstart.drafting.methods.eagle.drafter import Eagle3Drafter, HeadDrafter
+from headstart.drafting.methods.eagle.drafter import Eagle3Drafter
 from headstart.drafting.registry import create_drafter
 from headstart.errors import CheckpointError, ConfigError
 from headstart.passes.batch import TapStates
@@ -66,7 +67,8 @@ class Recorder:
     def __init__(self, drafter: HeadDrafter, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps: list[list[tuple[int, int]]] = []
         self.true_states: list[torch.Tensor] = []
-        step, read = drafter._pass.step, drafter._pass.read
+        running: Any = drafter.reader.running
+        step, read = running.step, running.read
 
         def recorded_step(tokens, states, parts):  # type: ignore[no-untyped-def]
             self.record(tokens, parts)
@@ -77,8 +79,8 @@ class Recorder:
             self.true_states += list(features)
             return read(tokens, features, parts)
 
-        monkeypatch.setattr(drafter._pass, "step", recorded_step)
-        monkeypatch.setattr(drafter._pass, "read", recorded_read)
+        monkeypatch.setattr(running, "step", recorded_step)
+        monkeypatch.setattr(running, "read", recorded_read)
 
     def record(self, tokens: np.ndarray, parts: Sequence[DraftRows]) -> None:  # type: ignore[type-arg]
         positions = [position for part in parts for position in part.positions]
@@ -120,7 +122,7 @@ def test_rows_after_a_verification(monkeypatch: pytest.MonkeyPatch) -> None:
     assert recorder.steps[0] == [(t5, 4), (10, 5)]
     assert torch.equal(torch.stack(recorder.true_states), true_states(drafter, [*PROMPT, t5], [4, 5]))
     assert {position for _, position in recorder.steps[1]} == {6}
-    assert drafter._readings[1].cache.rows == len(sequence.tokens) - 1
+    assert drafter.reader.readings[1].cache.rows == len(sequence.tokens) - 1
 
 
 def test_all_rejected_and_all_accepted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,14 +9,15 @@ from typing import Literal, TypeVar
 
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
-from headstart.drafting.head_files.loading import Head, check_format, kind_of, load_head, trained_for
+from headstart.drafting.head_files.loading import check_format, load_head, trained_for
 from headstart.drafting.head_trees.trees import ConfidenceTrees
+from headstart.drafting.heads.formats import TrainedHead
 from headstart.drafting.options import require
 from headstart.errors import ConfigError
 from headstart.models.files import local_path
 from headstart.passes.backend import BackendKit
 
-HeadKind = TypeVar("HeadKind", bound=Head)
+HeadKind = TypeVar("HeadKind", bound=TrainedHead)
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,18 @@ class ConfidenceOptions(HeadOptions):
         return ConfidenceTrees(len(budgets), self.width, self.min_probability_of(budgets, kit))
 
 
+@dataclass(frozen=True)
+class SpeakingOptions(ConfidenceOptions):
+    """What drafters may be told whose head may say more than its vocabulary."""
+
+    text_vocabulary: int = 512
+    """Tokens of the text that its vocabulary lacks and that it may say all the same, at most; 0: none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.text_vocabulary >= 0, f"text_vocabulary is {self.text_vocabulary}; it must be 0 or more.")
+
+
 def check_head(model: str | None) -> None:
     """Find out early that the directory ``model`` holds no head.
 
@@ -115,9 +128,9 @@ def open_head(
             "in a checkout."
         )
     head = load_head(model, context.require_runner().backend.config)
-    found = kind_of(head)
     require(
-        found in (name, *others), f"{model} holds another head ({found} head) than this drafter runs ({name} head)."
+        head.kind in (name, *others),
+        f"{model} holds another head ({head.kind} head) than this drafter runs ({name} head).",
     )
     assert isinstance(head, kind)
     target = None if shipped is not None else trained_for(local_path(model))

@@ -1,9 +1,8 @@
 """DFlash (Chen et al. 2026, arXiv:2602.06036): a head that guesses a whole block in one pass.
 
-The block's rows say one token each, whatever the others say. A head may also have learnt what one token says of the
-next (DSpark's Markov factor, arXiv:2607.05147), which makes the products of their laws honest: its tree grows level by
-level. And it may have learnt how likely its guesses are accepted (DSpark's confidence): a draft ends where the chain of
-its best guesses is less likely than a path must be.
+The block's rows say one token each, whatever the others say; or what one token says of the next is added (DSpark's
+Markov factor, arXiv:2607.05147). A head may have learnt how likely its guesses are accepted (DSpark's confidence): a
+draft ends where the chain of its best guesses is less likely than a path must be.
 """
 
 from __future__ import annotations
@@ -13,20 +12,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.context import DraftContext
+from headstart.drafting.head_trees.draft_vocabulary import Drafted, DraftVocabulary
+from headstart.drafting.head_trees.growing import CalledGrowth
+from headstart.drafting.head_trees.head_drafter import HeadDrafter
 from headstart.drafting.head_trees.head_source import open_head
-from headstart.drafting.head_trees.noise_ranking import NoiseRanking
-from headstart.drafting.head_trees.one_pass import OnePassDrafter, OnePassOptions
-from headstart.drafting.head_trees.reading import Features, Reading
-from headstart.drafting.head_trees.trees import Ids
-from headstart.drafting.heads.head_pass import DraftRows
+from headstart.drafting.head_trees.one_pass import OnePassGrowth, OnePassOptions
+from headstart.drafting.head_trees.read_along import Reader, unread_rows
+from headstart.drafting.head_trees.trees import CONFIDENCE_RATES
+from headstart.drafting.heads.head_pass import BlockHeadPass, DraftRows
 from headstart.drafting.methods.dflash.head import KIND, BlockHead
+from headstart.passes.backend import BackendKit
 from headstart.passes.batch import IntArray
-from headstart.passes.draft_tree import DraftTree
 
 
 @dataclass(frozen=True)
@@ -35,36 +35,55 @@ class DFlashOptions(OnePassOptions):
     """Let a head that has learnt how likely its guesses are accepted (DSpark) end drafts."""
 
 
-class DFlashDrafter(OnePassDrafter):
+class DFlashDrafter(HeadDrafter):
     """One pass over the last token and masks."""
 
     Options = DFlashOptions
-    _options: DFlashOptions
+    grade_rates = CONFIDENCE_RATES
 
     def __init__(self, context: DraftContext, options: DFlashOptions) -> None:
         head = open_head(context, options.model, KIND, BlockHead)
-        tables = context.require_tables()()
-        self._pass = context.require_runner().backend.kit.block_pass(head, tables, options.precision)
-        self._slots = self._pass.slots
-        super().__init__(context, options, head, head.config.taps, self._pass, tables, options.text_vocabulary)
-        self._growth = self._pass.growth(options.width, self._ids(), options.confidence)
-
-    def _read_rows(self, rows: Sequence[tuple[IntArray, Features]], groups: Sequence[DraftRows]) -> None:
-        self._pass.read(torch.from_numpy(np.concatenate([features for _, features in rows])), groups)
-
-    def _say(self, drafted: Sequence[tuple[SequenceView, Reading]], slots: int) -> tuple[Tensor, Tensor]:
-        self._read_rows(
-            [reading.unread(sequence) for sequence, reading in drafted],
-            [DraftRows(reading.cache, reading.num_unread) for _, reading in drafted],
+        tables, kit = context.require_tables()(), context.require_runner().backend.kit
+        running = kit.block_pass(head, tables, options.precision)
+        vocabulary = DraftVocabulary.of(running, context.vocab_size, tables, head, options.text_vocabulary)
+        blocks = Blocks(running, options, kit)
+        reader = Reader(context, head.config.taps, running, blocks.read, vocabulary)
+        called = running.growth(options.width, vocabulary.ids, options.confidence)
+        growth = OnePassGrowth(
+            blocks.say,
+            running.slots,
+            vocabulary,
+            options,
+            kit,
+            None if called is None else CalledGrowth(called, reader, options, kit),
+            following=running.following if running.chained else None,
+            shorten=blocks.shorten if running.confident and options.confidence else None,
         )
+        super().__init__(reader, growth)
+
+
+class Blocks:
+    """What a head says in one pass."""
+
+    def __init__(self, running: BlockHeadPass, options: DFlashOptions, kit: BackendKit) -> None:
+        self._pass = running
+        self._options = options
+        self._kit = kit
+
+    def read(self, tokens: IntArray, features: Tensor, groups: Sequence[DraftRows]) -> None:
+        """See ``ReadRows``; states stand alone."""
+        self._pass.read(features, groups)
+
+    def say(self, drafted: Drafted, slots: int) -> tuple[Tensor, Tensor]:
+        """See ``one_pass.Say``."""
+        self.read(*unread_rows(drafted))
         roots = _roots([sequence for sequence, _ in drafted])
         return self._pass.block(roots, [reading.cache for _, reading in drafted], slots)
 
-    def _deep_enough(
+    def shorten(
         self, sequences: Sequence[SequenceView], states: Tensor, logits: Tensor, budgets: Sequence[DraftBudget]
     ) -> Sequence[DraftBudget]:
-        if not (self._pass.confident and self._options.confidence):
-            return budgets
+        """See ``one_pass.Shorten``."""
         least = self._options.min_probability_of(budgets, self._kit)
         before = torch.from_numpy(_roots(sequences)).long()
         reached, depths = torch.ones(len(sequences)), torch.zeros(len(sequences), dtype=torch.int64)
@@ -77,32 +96,6 @@ class DFlashDrafter(OnePassDrafter):
             replace(budget, depth=min(budget.depth, depth))
             for budget, depth in zip(budgets, depths.tolist(), strict=True)
         ]
-
-    def _added(self, before: int) -> Tensor | None:
-        return self._pass.following(torch.tensor([before]))[0].cpu() if self._pass.chained else None
-
-    def _trees(
-        self,
-        sequences: Sequence[SequenceView],
-        logits: Tensor,
-        ranking: NoiseRanking,
-        further: Ids,
-        budgets: Sequence[DraftBudget],
-    ) -> list[DraftTree]:
-        """Where a guess depends on the one before it, paths are looked for level by level; nothing is added to the
-        columns behind the draft vocabulary."""
-        if not self._pass.chained:
-            return super()._trees(sequences, logits, ranking, further, budgets)
-        trees = self._options.new_trees(budgets, self._kit)
-        before = torch.from_numpy(_roots(sequences)).long()[:, None]
-        for slot in range(logits.shape[1]):
-            added = self._pass.following(before.flatten()).view(*before.shape, -1)
-            rows = logits[:, slot, None] + F.pad(added, (0, further.shape[1]))
-            beams = trees.grow(*self._best(ranking.scores(rows, slot + 1), further))
-            if beams is None:
-                break
-            before = torch.from_numpy(beams.tokens)
-        return trees.trees(self._options.tree_nodes, budgets)
 
 
 def _roots(sequences: Sequence[SequenceView]) -> IntArray:

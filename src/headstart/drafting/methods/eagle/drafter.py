@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.context import DraftContext
-from headstart.drafting.head_trees.growing import GrowingDrafter
-from headstart.drafting.head_trees.head_source import HeadOptions, open_head
-from headstart.drafting.head_trees.read_along import SpeakingOptions
-from headstart.drafting.head_trees.reading import Reading
-from headstart.drafting.head_trees.stepping import SteppingDrafter
-from headstart.drafting.head_trees.trees import CONFIDENCE_RATES, HeadTrees, TemplateTrees
+from headstart.drafting.head_trees.draft_vocabulary import DraftVocabulary
+from headstart.drafting.head_trees.growing import CalledGrowth
+from headstart.drafting.head_trees.head_drafter import HeadDrafter, TreeGrowth
+from headstart.drafting.head_trees.head_source import HeadOptions, SpeakingOptions, open_head
+from headstart.drafting.head_trees.read_along import Reader
+from headstart.drafting.head_trees.stepping import SteppedGrowth
+from headstart.drafting.head_trees.trees import CONFIDENCE_RATES, TemplateTrees
+from headstart.drafting.heads.head_pass import HeadPass
 from headstart.drafting.methods.eagle.head import PARALLEL_KIND, EagleHead
 from headstart.drafting.tree_templates import rank_tree
-from headstart.passes.draft_tree import DraftTree
 
 STATIC_LEVELS = (4, 8, 7, 4, 2)
 """Nodes on each level of EAGLE-1's static tree of 25."""
@@ -34,59 +34,55 @@ class DynamicEagleOptions(SpeakingOptions):
     """Depth of a draft at most: where the head is sure, levels cost little, and unsure paths end by themselves."""
 
 
-class HeadDrafter(SteppingDrafter):
-    """Runs an EAGLE head."""
-
-    variant: str
-    others: tuple[str, ...] = ()
-    """Heads that can be stepped as well."""
-
-    def __init__(self, context: DraftContext, options: HeadOptions, most_text_tokens: int = 0) -> None:
-        head = open_head(context, options.model, self.variant, EagleHead, self.others)
-        tables = context.require_tables()()
-        self._pass = context.require_runner().backend.kit.head_pass(head, tables, options.precision)
-        super().__init__(context, options, head, head.config.taps, self._pass, tables, most_text_tokens)
-        self._eps = None if head.config.norm_output else head.config.norm_eps
+def _opened(
+    context: DraftContext, options: HeadOptions, kinds: tuple[str, ...], most_text_tokens: int = 0
+) -> tuple[HeadPass, Reader]:
+    """A head of the first of these kinds, or one that can be run like it: its pass, and how it reads."""
+    head = open_head(context, options.model, kinds[0], EagleHead, kinds[1:])
+    tables = context.require_tables()()
+    running = context.require_runner().backend.kit.head_pass(head, tables, options.precision)
+    vocabulary = DraftVocabulary.of(
+        running, context.vocab_size, tables, head, most_text_tokens, head.config.eps_of_said
+    )
+    return running, Reader(context, head.config.taps, running, running.read, vocabulary)
 
 
 class EagleDrafter(HeadDrafter):
     """EAGLE-1: the head's first guesses in a static tree."""
 
     Options = EagleOptions
-    variant = "eagle"
-    ranks = len(RANK_PROBABILITIES)
 
     def __init__(self, context: DraftContext, options: EagleOptions) -> None:
-        super().__init__(context, options)
-        self._template = rank_tree(STATIC_LEVELS, RANK_PROBABILITIES)
+        running, reader = _opened(context, options, ("eagle",))
+        template = rank_tree(STATIC_LEVELS, RANK_PROBABILITIES)
+        ranks = len(RANK_PROBABILITIES)
+        super().__init__(
+            reader,
+            SteppedGrowth(
+                running, reader.vocabulary, options, lambda budgets: TemplateTrees(len(budgets), template), ranks
+            ),
+        )
 
-    def new_trees(self, budgets: Sequence[DraftBudget]) -> HeadTrees:
-        return TemplateTrees(len(budgets), self._template)
 
-
-class Eagle2Drafter(HeadDrafter, GrowingDrafter):
+class Eagle2Drafter(HeadDrafter):
     """EAGLE-2: EAGLE-1's head in a tree that grows where the head is confident."""
 
     Options = DynamicEagleOptions
-    variant = "eagle"
     grade_rates = CONFIDENCE_RATES
-    _options: DynamicEagleOptions
+    kinds: tuple[str, ...] = ("eagle",)
+    """Of heads that it runs."""
 
     def __init__(self, context: DraftContext, options: DynamicEagleOptions) -> None:
-        super().__init__(context, options, options.text_vocabulary)
-        self._growth = self._pass.growth(options.width, self._ids())
-
-    @property
-    def ranks(self) -> int:
-        return self._options.width
-
-    def new_trees(self, budgets: Sequence[DraftBudget]) -> HeadTrees:
-        return self._options.new_trees(budgets, self._kit)
-
-    def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
-        if self._growth is None:
-            return super()._grow(drafted, budgets)
-        return self._grown(self._growth, drafted, budgets)
+        running, reader = _opened(context, options, self.kinds, options.text_vocabulary)
+        kit = context.require_runner().backend.kit
+        called = running.growth(options.width, reader.vocabulary.ids)
+        growth: TreeGrowth
+        if called is None:
+            new_trees = partial(options.new_trees, kit=kit)
+            growth = SteppedGrowth(running, reader.vocabulary, options, new_trees, options.width)
+        else:
+            growth = CalledGrowth(called, reader, options, kit)
+        super().__init__(reader, growth)
 
 
 class Eagle3Drafter(Eagle2Drafter):
@@ -94,5 +90,4 @@ class Eagle3Drafter(Eagle2Drafter):
 
     A P-EAGLE head is stepped without its masks, which pays if it has learnt steps, too (``train p-eagle --unroll``)."""
 
-    variant = "eagle3"
-    others = (PARALLEL_KIND,)
+    kinds = ("eagle3", PARALLEL_KIND)

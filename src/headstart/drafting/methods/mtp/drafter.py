@@ -7,21 +7,21 @@ one goes on from its own states, which is all that a checkpoint with one module 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.context import DraftContext
-from headstart.drafting.head_trees.growing import GrowingDrafter
-from headstart.drafting.head_trees.read_along import SpeakingOptions
-from headstart.drafting.head_trees.reading import Reading
-from headstart.drafting.head_trees.stepping import SteppingDrafter
-from headstart.drafting.head_trees.trees import CONFIDENCE_RATES, HeadTrees
+from headstart.drafting.head_trees.draft_vocabulary import DraftVocabulary
+from headstart.drafting.head_trees.growing import CalledGrowth
+from headstart.drafting.head_trees.head_drafter import HeadDrafter, TreeGrowth
+from headstart.drafting.head_trees.head_source import SpeakingOptions
+from headstart.drafting.head_trees.read_along import Reader
+from headstart.drafting.head_trees.stepping import SteppedGrowth
+from headstart.drafting.head_trees.trees import CONFIDENCE_RATES
 from headstart.drafting.options import require
 from headstart.models.checkpoint import open_checkpoint
 from headstart.passes.batch import FINAL_TAP
-from headstart.passes.draft_tree import DraftTree
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,11 @@ class MtpOptions(SpeakingOptions):
             open_checkpoint(self.model)
 
 
-class MtpDrafter(SteppingDrafter, GrowingDrafter):
+class MtpDrafter(HeadDrafter):
     """Runs the modules of the target's checkpoint."""
 
     Options = MtpOptions
     grade_rates = CONFIDENCE_RATES
-    _options: MtpOptions
 
     def __init__(self, context: DraftContext, options: MtpOptions) -> None:
         modules = context.require_modules()(options.model)
@@ -64,26 +63,18 @@ class MtpDrafter(SteppingDrafter, GrowingDrafter):
         assert modules is not None
         tables = context.require_tables()().with_others(modules.embedding, modules.head)
         kit = context.require_runner().backend.kit
-        vocabulary = options.draft_vocabulary if options.draft_vocabulary < context.vocab_size else 0
-        self._pass = running = kit.multi_token_pass(modules, tables, options.precision, vocabulary)
-        super().__init__(context, options, None, (FINAL_TAP,), running, tables, options.text_vocabulary)
-        if options.text_vocabulary:
-            self._vocabulary = running.text_rows(context.vocab_size)
-        self._growth = running.growth(options.width, self._ids())
-        self._num_modules = len(modules.modules)
-
-    @property
-    def ranks(self) -> int:
-        return self._options.width
-
-    def new_trees(self, budgets: Sequence[DraftBudget]) -> HeadTrees:
-        return self._options.new_trees(budgets, self._kit)
-
-    def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
-        if self._growth is None:
-            return super()._grow(drafted, budgets)
-        return self._grown(self._growth, drafted, budgets)
-
-    def _is_ready(self, sequence: SequenceView) -> bool:
+        said = options.draft_vocabulary if options.draft_vocabulary < context.vocab_size else 0
+        running = kit.multi_token_pass(modules, tables, options.precision, said)
+        texts = running.text_rows(context.vocab_size) if options.text_vocabulary else None
+        vocabulary = DraftVocabulary(running, context.vocab_size, texts, options.text_vocabulary)
         # Each further module begins one token later.
-        return super()._is_ready(sequence) and self._readings[sequence.id].known >= self._num_modules
+        least = max(1, len(modules.modules))
+        reader = Reader(context, (FINAL_TAP,), running, running.read, vocabulary, least_known=least)
+        called = running.growth(options.width, vocabulary.ids)
+        growth: TreeGrowth
+        if called is None:
+            new_trees = partial(options.new_trees, kit=kit)
+            growth = SteppedGrowth(running, vocabulary, options, new_trees, options.width)
+        else:
+            growth = CalledGrowth(called, reader, options, kit)
+        super().__init__(reader, growth)
