@@ -13,18 +13,14 @@ METHODS = "headstart/drafting/methods/"
 WORDS = {"auto", "none", "pass", "copy", "random", "suffix", "rest", "lookahead", "synthetic", "self"}
 """Names that are plain words, too, and mean other things elsewhere."""
 EXCEPTIONS = {
-    METHODS + "auto/drafter.py": "the drafters that it asks unless told otherwise",
+    METHODS + "auto/members.py": "the drafters that it asks unless told otherwise",
     "headstart_lab/methods/hierarchical/drafter.py": "the drafter that it asks unless told otherwise",
-    METHODS + "eagle/head.py": "P-EAGLE's head is an EAGLE-3 head with masks",
+    METHODS + "eagle/": "P-EAGLE's head is an EAGLE-3 head with masks",
     METHODS + "p_eagle/__init__.py": "P-EAGLE's head begins from EAGLE-3's",
-    METHODS + "medusa/head.py": "blockwise heads are of the same module",
-    METHODS + "medusa/files.py": "blockwise heads are of the same module",
-    "headstart/drafting/head_files/loading.py": "names of file formats",
+    METHODS + "medusa/": "blockwise heads are of the same module",
+    "headstart/loading/roles.py": "names of file formats",
     "headstart/loading/stand_ins.py": "shapes of what nobody has trained yet",
     "headstart_lab/plan/published_rates.py": "what is published of drafters, by their names",
-    "headstart/loading/roles.py": "names of file formats",
-    "headstart_train/files/heads.py": "names of file formats",
-    "headstart_train/commands/export.py": "names of file formats",
     "headstart/common/other_names.py": "vLLM's names of its options",
     "headstart_lab/commands/theory.py": "a model of guesses in the theory of speed",
     "headstart_lab/benchmarks/": "programs that measure drafters by their names",

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from headstart.common.enumerations import VerifyRule
@@ -25,9 +25,9 @@ from headstart.drafting.abilities import bytes_of, fork_or_begin
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals, beam_of
 from headstart.drafting.beam_trees import chosen_nodes, groups_of
 from headstart.drafting.context import DraftContext
-from headstart.drafting.head_files.loading import kind_in
 from headstart.drafting.inner_sequence import InnerSequence
-from headstart.drafting.options import check_files, parse_options, require
+from headstart.drafting.methods.auto.members import FREE, ITSELF, AutoOptions, found_drafters
+from headstart.drafting.options import require
 from headstart.drafting.planning.beam_plans import BeamPlans
 from headstart.drafting.planning.expert_calls import ExpertCalls
 from headstart.drafting.planning.followed import Followed, merge
@@ -37,8 +37,7 @@ from headstart.drafting.planning.merged import Guesses
 from headstart.drafting.planning.pass_trials import try_context, try_experts, try_passes
 from headstart.drafting.planning.planned_stretch import Lane, PlannedStretch
 from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, RoundCosts, TreeSize
-from headstart.drafting.registry import create_drafter, drafter_options
-from headstart.models.files import local_path
+from headstart.drafting.registry import create_drafter
 from headstart.passes.draft_tree import DraftTree
 from headstart.passes.rounds import RoundRecord, StretchDrafting, StretchLimits
 
@@ -48,62 +47,6 @@ _FEW = 4
 """Most sequences with which drafters that read the target's states are used: reading along costs time for every
 sequence, asked or not, and in larger batches their guesses gain less (docs/experiments/batches.md, 0023)."""
 _IMPOSSIBLE = 1e-9
-_FREE = "suffix"
-_HEADS = ("eagle3", "dflash", "p-eagle")
-"""Kinds of heads that are run where nobody names drafters; of several that come with Headstart, the first."""
-_ITSELF = "self"
-"""Runs the target's own weights in fewer bits, where nothing else guesses for it and that pays."""
-_MODULES = "mtp"
-"""Runs what came with the target, where no head does."""
-
-
-@dataclass(frozen=True)
-class AutoOptions:
-    drafters: str | None = None
-    """Names of the drafters, with + between them. With a single name, the planner chooses how many of its guesses are
-    verified. None: a drafter that copies from the text and, if one comes with Headstart for the target, a trained head,
-    else the multi-token modules of the target's checkpoint, if it has any, else the target's own weights in four bits,
-    if it is computed in eight or more and that pays; which guess while few sequences are decoded at once."""
-    model: str | None = None
-    """Directory of a head, or name of a model, for those drafters that run one. If ``drafters`` is left out: an
-    EAGLE-3, P-EAGLE or DFlash head to use instead of the one that comes with Headstart."""
-    drafter_options: dict[str, object] = field(default_factory=dict)
-    """Name of a drafter -> dictionary of its options."""
-
-    def __post_init__(self) -> None:
-        names = self.names or [_FREE, *_HEADS, _MODULES]
-        require(all(names), f"drafters is {self.drafters!r}; give names with + between them, like 'suffix+recycling'.")
-        require(len(set(names)) == len(names), f"drafters is {self.drafters!r}; name each drafter once.")
-        require("auto" not in names, f"drafters is {self.drafters!r}; auto cannot plan for itself, leave it out.")
-        for name, options in self.drafter_options.items():
-            require(
-                name in names and isinstance(options, Mapping),
-                f"drafter_options has {name!r}: {options!r}; give a dictionary of options of one of {names}.",
-            )
-
-    @property
-    def names(self) -> list[str]:
-        """The names in ``drafters``; empty if it is None."""
-        return [] if self.drafters is None else [name.strip() for name in self.drafters.split("+")]
-
-    @property
-    def head(self) -> str:
-        """The kind of head that ``model``, or the options of one kind, ask for where ``drafters`` is left out."""
-        told = [(kind, self.of(kind).get("model")) for kind in _HEADS]
-        held = [kind for kind, model in told if model is not None and kind_in(local_path(str(model))) == kind]
-        return next(iter(held), _HEADS[0])
-
-    def of(self, name: str) -> dict[str, object]:
-        """The options of one of the drafters."""
-        options = self.drafter_options.get(name, {})
-        assert isinstance(options, Mapping)
-        runs_one = self.model is not None and any(each.name == "model" for each in fields(drafter_options(name)))
-        return ({"model": self.model} if runs_one else {}) | dict(options)
-
-    def check_files(self) -> None:
-        """Check that the files which the drafters' options name exist, as ``options.check_files`` does."""
-        for name in self.names or [_FREE, self.head]:
-            check_files(parse_options(drafter_options(name), name, self.of(name)))
 
 
 @dataclass(slots=True)
@@ -144,7 +87,7 @@ class AutoDrafter:
     Options = AutoOptions
 
     def __init__(self, context: DraftContext, options: AutoOptions) -> None:
-        names = options.names or _found(context, options)
+        names = options.names or found_drafters(context, options)
         given = {name: options.of(name) for name in names}
         require(
             options.model is None or any("model" in each for each in given.values()),
@@ -172,8 +115,8 @@ class AutoDrafter:
                     self.costs.passes.add(tried.rows, tried.seconds, experts=tried.experts)
                 self.costs.passes.begin_per_key(try_context(context.runner))
                 self.costs.passes.begin_per_expert(try_experts(context.runner))
-            if not options.names and names == [_FREE] and options.model is None:
-                itself = worth_asking(context, passes, lambda context: create_drafter(_ITSELF, context))
+            if not options.names and names == [FREE] and options.model is None:
+                itself = worth_asking(context, passes, lambda context: create_drafter(ITSELF, context))
                 self._members += [] if itself is None else [Member(itself, 1 << len(self._members))]
         self._beams = BeamPlans(self.costs)
         self._merits = credits_of(self._members)
@@ -407,19 +350,6 @@ class AutoDrafter:
         between = max(0.0, start - self._proposed_at - first.pass_seconds - first.signal_seconds)
         other = between + time.perf_counter() - start
         self.costs.add(first.pass_rows, first.pass_seconds, row_keys, other, now.size, first.pass_experts)
-
-
-def _found(context: DraftContext, options: AutoOptions) -> list[str]:
-    if any("model" in options.of(kind) for kind in _HEADS):
-        return [_FREE, options.head]
-    find = context.find_head
-    found = None if find is None else next((kind for kind in _HEADS if find(kind) is not None), None)
-    if found is None and context.lend_modules is not None and context.lend_modules(None) is not None:
-        found = _MODULES
-        context.tell("Multi-token modules guess for this model, which has no head.")
-    elif found is None and find is not None:
-        context.tell("No head and no multi-token module guesses for this model; headstart drafters --model lists more.")
-    return [_FREE] if found is None else [_FREE, found]
 
 
 def _coupled(sequence: SequenceView) -> InnerSequence:

@@ -1,0 +1,83 @@
+"""Whom the planner asks: those that its options name, or what is there for the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from headstart.drafting.context import DraftContext
+from headstart.drafting.head_files.loading import kind_in
+from headstart.drafting.options import check_files, parse_options, require
+from headstart.drafting.registry import drafter_options
+from headstart.models.files import local_path
+
+FREE = "suffix"
+_HEADS = ("eagle3", "dflash", "p-eagle")
+"""Kinds of heads that are run where nobody names drafters; of several that come with Headstart, the first."""
+ITSELF = "self"
+"""Runs the target's own weights in fewer bits, where nothing else guesses for it and that pays."""
+_MODULES = "mtp"
+"""Runs what came with the target, where no head does."""
+
+
+@dataclass(frozen=True)
+class AutoOptions:
+    drafters: str | None = None
+    """Names of the drafters, with + between them. With a single name, the planner chooses how many of its guesses are
+    verified. None: a drafter that copies from the text and, if one comes with Headstart for the target, a trained head,
+    else the multi-token modules of the target's checkpoint, if it has any, else the target's own weights in four bits,
+    if it is computed in eight or more and that pays; which guess while few sequences are decoded at once."""
+    model: str | None = None
+    """Directory of a head, or name of a model, for those drafters that run one. If ``drafters`` is left out: an
+    EAGLE-3, P-EAGLE or DFlash head to use instead of the one that comes with Headstart."""
+    drafter_options: dict[str, object] = field(default_factory=dict)
+    """Name of a drafter -> dictionary of its options."""
+
+    def __post_init__(self) -> None:
+        names = self.names or [FREE, *_HEADS, _MODULES]
+        require(all(names), f"drafters is {self.drafters!r}; give names with + between them, like 'suffix+recycling'.")
+        require(len(set(names)) == len(names), f"drafters is {self.drafters!r}; name each drafter once.")
+        require("auto" not in names, f"drafters is {self.drafters!r}; auto cannot plan for itself, leave it out.")
+        for name, options in self.drafter_options.items():
+            require(
+                name in names and isinstance(options, Mapping),
+                f"drafter_options has {name!r}: {options!r}; give a dictionary of options of one of {names}.",
+            )
+
+    @property
+    def names(self) -> list[str]:
+        """The names in ``drafters``; empty if it is None."""
+        return [] if self.drafters is None else [name.strip() for name in self.drafters.split("+")]
+
+    @property
+    def head(self) -> str:
+        """The kind of head that ``model``, or the options of one kind, ask for where ``drafters`` is left out."""
+        told = [(kind, self.of(kind).get("model")) for kind in _HEADS]
+        held = [kind for kind, model in told if model is not None and kind_in(local_path(str(model))) == kind]
+        return next(iter(held), _HEADS[0])
+
+    def of(self, name: str) -> dict[str, object]:
+        """The options of one of the drafters."""
+        options = self.drafter_options.get(name, {})
+        assert isinstance(options, Mapping)
+        runs_one = self.model is not None and any(each.name == "model" for each in fields(drafter_options(name)))
+        return ({"model": self.model} if runs_one else {}) | dict(options)
+
+    def check_files(self) -> None:
+        """Check that the files which the drafters' options name exist, as ``options.check_files`` does."""
+        for name in self.names or [FREE, self.head]:
+            check_files(parse_options(drafter_options(name), name, self.of(name)))
+
+
+def found_drafters(context: DraftContext, options: AutoOptions) -> list[str]:
+    """Names of the drafters that are asked where options name none."""
+    if any("model" in options.of(kind) for kind in _HEADS):
+        return [FREE, options.head]
+    find = context.find_head
+    found = None if find is None else next((kind for kind in _HEADS if find(kind) is not None), None)
+    if found is None and context.lend_modules is not None and context.lend_modules(None) is not None:
+        found = _MODULES
+        context.tell("Multi-token modules guess for this model, which has no head.")
+    elif found is None and find is not None:
+        context.tell("No head and no multi-token module guesses for this model; headstart drafters --model lists more.")
+    return [FREE] if found is None else [FREE, found]
