@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from headstart.drafting.head_files.loading import kind_of, load_head
+from headstart.drafting.head_files.loading import load_head
 from headstart.drafting.methods.dflash.head import BlockConfig, BlockHead
 from headstart.drafting.methods.eagle.head import EagleConfig, EagleHead
 from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads
@@ -41,8 +41,8 @@ def load_known(directory: Path, target: ModelConfig, kind: str) -> KnownHead:
         raise ConfigError(
             f"{directory} holds nothing that a training can begin from; name an EAGLE, DFlash or Medusa head."
         )
-    if kind_of(head) != kind and kind_of(head) not in trained_kinds()[kind].begins_from:
-        raise ConfigError(f"{directory} holds a head of kind {kind_of(head)}; name one of kind {kind} to begin from.")
+    if head.kind != kind and head.kind not in trained_kinds()[kind].begins_from:
+        raise ConfigError(f"{directory} holds a head of kind {head.kind}; name one of kind {kind} to begin from.")
     return head
 
 

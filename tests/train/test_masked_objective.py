@@ -12,7 +12,7 @@ from training_toys import packs, tables, target
 
 from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.backends.torch.masked_pass import MaskedPass
-from headstart.drafting.head_files.loading import kind_of, load_head
+from headstart.drafting.head_files.loading import load_head
 from headstart.drafting.heads.head_pass import DraftRows
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
 from headstart.entrypoints.llm import LLM
@@ -158,7 +158,7 @@ def test_a_trained_head_guesses_for_its_target(tmp_path: Path) -> None:
     wanted = HeadSettings(slots=4, init=start)
     train_head("p-eagle", target().name, out, text=text, head=wanted, settings=settings, length=320)
     head = load_head(out, target().config)
-    assert kind_of(head) == "p-eagle"
+    assert head.kind == "p-eagle"
     assert isinstance(head, EagleHead)
     assert head.config.slots == 4
     options = {"min_probability": 0.0, "precision": "fp32"}

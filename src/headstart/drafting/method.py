@@ -1,10 +1,15 @@
-"""What a method of drafting says of itself: the rows that its folder in ``methods/`` adds to the registry."""
+"""What a method of drafting says of itself: the rows that its folder in ``methods/`` adds to the tables of methods, of
+what can be trained, and of formats of heads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, Literal, get_args
 
 OWN_LAYERS = "some of the target's own layers"
 
@@ -75,3 +80,38 @@ class Trained:
     and the settings."""
     optimiser: Literal["adamw", "muon"] = "adamw"
     learning_rate: float = 1e-3
+
+
+@dataclass(frozen=True)
+class HeadFiles:
+    """Trained heads of a method on disk. A folder of ``methods/`` that has heads describes theirs in ``HEAD_FILES``."""
+
+    module: str
+    """What reads and writes them: a module with ``find``, ``read`` and ``write`` as ``heads.formats`` has them."""
+    exports: Mapping[str, tuple[str, ...]]
+    """Kinds of heads, as ``headstart train`` calls them -> formats of other programs that such a head may be written
+    in."""
+
+
+@cache
+def method_folders() -> tuple[Any, ...]:
+    """The packages of all methods, by their names. Imports none of their drafters."""
+    names = sorted(each.name for each in iter_modules([str(Path(__file__).with_name("methods"))]))
+    return tuple(import_module(f"{__package__}.methods.{name}") for name in names)
+
+
+@cache
+def head_files() -> tuple[HeadFiles, ...]:
+    """What reads and writes heads, by the names of the methods' folders."""
+    return tuple(folder.HEAD_FILES for folder in method_folders() if hasattr(folder, "HEAD_FILES"))
+
+
+@cache
+def export_formats() -> Mapping[str, tuple[str, ...]]:
+    """Formats of other programs -> kinds of heads that may be written in them."""
+    found: dict[str, list[str]] = {}
+    for files in head_files():
+        for kind, formats in files.exports.items():
+            for name in formats:
+                found.setdefault(name, []).append(kind)
+    return {name: tuple(kinds) for name, kinds in found.items()}

@@ -15,14 +15,13 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from headstart.common.installed import installed_points
 from headstart.common.memory import is_lack_of_memory
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.context import DraftContext
-from headstart.drafting.method import KINDS, Method, Trained
+from headstart.drafting.method import KINDS, Method, Trained, method_folders
 from headstart.drafting.options import GuessesForEach, HasOptions, NoOptions, check_files, parse_options
 from headstart.errors import ConfigError, DrafterError, HeadstartError, meant
 
@@ -40,7 +39,7 @@ _PARTS = ("needs", "begin", "propose", "observe", "end")
 @cache
 def _own() -> dict[str, Method]:
     """The methods that come with Headstart, by kind, then by their folder. Imports none of their drafters."""
-    rows = [method for folder in _folders() for method in folder.METHODS]
+    rows = [method for folder in method_folders() for method in folder.METHODS]
     return {method.name: method for method in sorted(rows, key=lambda method: KINDS.index(method.kind))}
 
 
@@ -70,16 +69,10 @@ def _row(name: str) -> Method | None:
     return _own().get(name) or _brought().get(name)
 
 
-def _folders() -> list[Any]:
-    """The packages of all methods, by their names."""
-    names = sorted(each.name for each in iter_modules([str(Path(__file__).with_name("methods"))]))
-    return [import_module(f"{__package__}.methods.{name}") for name in names]
-
-
 @cache
 def trained_kinds() -> dict[str, Trained]:
     """What can be trained, by the name that ``headstart train`` has for it. Imports nothing of the training wing."""
-    rows = [kind for folder in _folders() for kind in getattr(folder, "TRAINED", ())]
+    rows = [kind for folder in method_folders() for kind in getattr(folder, "TRAINED", ())]
     return {kind.name: kind for kind in sorted(rows, key=lambda kind: kind.listed)}
 
 

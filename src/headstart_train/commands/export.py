@@ -11,19 +11,14 @@ import typer
 from headstart.cli import options
 from headstart.cli.asking import Named
 from headstart.cli.option_groups import with_groups
+from headstart.drafting.method import export_formats
 from headstart.errors import ConfigError
 
 
 class FormatChoice(StrEnum):
-    """Formats of draft heads that can be written."""
+    """Formats of draft heads that the methods' folders know how to write."""
 
-    SPECULATORS = "speculators"
-    DEEPSPEC = "deepspec"
-    EAGLE = "eagle"
-    EAGLE3 = "eagle3"
-    SGLANG = "sglang"
-    SPECFORGE = "specforge"
-    MEDUSA = "medusa"
+    vars().update({name.upper(): name for name in export_formats()})
 
 
 @with_groups
@@ -36,11 +31,10 @@ def export(
     to: Annotated[
         FormatChoice,
         typer.Option(
-            help="speculators: EAGLE-3, P-EAGLE, DFlash and DSpark for vLLM (EAGLE-1 as the library's version 0.4 has "
-            "it). deepspec: DSpark for DeepSpec and vLLM. eagle: EAGLE-1 for SafeAILab, vLLM and SGLang. eagle3: for "
-            "SafeAILab and vLLM. sglang, specforge: EAGLE-3 for these, which number the target's layers otherwise; "
-            "specforge: DFlash, too. medusa: for Medusa's own code and vLLM up to 0.32. vLLM 0.33 has dropped Medusa: "
-            "train an EAGLE-3 head for it.",
+            help="For kinds of heads: "
+            + "; ".join(f"{name} for {', '.join(kinds)}" for name, kinds in export_formats().items())
+            + ". vLLM reads speculators; SGLang and SpecForge have forms of their own, as they number the target's "
+            "layers otherwise. vLLM 0.33 has dropped Medusa: train another head for it.",
         ),
     ],
     engine: Named,

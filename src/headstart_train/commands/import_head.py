@@ -65,7 +65,6 @@ def import_(
         headstart bench --model ./Llama --drafters eagle3:model=heads/eagle3
     """
     from headstart.cli.json_output import print_json
-    from headstart.drafting.head_files.loading import kind_of
     from headstart.drafting.methods.dflash.head import BlockHead
     from headstart.drafting.methods.eagle.head import EagleHead
     from headstart.drafting.methods.medusa.head import ParallelHeads
@@ -77,7 +76,7 @@ def import_(
     checkpoint = open_checkpoint(str(engine.model), engine.revision)
     directory = locate_head(head, head_revision)
     loaded = import_head(directory, config_of(checkpoint), layer_numbers.value)
-    kind = kind_of(loaded)
+    kind = loaded.kind
     record = {"head": kind, "target": str(engine.model), "target_digest": checkpoint.digest(), "imported_from": head}
     try:
         save_head(loaded, out, record, stored_dtype(directory))

@@ -8,8 +8,9 @@ from typing import Literal
 
 import torch
 
-from headstart.drafting.head_files.loading import Head, load_head
+from headstart.drafting.head_files.loading import load_head
 from headstart.drafting.heads.files import MEDUSA_FILES, PICKLED_FILE, read_description, read_tensors
+from headstart.drafting.heads.formats import TrainedHead
 from headstart.drafting.methods.eagle.files import named_layers
 from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.errors import CheckpointError, ConfigError
@@ -41,7 +42,7 @@ def locate_head(name: str, revision: str | None = None) -> Path:
     return fetch(name, revision, "check the name, or download it elsewhere and name its directory", _FILES)
 
 
-def import_head(directory: Path, target: ModelConfig, layer_numbers: LayerNumbers = "auto") -> Head:
+def import_head(directory: Path, target: ModelConfig, layer_numbers: LayerNumbers = "auto") -> TrainedHead:
     """A head in any format that is read.
 
     Args:

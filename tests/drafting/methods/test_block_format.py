@@ -12,7 +12,7 @@ import torch
 from head_cases import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, MLP, TARGET, VOCAB, matrices, write
 from safetensors.torch import load_file
 
-from headstart.drafting.head_files.loading import is_whole_model, kind_in, kind_of, load_head
+from headstart.drafting.head_files.loading import is_whole_model, kind_in, load_head
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockHead, block_config, block_taps
 from headstart.errors import CheckpointError
@@ -87,7 +87,7 @@ def test_z_labs_number_layers_by_their_output(tmp_path: Path) -> None:
     assert not any((config.reduced, config.own_output, config.causal, config.root_speaks))
     for name, tensor in head.state_dict().items():
         assert torch.equal(tensor, tensors[name])
-    assert kind_of(head) == "dflash"
+    assert head.kind == "dflash"
     assert not is_whole_model(str(tmp_path))
 
 
@@ -231,7 +231,7 @@ def test_deepspecs_repeat_the_targets_tables(tmp_path: Path) -> None:
     assert (config.taps, config.slots, config.root_speaks, config.markov_rank) == ((0, 4, 6), 7, True, 3)
     assert config.confidence
     assert config.confidence_reads_token
-    assert kind_of(head) == kind_in(tmp_path / "a") == "dflash"
+    assert head.kind == kind_in(tmp_path / "a") == "dflash"
     export_head(head, "deepspec", tmp_path / "b", TargetTables(*tables.values()), "org/target")
     again = load_file(tmp_path / "b" / "model.safetensors")
     assert again.keys() == tensors.keys()

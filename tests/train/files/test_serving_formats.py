@@ -11,28 +11,29 @@ import torch
 from head_cases import EAGLE3, HIDDEN, TARGET, VOCAB, eagle3_tensors, matrices, write
 from safetensors.torch import load_file
 
-from headstart.drafting.head_files.loading import Head, load_head
+from headstart.drafting.head_files.loading import load_head
+from headstart.drafting.heads.formats import TrainedHead
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.errors import CheckpointError
-from headstart_train.files.heads import ExportFormat, export_head
+from headstart_train.files.heads import export_head
 from headstart_train.files.importing import import_head
 
 TABLES = TargetTables(torch.randn(VOCAB, HIDDEN), torch.randn(VOCAB, HIDDEN))
 LAYERS = "eagle_aux_hidden_state_layer_ids"
 
 
-def made(tmp_path: Path, more: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None) -> Head:
+def made(tmp_path: Path, more: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None) -> TrainedHead:
     return load_head(write(tmp_path / "in", EAGLE3 | (more or {}), eagle3_tensors() | (tensors or {})), TARGET)
 
 
-def written(head: Head, kind: ExportFormat, out: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def written(head: TrainedHead, kind: str, out: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     export_head(head, kind, out, TABLES, "org/target")
     return json.loads((out / "config.json").read_text()), load_file(out / "model.safetensors")
 
 
 @pytest.mark.parametrize("kind", ["sglang", "specforge"])
-def test_layers_are_numbered_by_their_outputs(kind: ExportFormat, tmp_path: Path) -> None:
+def test_layers_are_numbered_by_their_outputs(kind: str, tmp_path: Path) -> None:
     """SGLang adds one to what a head names (``set_eagle3_layers_to_capture``); SpecForge's usual ones are one less."""
     head = made(tmp_path, {"eagle_config": {LAYERS: [2, 4, 5], "use_aux_hidden_state": True}})
     description, tensors = written(head, kind, tmp_path / "out")
@@ -48,7 +49,7 @@ def test_layers_are_numbered_by_their_outputs(kind: ExportFormat, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["sglang", "specforge"])
-def test_unusual_layers_come_back_by_name(kind: ExportFormat, tmp_path: Path) -> None:
+def test_unusual_layers_come_back_by_name(kind: str, tmp_path: Path) -> None:
     head = made(tmp_path)
     assert isinstance(head, EagleHead)
     assert head.config.taps == (2, 3, 5)
@@ -59,7 +60,7 @@ def test_unusual_layers_come_back_by_name(kind: ExportFormat, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["sglang", "specforge"])
-def test_both_tables_are_always_there(kind: ExportFormat, tmp_path: Path) -> None:
+def test_both_tables_are_always_there(kind: str, tmp_path: Path) -> None:
     whole = eagle3_tensors(draft_vocab=VOCAB)
     del whole["d2t"], whole["t2d"]
     head = load_head(write(tmp_path / "in", EAGLE3 | {"draft_vocab_size": VOCAB}, whole), TARGET)
@@ -112,7 +113,7 @@ def test_sglangs_further_layers_call_their_norm_otherwise(tmp_path: Path) -> Non
     ],
 )
 def test_what_they_cannot_compute_is_refused(
-    kind: ExportFormat, more: dict[str, Any], tensors: dict[str, Any], fault: str, tmp_path: Path
+    kind: str, more: dict[str, Any], tensors: dict[str, Any], fault: str, tmp_path: Path
 ) -> None:
     with pytest.raises(CheckpointError, match=fault):
         written(made(tmp_path, more, tensors), kind, tmp_path / "out")

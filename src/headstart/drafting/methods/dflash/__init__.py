@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from headstart.drafting.method import Method, Trained
+from headstart.drafting.method import HeadFiles, Method, Trained
 
 METHODS = (
     Method(
@@ -31,4 +31,9 @@ TRAINED = (
     _DFLASH,
     replace(_DFLASH, name="dspark", listed=4, trunk="dflash", defaults=_DSPARK),
     replace(_DFLASH, name="jetspec", listed=5, trunk="dflash", defaults=_JETSPEC),
+)
+
+HEAD_FILES = HeadFiles(
+    f"{__name__}.files",
+    exports={"dflash": ("speculators", "specforge", "deepspec")},
 )

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from headstart.drafting.heads.files import load_strictly, require_draft_ids
+from headstart.drafting.heads.formats import OWN, SPECULATORS_KEY, FoundHead, HeadFolder, TrainedHead, WrittenHead
 from headstart.drafting.heads.layer_format import describe_layers, require_embedding
 from headstart.drafting.heads.speculators import SPECULATORS_VERSION, speculators_config
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.dflash.head import MOST_SLOTS, BlockConfig, BlockHead
+from headstart.drafting.methods.dflash.head import KIND, MOST_SLOTS, BlockConfig, BlockHead
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.config import ModelConfig
 from headstart.models.families.fields import MAX_POSITIONS, Fields
@@ -32,11 +33,48 @@ BlockFormat = Literal["dflash", "speculators", "deepspec"]
 DEEPSPEC_ARCHITECTURE = "Qwen3DSparkModel"
 SPECULATORS_DSPARK = "dspark"
 """What speculators calls a block head with a Markov factor or a confidence."""
+SPECULATORS = {KIND: KIND, SPECULATORS_DSPARK: KIND}
+"""What speculators calls a type of heads -> its kind."""
 _BEFORE = "markov_head.markov_w1.weight"
 NESTED = "dflash_config"
 """Entry of z-lab's ``config.json`` by which it is told from others."""
 LAYER_IDS = "aux_hidden_state_layer_ids"
 _MOST_LAYERS = 64
+
+
+def find(files: HeadFolder) -> FoundHead | None:
+    """Whether a folder holds a block head."""
+    description = files.description
+    if SPECULATORS_KEY in description:
+        return FoundHead("speculators", KIND) if description[SPECULATORS_KEY] in SPECULATORS else None
+    if NESTED in description:
+        return FoundHead("dflash", KIND)
+    is_deepspec = description.get("architectures") == [DEEPSPEC_ARCHITECTURE]
+    return FoundHead("deepspec", KIND) if is_deepspec else None
+
+
+def read(found: FoundHead, files: HeadFolder, tensors: Mapping[str, Tensor], target: ModelConfig) -> BlockHead:
+    """See ``read_block``."""
+    kind: BlockFormat = found.form  # type: ignore[assignment]
+    return read_block(kind, files.description, tensors, target, files.source)
+
+
+def write(head: TrainedHead, form: str, tables: TargetTables | None, verifier: str) -> WrittenHead:
+    """A head in one of the formats; Headstart's own folders are as z-lab's, as SpecForge has them, too.
+
+    Raises:
+        CheckpointError: the format has no place for something that this head does.
+    """
+    assert isinstance(head, BlockHead)
+    config = head.config
+    kind: BlockFormat = "dflash" if form in (OWN, "specforge") else form  # type: ignore[assignment]
+    extended = config.root_speaks or config.markov_rank > 0 or config.confidence
+    if form == "specforge" and (config.reduced or extended):
+        raise CheckpointError(
+            f"{form} has DFlash heads that say every token, from the first mask on, and no Markov factor or "
+            "confidence; train one with --draft-vocab 0, or choose speculators."
+        )
+    return WrittenHead(describe_block(head, kind, verifier), block_tensors(head, kind, tables))
 
 
 def read_block(

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headstart.drafting.heads.formats import TrainedHead
 from headstart.drafting.heads.modules import Attention, HeadLayer, RmsNorm, SiluMlp, begin_randomly
 from headstart.errors import ConfigError
 from headstart.models.config import ModelConfig, RopeConfig
@@ -182,7 +183,7 @@ class ConfidenceHead(nn.Module):
         return logits[..., 0]
 
 
-class BlockHead(nn.Module):
+class BlockHead(TrainedHead):
     """The trained part of a block drafter.
 
     ``d2t`` int64 [draft vocab]: target id of draft id j is ``j + d2t[j]``, where the vocabulary is reduced. Initialised
@@ -213,6 +214,10 @@ class BlockHead(nn.Module):
         if config.markov_rank:
             self.markov_head = MarkovHead(config.draft_vocab_size, config.markov_rank)
             self.markov_head.begin()
+
+    @property
+    def kind(self) -> str:
+        return KIND
 
     @property
     def target_ids(self) -> Tensor:

@@ -1,6 +1,6 @@
 """EAGLE 1 to 3."""
 
-from headstart.drafting.method import Method, Trained
+from headstart.drafting.method import HeadFiles, Method, Trained
 
 METHODS = (
     Method(
@@ -41,4 +41,13 @@ TRAINED = (
         "headstart_train.first_steps.eagle:make_first",
         settings=("unroll", "dropout", "layers", "init"),
     ),
+)
+
+HEAD_FILES = HeadFiles(
+    f"{__name__}.files",
+    exports={
+        "eagle3": ("eagle3", "speculators", "sglang", "specforge"),
+        "p-eagle": ("eagle3", "speculators"),
+        "eagle": ("eagle", "speculators"),
+    },
 )

@@ -16,10 +16,28 @@ import torch
 from torch import Tensor
 
 from headstart.drafting.heads.files import load_strictly, require_draft_ids
+from headstart.drafting.heads.formats import (
+    KIND_KEY,
+    OWN,
+    SPECULATORS_KEY,
+    FoundHead,
+    HeadFolder,
+    TrainedHead,
+    WrittenHead,
+)
 from headstart.drafting.heads.layer_format import describe_layers, require_embedding
 from headstart.drafting.heads.speculators import SPECULATORS_VERSION, speculators_config
+from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import MOST_SLOTS
-from headstart.drafting.methods.eagle.head import MOST_LAYERS, EagleConfig, EagleHead, eagle3_taps
+from headstart.drafting.methods.eagle.head import (
+    FIRST,
+    MOST_LAYERS,
+    PARALLEL_KIND,
+    THIRD,
+    EagleConfig,
+    EagleHead,
+    eagle3_taps,
+)
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
 from headstart.models.families.fields import MAX_POSITIONS, Fields
@@ -34,13 +52,59 @@ _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 _LLAMA_LAYER = "LlamaDecoderLayer"
 SPECULATORS_PARALLEL = "peagle"
-"""What speculators calls P-EAGLE."""
+SPECULATORS = {THIRD: THIRD, SPECULATORS_PARALLEL: PARALLEL_KIND, FIRST: FIRST}
+"""What speculators calls a type of heads -> its kind."""
 _MASK = "ptd_token_id"
 """Of a P-EAGLE head in SafeAILab's form, as vLLM reads it; speculators has "mask_token_id"."""
 _DEPTHS = "para_depths"
 """Tokens that one pass guesses; speculators' own heads say so by the guesses of a round."""
 _SLOTS = 8
 """Where no file says."""
+
+
+def find(files: HeadFolder) -> FoundHead | None:
+    """Whether a folder holds an EAGLE head."""
+    description = files.description
+    if KIND_KEY in description:
+        return None
+    if SPECULATORS_KEY in description:
+        kind = SPECULATORS.get(str(description[SPECULATORS_KEY]))
+        return None if kind is None else FoundHead("speculators", kind)
+    names = {name.removeprefix("model.") for name in files.names}
+    if any(name.startswith(_MIDLAYER) for name in names) or "draft_vocab_size" in description:
+        return FoundHead("eagle3", PARALLEL_KIND if guesses_in_parallel(description) else THIRD, by_tensors=True)
+    return FoundHead("eagle", FIRST, by_tensors=True) if "fc.weight" in names else None
+
+
+def read(found: FoundHead, files: HeadFolder, tensors: Mapping[str, Tensor], target: ModelConfig) -> EagleHead:
+    """See ``read_eagle``."""
+    kind: EagleFormat = found.form  # type: ignore[assignment]
+    return read_eagle(kind, files.description, tensors, target, files.source)
+
+
+def write(head: TrainedHead, form: str, tables: TargetTables | None, verifier: str) -> WrittenHead:
+    """A head in one of the formats; Headstart's own folders are as SafeAILab's, without the target's embedding.
+
+    Raises:
+        CheckpointError: the format has no place for something that this head does.
+    """
+    # Imported here: these forms are turns of the ones here.
+    from headstart.drafting.methods.eagle.serving_formats import SERVING_FORMATS, describe_for, tensors_for
+
+    assert isinstance(head, EagleHead)
+    config = head.config
+    if form == OWN:
+        return WrittenHead(describe_eagle(head, config.variant), eagle_tensors(head, config.variant))
+    assert tables is not None
+    if form in SERVING_FORMATS:
+        return WrittenHead(describe_for(form, head), tensors_for(form, head, tables.embedding))
+    if form == "speculators" and config.variant == FIRST and config.num_layers > 1:
+        raise CheckpointError(
+            f"speculators has EAGLE-1 heads of one layer, this one has {config.num_layers}; choose eagle."
+        )
+    kind: EagleFormat = form  # type: ignore[assignment]
+    embedding = tables.embedding.to(torch.float32) if kind != "eagle3" else None
+    return WrittenHead(describe_eagle(head, kind, verifier), eagle_tensors(head, kind, embedding))
 
 
 def read_eagle(

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headstart.drafting.heads.formats import TrainedHead
 from headstart.drafting.heads.modules import Attention, HeadLayer, RmsNorm, SiluMlp, begin_randomly
 from headstart.drafting.methods.dflash.head import MOST_SLOTS
 from headstart.errors import ConfigError
@@ -90,6 +91,11 @@ class EagleConfig:
     def kind(self) -> str:
         """What ``headstart train`` calls such a head."""
         return PARALLEL_KIND if self.slots else self.variant
+
+    @property
+    def eps_of_said(self) -> float | None:
+        """Of the last norm, where states that say tokens are handed on without it."""
+        return None if self.norm_output else self.norm_eps
 
     @property
     def side_by_side(self) -> bool:
@@ -170,7 +176,7 @@ class EagleLayer(HeadLayer):
         self.mlp = SiluMlp(config.hidden_size, config.mlp_size)
 
 
-class EagleHead(nn.Module):
+class EagleHead(TrainedHead):
     """The trained part of an EAGLE drafter.
 
     ``d2t`` int64 [draft vocab]: target id of draft id j is ``j + d2t[j]`` (EAGLE-3). ``mask_hidden`` [1, 1, taps *
@@ -203,6 +209,10 @@ class EagleHead(nn.Module):
         begin_randomly(self)
         if config.slots:
             self.mask_hidden = nn.Parameter(torch.randn(1, 1, inputs))
+
+    @property
+    def kind(self) -> str:
+        return self.config.kind
 
     @property
     def target_ids(self) -> Tensor:

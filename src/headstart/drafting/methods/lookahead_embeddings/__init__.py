@@ -1,6 +1,6 @@
 """PaSS: look-ahead embeddings in the pass that verifies."""
 
-from headstart.drafting.method import Method, Trained
+from headstart.drafting.method import HeadFiles, Method, Trained
 
 METHODS = (
     Method(
@@ -22,3 +22,5 @@ TRAINED = (
         learning_rate=1e-2,
     ),
 )
+
+HEAD_FILES = HeadFiles(f"{__name__}.files", exports={"pass": ()})

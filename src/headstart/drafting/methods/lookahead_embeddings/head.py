@@ -6,27 +6,25 @@ before it, and the target, as it is, says there what it expects at position m + 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from headstart.drafting.heads.files import load_strictly
-from headstart.errors import CheckpointError
-from headstart.models.config import ModelConfig
-from headstart.models.families.fields import Fields
+from headstart.drafting.heads.formats import TrainedHead
 
 KIND = "pass"
 MAX_SLOTS = 64
 
 
-class LookaheadEmbeddings(nn.Module):
+class LookaheadEmbeddings(TrainedHead):
     """``embeddings`` float32 [slot, hidden]: what the target's first layer reads in place of a token's embedding."""
 
     def __init__(self, slots: int, hidden_size: int) -> None:
         super().__init__()
         self.embeddings = nn.Parameter(torch.zeros(slots, hidden_size))
+
+    @property
+    def kind(self) -> str:
+        return KIND
 
     @property
     def slots(self) -> int:
@@ -38,27 +36,3 @@ class LookaheadEmbeddings(nn.Module):
         deviation, mean = torch.std_mean(table.float(), dim=0)
         drawn = torch.randn(self.embeddings.shape).to(table.device)
         self.embeddings.copy_((mean + deviation * drawn) * scale)
-
-
-def describe_lookahead(head: LookaheadEmbeddings) -> dict[str, Any]:
-    """Entries of ``config.json`` beside the kind."""
-    return {"slots": head.slots, "hidden_size": head.embeddings.shape[1]}
-
-
-def read_lookahead(
-    description: Mapping[str, Any], tensors: Mapping[str, Tensor], target: ModelConfig, source: str
-) -> LookaheadEmbeddings:
-    """Look-ahead embeddings in Headstart's format.
-
-    Raises:
-        CheckpointError: as ``eagle_format.read_eagle``.
-    """
-    fields = Fields(description, source)
-    head = LookaheadEmbeddings(fields.integer("slots", maximum=MAX_SLOTS), fields.integer("hidden_size"))
-    if head.embeddings.shape[1] != target.hidden_size:
-        raise CheckpointError(
-            f"{source} has embeddings of {head.embeddings.shape[1]} numbers, but the target's have "
-            f"{target.hidden_size}; name embeddings that were trained for this target."
-        )
-    load_strictly(head, tensors, source)
-    return head

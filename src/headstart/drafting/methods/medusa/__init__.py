@@ -1,6 +1,6 @@
 """A sparse tree over several trained heads, each of which says one future token."""
 
-from headstart.drafting.method import Method, Trained
+from headstart.drafting.method import HeadFiles, Method, Trained
 
 METHODS = (
     Method(
@@ -21,3 +21,5 @@ TRAINED = (
         optimiser="muon",
     ),
 )
+
+HEAD_FILES = HeadFiles(f"{__name__}.files", exports={"medusa": ("medusa",), "blockwise": ()})

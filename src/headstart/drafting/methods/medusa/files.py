@@ -14,16 +14,45 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from headstart.drafting.heads.files import load_strictly
-from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads, ParallelKind
+from headstart.drafting.heads.files import MEDUSA_FILES, load_strictly
+from headstart.drafting.heads.formats import KIND_KEY, OWN, FoundHead, HeadFolder, TrainedHead, WrittenHead
+from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.methods.medusa.head import MEDUSA, ParallelConfig, ParallelHeads, ParallelKind
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
 from headstart.models.families.fields import Fields
 
-KIND_KEY = "headstart_head"
-"""Entry of ``config.json`` that names the kind of a head in Headstart's format."""
-
+_FORM = "medusa"
 _MEDUSA_NAME = re.compile(r"(\d+)\.(\d+)\.(linear\.(?:weight|bias)|weight)")
+
+
+def find(files: HeadFolder) -> FoundHead | None:
+    """Whether a folder holds heads of these kinds; any kind of Headstart's that nobody else knows is one of them."""
+    description = files.description
+    if KIND_KEY in description:
+        return FoundHead(OWN, str(description[KIND_KEY]), by_tensors=True)
+    named = any((files.path / name).exists() for name in MEDUSA_FILES)
+    return FoundHead(_FORM, MEDUSA) if named or "medusa_num_heads" in description else None
+
+
+def read(found: FoundHead, files: HeadFolder, tensors: Mapping[str, Tensor], target: ModelConfig) -> ParallelHeads:
+    """See ``read_parallel`` and ``read_medusa``."""
+    if found.form == OWN:
+        return read_parallel(files.description, tensors, target, files.source)
+    return read_medusa(tensors, target, files.source)
+
+
+def write(head: TrainedHead, form: str, tables: TargetTables | None, verifier: str) -> WrittenHead:
+    """Heads in one of both formats.
+
+    Raises:
+        CheckpointError: as ``medusa_tensors``.
+    """
+    assert isinstance(head, ParallelHeads)
+    if form == OWN:
+        return WrittenHead(describe_parallel(head), head.state_dict())
+    assert tables is not None
+    return WrittenHead(describe_medusa(head, verifier), medusa_tensors(head, tables.head), MEDUSA_FILES[-1])
 
 
 def read_parallel(

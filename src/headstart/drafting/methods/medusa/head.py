@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headstart.drafting.heads.formats import TrainedHead
+
 ParallelKind = Literal["medusa", "blockwise"]
 MEDUSA: ParallelKind = "medusa"
 BLOCKWISE: ParallelKind = "blockwise"
@@ -78,7 +80,7 @@ def token_rows(embedding: Tensor, tokens: Tensor) -> Tensor:
     return F.rms_norm(F.embedding(tokens, embedding).float(), embedding.shape[-1:])
 
 
-class ParallelHeads(nn.Module):
+class ParallelHeads(TrainedHead):
     """The trained part of a Medusa or blockwise drafter; ``d2t`` as in ``heads.eagle``."""
 
     d2t: Tensor
@@ -110,6 +112,10 @@ class ParallelHeads(nn.Module):
             self.heads = nn.ModuleList(nn.Linear(hidden, config.draft_vocab_size, bias=False) for _ in range(slots))
         if config.reduced:
             self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
+
+    @property
+    def kind(self) -> str:
+        return self.config.kind
 
     @property
     def target_ids(self) -> Tensor:

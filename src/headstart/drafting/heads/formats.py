@@ -1,0 +1,80 @@
+"""What the formats of trained heads say of themselves, whatever a head is.
+
+The module that a method names in its ``HEAD_FILES`` has three functions::
+
+    find(files: HeadFolder) -> FoundHead | None           whether files are heads of this method
+    read(found: FoundHead, files: HeadFolder, tensors: Mapping[str, Tensor], target: ModelConfig) -> TrainedHead
+    write(head: TrainedHead, form: str, tables: TargetTables | None, verifier: str) -> WrittenHead
+
+and ``SPECULATORS``, a type of heads of vLLM's speculators -> its kind, where it reads such files. ``write`` is asked
+for ``OWN``, or for a format in ``HEAD_FILES.exports`` of the head's kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from headstart.errors import CheckpointError
+
+KIND_KEY = "headstart_head"
+"""Entry of ``config.json`` that names the kind of a head in a format of Headstart's own."""
+SPECULATORS_KEY = "speculators_model_type"
+OWN = "headstart"
+"""The form that Headstart's own folders have."""
+
+
+class TrainedHead(nn.Module):
+    """The trained part of a drafter; its parameters bear the names that files have for them."""
+
+    @property
+    def kind(self) -> str:
+        """What ``headstart train`` calls such a head."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class HeadFolder:
+    """A head on disk before its tensors are read."""
+
+    path: Path
+    description: Mapping[str, Any]
+    """``config.json``."""
+    names: Collection[str]
+    """Of its tensors, as far as they are known before these are read."""
+
+    @property
+    def source(self) -> str:
+        """What errors call it."""
+        return str(self.path)
+
+
+@dataclass(frozen=True)
+class FoundHead:
+    """What a method takes files for."""
+
+    form: str
+    """The format, as the method calls it."""
+    kind: str
+    by_tensors: bool = False
+    """Told by names of tensors alone: whoever knows the description knows better."""
+
+
+@dataclass(frozen=True)
+class WrittenHead:
+    """A head as a format has it."""
+
+    description: dict[str, Any]
+    tensors: Mapping[str, Tensor]
+    pickled_file: str = ""
+    """Name of the older kind of file that the tensors go to; empty: to safetensors."""
+
+
+def no_place(kind: str, form: str, others: Collection[str]) -> CheckpointError:
+    """The error of a head that a format has no form for; ``others``: formats that have one."""
+    mend = f"; choose {' or '.join(others)}" if others else ""
+    return CheckpointError(f"a head of kind {kind!r} has no form in the format {form!r}{mend}.")
