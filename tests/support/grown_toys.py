@@ -37,6 +37,7 @@ BLOCKS: Mapping[str, Mapping[str, object]] = {
     "jetspec": {"causal": True, "confidence": True, "own_output": True},
     "dspark": {"root_speaks": True, "markov_rank": 5, "confidence": True, "confidence_reads_token": True},
     "a factor without a confidence": {"markov_rank": 70, "attention_bias": True},
+    "windows": {"windows": (7, 0), "causal_windows": True},
 }
 VARIANTS = ("eagle3", "eagle2", "p-eagle", *BLOCKS)
 SPEAKING = [variant for variant in VARIANTS if variant != "eagle2"]
@@ -56,7 +57,10 @@ CASES: Mapping[str, Mapping[str, object]] = {
 def random_head(variant: str, num_layers: int = 1) -> EagleHead | BlockHead:
     """EAGLE-3's cannot say every token, and says some in another order; P-EAGLE's is such a head, as are blocks'."""
     if variant in BLOCKS:
-        block = BlockHead(replace(block_config(TARGET, SLOTS, num_layers, 6, DRAFT_VOCAB), **BLOCKS[variant]))  # type: ignore[arg-type]
+        changes: dict[str, Any] = dict(BLOCKS[variant])
+        if "windows" in changes:
+            changes["windows"] = changes["windows"][:num_layers]
+        block = BlockHead(replace(block_config(TARGET, SLOTS, num_layers, 6, DRAFT_VOCAB), **changes))
         shake(block, 3, 0.15)
         with torch.no_grad():
             if block.config.markov_rank:

@@ -33,6 +33,8 @@ VARIANTS = {
     "one layer": {"num_layers": 1},
     "dspark": {"root_speaks": True, "markov_rank": 7, "confidence": True, "confidence_reads_token": True},
     "a layer that is read": {"taps": (1,)},
+    "windows": {"windows": (9, 0, 70)},
+    "windows whose rows look back": {"windows": (40, 0, 4), "causal_windows": True},
 }
 needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 
@@ -107,12 +109,12 @@ def test_on_grids_of_sixteen_levels_are_kept(name: str, isa: str) -> None:
 
 
 @needs_native
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["dflash", "causal", "windows whose rows look back"])
 @pytest.mark.parametrize("precision", ["bf16", "int8-fast", "int4-fast", "fp32"])
-def test_a_block_does_not_depend_on_its_company(precision: Precision, causal: bool) -> None:
+def test_a_block_does_not_depend_on_its_company(precision: Precision, name: str) -> None:
     """Other sequences, pieces that are read one by one, threads; more rows than a panel holds, in which no block is
     parted."""
-    head = random_block(causal=causal)
+    head = random_block(**VARIANTS[name])
     lengths = [40, 7, 300, *[3 + i % 5 for i in range(60)]]
     together = blocks(NativeBlockPass(head, tables(head), precision, 1), lengths)
     for i in (0, 1, 2, 41, 42, 43, 62):
@@ -140,7 +142,7 @@ def test_what_is_added_and_how_sure_it_is_are_those_of_pytorch() -> None:
         native = NativeBlockPass(head, tables(head), precision, 1)  # type: ignore[arg-type]
         assert native.chained
         assert native.confident
-        assert distance([native.following(tokens)], [torch_pass.following(tokens)]) < tolerance
+        assert distance([native.following(tokens, states)], [torch_pass.following(tokens, states)]) < tolerance
         torch.testing.assert_close(native.confidence(states, tokens), torch_pass.confidence(states, tokens))
         assert native.nbytes > NativeBlockPass(random_block(), tables(head), precision, 1).nbytes  # type: ignore[arg-type]
 
@@ -171,6 +173,7 @@ def test_what_cannot_be_read_is_refused() -> None:
     with pytest.raises(ValueError, match="vocabulary"):
         native.block(np.array([VOCAB], np.int32), [cache], 2)
     assert cache.rows == 2
+    assert "convolves" in (supports_block(replace(head.config, conv_taps=2, conv_group=8)) or "")
     config = replace(head.config, head_dim=24)
     assert "head_dim 24" in (supports_block(config) or "")
     with pytest.raises(ConfigError, match="head_dim 24"):

@@ -15,7 +15,9 @@ from headstart.drafting.heads.head_pass import DraftRows
 VOCAB = 40
 
 
-@pytest.mark.parametrize("changes", [{}, {"causal": True}, {"root_speaks": True}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"causal": True}, {"root_speaks": True}, {"windows": (9, 0), "causal_windows": True}]
+)
 def test_blocks_beside_texts_that_grow(changes: dict[str, object]) -> None:
     """Several texts, of which some wait while others go on, in a pool that moves once."""
     head, tables, recorder = random_block(VOCAB, **changes), random_tables(VOCAB), Reruns(torch.device("cpu"))

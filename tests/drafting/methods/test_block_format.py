@@ -98,6 +98,94 @@ def test_speculators_number_them_by_the_layer_that_reads(tmp_path: Path) -> None
     assert head.target_ids.tolist() == list(range(0, 16, 2))
 
 
+def test_windows_as_z_lab_and_speculators_have_them(tmp_path: Path) -> None:
+    """z-lab's blocks look both ways in all layers, speculators' in layers without a window unless it says more."""
+    sliding = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 2048}
+    config = block(write(tmp_path / "a", Z_LAB | sliding, block_tensors())).config
+    assert (config.windows, config.causal_windows, config.causal) == ((2048, 0), False, False)
+    swa = Z_LAB["dflash_config"] | {"swa_window_size": 512}
+    nested = Z_LAB | sliding | {"sliding_window": None, "dflash_config": swa}
+    assert block(write(tmp_path / "b", nested, block_tensors())).config.windows == (512, 0)
+    theirs = SPECULATORS | {"transformer_layer_config": LAYER | sliding}
+    looks = [
+        block(write(tmp_path / name, theirs | more, reduced_tensors())).config
+        for name, more in (("c", {}), ("d", {"sliding_window_non_causal": True}))
+    ]
+    assert [(each.windows, each.causal_windows) for each in looks] == [((2048, 0), True), ((2048, 0), False)]
+    assert [looks[0].looks_back(layer) for layer in (0, 1)] == [True, False]
+    tables = TargetTables(torch.randn(VOCAB, HIDDEN), torch.randn(VOCAB, HIDDEN))
+    for place, form in enumerate(("speculators", "specforge")):
+        head = block(tmp_path / "c") if form == "speculators" else block(tmp_path / "a")
+        export_head(head, form, tmp_path / f"out{place}", tables, "org/target")
+        assert block(tmp_path / f"out{place}").config == head.config
+    several = random_head(windows=(64, 32))
+    with pytest.raises(CheckpointError, match="one window for all layers"):
+        save_head(several, tmp_path / "several")
+
+
+def test_z_labs_form_since_june(tmp_path: Path) -> None:
+    """The size of a block stands beside the mask, and the layers that are read may be left to the reader."""
+    entries = {name: value for name, value in Z_LAB.items() if name != "block_size"}
+    nested = {"mask_token_id": 15, "target_layer_ids": [1, 3, 5], "block_size": 6}
+    assert block(write(tmp_path / "a", entries | {"dflash_config": nested}, block_tensors())).config.slots == 5
+    usual = {"block_size": 6}
+    narrow = block_tensors() | {"fc.weight": torch.randn(HIDDEN, 2 * HIDDEN)}
+    config = block(write(tmp_path / "b", entries | {"mask_token_id": 9, "dflash_config": usual}, narrow)).config
+    assert (config.mask_token_id, config.taps) == (9, (2, 6))
+    with pytest.raises(CheckpointError, match="no entry 'block_size'"):
+        block(write(tmp_path / "c", entries, block_tensors()))
+
+
+@pytest.mark.parametrize("name", ["DFlashDraftModel", "DSparkDraftModel"])
+def test_speculators_as_save_pretrained_names_them(name: str, tmp_path: Path) -> None:
+    described = SPECULATORS | {"architectures": [name]}
+    tensors = reduced_tensors() | {"verifier_norm.weight": torch.rand(HIDDEN)}
+    if name == "DSparkDraftModel":
+        described |= {"speculators_model_type": "dspark", "markov_rank": 3, "enable_confidence_head": False}
+        tensors |= {key: each for key, each in dspark_tensors(said=8).items() if key.startswith("markov_head")}
+    head = block(write(tmp_path, described, tensors))
+    assert head.config.root_speaks == (name == "DSparkDraftModel")
+    assert head.config.markov_rank == (3 if name == "DSparkDraftModel" else 0)
+
+
+SECOND = {"conv_kernel_size": 2, "conv_group_size": 4, "selector_rank": 3, "selector_top_k": 5}
+
+
+def second_tensors() -> dict[str, torch.Tensor]:
+    convolutions = {
+        f"layers.{layer}.{part}_conv.{name}": torch.randn(shape)
+        for layer in range(2)
+        for part in ("attention", "mlp")
+        for name, shape in (("base_kernel", (2, 2, HIDDEN)), ("kernel_projection.weight", (16, HIDDEN)))
+    }
+    return block_tensors() | {
+        **convolutions,
+        "candidate_selector.predecessor_codebook": torch.randn(VOCAB, 3),
+        "candidate_selector.successor_codebook": torch.randn(VOCAB, 3),
+        "candidate_selector.hidden_projection.weight": torch.randn(3, HIDDEN),
+    }
+
+
+def test_dflash_2_of_z_lab_and_of_speculators(tmp_path: Path) -> None:
+    described = Z_LAB | {"architectures": ["DFlash2DraftModel"], "dflash_config": Z_LAB["dflash_config"] | SECOND}
+    head = block(write(tmp_path / "a", described, second_tensors()))
+    config = head.config
+    assert (config.conv_taps, config.conv_group, config.selector_rank, config.selector_top) == (2, 4, 3, 5)
+    theirs = SPECULATORS | SECOND | {"speculators_model_type": "dflash2", "draft_vocab_size": VOCAB}
+    found = block(write(tmp_path / "b", theirs | {"architectures": ["DFlash2DraftModel"]}, second_tensors()))
+    assert found.config == config
+    export_head(head, "speculators", tmp_path / "c", TargetTables(*[torch.randn(VOCAB, HIDDEN)] * 2), "org/target")
+    assert block(tmp_path / "c").config == config
+    with pytest.raises(CheckpointError, match="no Markov factor"):
+        export_head(head, "specforge", tmp_path / "d", TargetTables(*[torch.randn(VOCAB, HIDDEN)] * 2), "org/target")
+    lacking = {name: each for name, each in second_tensors().items() if "successor" not in name}
+    with pytest.raises(CheckpointError, match="successor_codebook is missing"):
+        block(write(tmp_path / "e", described, lacking))
+    odd = Z_LAB | {"dflash_config": Z_LAB["dflash_config"] | SECOND | {"conv_group_size": 5}}
+    with pytest.raises(CheckpointError, match="no groups of 5"):
+        block(write(tmp_path / "f", odd, second_tensors()))
+
+
 def test_options_of_both(tmp_path: Path) -> None:
     nested = Z_LAB["dflash_config"] | {"causal": True}
     assert block(write(tmp_path / "a", Z_LAB | {"dflash_config": nested}, block_tensors())).config.causal
@@ -120,9 +208,18 @@ def test_options_of_both(tmp_path: Path) -> None:
         ({"mask_token_id": 16}, "mask_token_id"),
         ({"mask_token_id": None}, "mask_token_id"),
         ({"draft_vocab_size": 17}, "draft_vocab_size"),
-        ({"architectures": ["DFlash2Speculator"]}, "variants of DFlash"),
-        ({"projector_type": "domino"}, "Domino"),
-        ({"transformer_layer_config": LAYER | {"layer_types": ["sliding_attention"] * 2}}, "sliding windows"),
+        ({"speculators_model_type": "xpress"}, "speculator of type 'xpress'"),
+        ({"architectures": ["DFlashLagunaForCausalLM"]}, "a head of Laguna"),
+        ({"architectures": ["OtherSpeculator"]}, "variants of it are not supported"),
+        ({"projector_type": "domino"}, "a head of Domino"),
+        ({"lilicorr_factor_dim": 8}, "a head of LiLiCorr"),
+        ({"attention_sink_bias": True}, "attention_sink_bias"),
+        ({"transformer_layer_config": LAYER | {"layer_types": ["sliding_attention"] * 2}}, "'sliding_window'"),
+        ({"transformer_layer_config": LAYER | {"layer_types": ["sliding_attention"]}}, "a list of 2, one for each"),
+        (
+            {"transformer_layer_config": LAYER | {"layer_types": ["chunked_attention"] * 2}},
+            "and sliding_attention",
+        ),
         ({"transformer_layer_config": LAYER | {"layer_types": 7}}, "layer_types is 7"),
         ({"transformer_layer_config": LAYER | {"hidden_size": 8}}, "a target of 8 elements"),
         ({"transformer_layer_config": LAYER | {"vocab_size": 15}}, "a vocabulary of 15"),
@@ -150,7 +247,8 @@ def test_tensors_that_do_not_fit_are_named(changes: dict[str, torch.Tensor], sai
 
 def random_head(**changes: Any) -> BlockHead:
     head = BlockHead(replace(block_config(TARGET, 5, 2, 3, 8), **changes))
-    head.d2t.copy_(torch.arange(8))
+    if head.config.reduced:
+        head.d2t.copy_(torch.arange(8))
     return head
 
 
@@ -164,6 +262,9 @@ def random_head(**changes: Any) -> BlockHead:
         {"markov_rank": 3},
         {"confidence": True},
         {"markov_rank": 3, "confidence": True, "confidence_reads_token": True},
+        {"windows": (0, 2048)},
+        {"windows": (64, 64), "causal_windows": True},
+        {"conv_taps": 2, "conv_group": 4, "selector_rank": 3, "selector_top": 5, "draft_vocab_size": VOCAB},
     ],
 )
 def test_own_folders_keep_everything(changes: dict[str, Any], tmp_path: Path) -> None:

@@ -37,6 +37,12 @@ def begin(drafter: Drafter, tokens: list[int], **params: float) -> ToySequence:
 @torch.no_grad()
 def said(head: BlockHead, tokens: list[int]) -> torch.Tensor:
     """[slot, draft vocab] logits of the block after these tokens, by the module itself."""
+    return saying(head, tokens)[1]
+
+
+@torch.no_grad()
+def saying(head: BlockHead, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """States [slot, hidden] that say the block after these tokens, and their logits [slot, draft vocab]."""
     config, tables = head.config, random_tables(VOCAB)
     known = len(tokens) - 1
     states = [torch.cat([state_after(tokens[: i + 1], tap) for tap in config.taps]) for i in range(known)]
@@ -51,13 +57,16 @@ def said(head: BlockHead, tokens: list[int]) -> torch.Tensor:
         k, v = torch.cat((keys, k)), torch.cat((values, v))
         shared = config.num_heads // config.num_kv_heads
         k, v = (each.repeat_interleave(shared, dim=1).transpose(0, 1) for each in (k, v))
-        mask = torch.ones(config.block_size, reach, dtype=torch.bool)
-        if config.causal:
-            mask = mask.tril(known)
+        far = torch.arange(known, reach)[:, None] - torch.arange(reach)
+        window = config.windows[layer] if config.windows else 0
+        mask = far < (window or reach)
+        if config.causal or (window and config.causal_windows):
+            mask &= far >= 0
         return F.scaled_dot_product_attention(q.transpose(0, 1), k, v, mask).transpose(0, 1).flatten(1)
 
     at = partial(rotary.rotate, positions=torch.arange(known, reach), reach=reach)
-    return head.logits(head(F.embedding(block, tables.embedding), at, attend), tables.head)[config.speaking]
+    states = head(F.embedding(block, tables.embedding), at, attend)[config.speaking]
+    return states, head.logits(states, tables.head)
 
 
 @torch.no_grad()
@@ -78,9 +87,18 @@ CHAIN = {"width": 1, "min_probability": 0.0, "text_vocabulary": 0}
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"causal": True}, {"root_speaks": True}, {"attention_bias": True, "own_output": True}]
+    "changes",
+    [
+        {},
+        {"causal": True},
+        {"root_speaks": True},
+        {"attention_bias": True, "own_output": True},
+        {"windows": (3, 0)},
+        {"windows": (0, 2), "causal_windows": True},
+        {"conv_taps": 2, "conv_group": 8},
+    ],
 )
-def test_slots_say_the_tokens_after_the_root(changes: dict[str, bool], tmp_path: Path) -> None:
+def test_slots_say_the_tokens_after_the_root(changes: dict[str, object], tmp_path: Path) -> None:
     head = random_block(VOCAB, **changes)
     save_head(head, tmp_path)
     drafter = head_drafter("dflash", VOCAB, CHAIN, tmp_path)
@@ -192,6 +210,53 @@ def test_a_markov_factor_lets_a_guess_follow_the_one_before_it(tmp_path: Path) -
         assert tree.tokens.tolist() == chained(head, prompt)
         differs += chained(head, prompt) != chain_of(head, prompt)
     assert differs
+
+
+SECOND = {"conv_taps": 2, "conv_group": 4, "selector_rank": 3, "selector_top": 4}
+
+
+def second_head(**changes: object) -> BlockHead:
+    return random_block(VOCAB, reduced=False, **{**SECOND, **changes})
+
+
+@torch.no_grad()
+def selected(head: BlockHead, tokens: list[int]) -> list[int]:
+    """DFlash 2's greedy path: each guess the best of a slot's candidates after the one before it."""
+    selector, guesses = head.candidate_selector, [tokens[-1]]
+    for state, row in zip(*saying(head, tokens), strict=True):
+        after = selector.predecessor_codebook[guesses[-1]] * selector.hidden_projection(state)
+        best = row.topk(head.config.selector_top).indices
+        scores = [float(row[token] + after @ selector.successor_codebook[token]) for token in best]
+        guesses.append(int(best[int(np.argmax(scores))]))
+    return guesses[1:]
+
+
+def test_a_selector_chooses_a_path_among_the_candidates(tmp_path: Path) -> None:
+    head = second_head()
+    save_head(head, tmp_path)
+    drafter, plain = head_drafter("dflash", VOCAB, CHAIN, tmp_path), 0
+    for prompt in (PROMPT, PROMPT[:4], [2, 10], [1, 6]):
+        drafter.end(1)
+        tree = drafter.propose([begin(drafter, prompt)], [BUDGET])[0]
+        assert tree.tokens.tolist() == selected(head, prompt)
+        plain += selected(head, prompt) == chain_of(head, prompt)
+    assert plain < 4
+
+
+@torch.no_grad()
+def test_convolutions_stay_within_the_block() -> None:
+    """By taps and channels, one number at a time."""
+    conv = second_head(conv_taps=3).layers[0].attention_conv
+    x, size = torch.randn(10, 16, generator=torch.Generator().manual_seed(1)), 5
+    weights = conv.kernel_projection(x).view(10, 2, 3, 4)
+    before, finish = conv.around(x, size)
+    for side, made in enumerate((before, finish(x))):
+        for row in range(10):
+            for channel in range(16):
+                taps = range(min(3, row % size + 1))
+                kernel = [conv.base_kernel[side, tap, channel] + weights[row, side, tap, channel // 4] for tap in taps]
+                wanted = sum(each * x[row - tap, channel] for tap, each in zip(taps, kernel, strict=True))
+                assert float(made[row, channel]) == pytest.approx(float(wanted), abs=1e-5)
 
 
 def confident_head(**changes: object) -> BlockHead:

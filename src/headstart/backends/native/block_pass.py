@@ -37,6 +37,8 @@ _BLOCK = 4
 
 def supports_block(config: BlockConfig) -> str | None:
     """None if the native pass can run such a head, else the reason in a few words."""
+    if config.conv_taps or config.selector_rank:
+        return "it convolves within the block, or selects paths"
     return unfit_heads(config)
 
 
@@ -106,9 +108,9 @@ class NativeBlockPass(NativeCachingPass):
         """See ``BlockHeadPass``."""
         return self._factors.confidence(states, tokens)
 
-    def following(self, tokens: Tensor) -> Tensor:
+    def following(self, tokens: Tensor, states: Tensor) -> Tensor:
         """See ``BlockHeadPass``."""
-        return self._factors.following(tokens)
+        return self._factors.following(tokens, states)
 
     def growth(self, width: int, ids: IntArray, ends: bool) -> NativeGrowth:
         """See ``BlockHeadPass``."""

@@ -89,17 +89,9 @@ def trained_model(
     embedding = embedding.detach().cpu()
     embedding = embedding.to(torch.float32 if precision == "fp32" else torch.bfloat16).contiguous()
     shape = _shape(config, entry, len(embedding), precision, threads or team_size())
-    layer = Layer(
-        mixer=get_args(Mixer).index("attention"),
-        channel=get_args(Channel).index("mlp"),
-        rope=0,
-        head_dim=config.head_dim,
-        kv_heads=config.num_kv_heads,
-        reads=-1,
-        mlp=config.mlp_size,
-    )
+    layers = [_layer(config, index) for index in range(config.num_layers)]
     owner = _Owner()
-    handle = create_model(owner, library, shape, [layer] * config.num_layers, f"the head as {precision}")
+    handle = create_model(owner, library, shape, layers, f"the head as {precision}")
     Packer(library, handle).embedding(embedding, None, BORROWED)
     return CachingModel(library, handle, shape, owner, embedding, embedding.nbytes)
 
@@ -229,6 +221,21 @@ def chains(starts: IntArray) -> IntArray:
     parents = np.arange(-1, starts[-1] - 1, dtype=np.int32)
     parents[starts[:-1]] = -1
     return parents
+
+
+def _layer(config: EagleConfig | BlockConfig, index: int) -> Layer:
+    blocks = isinstance(config, BlockConfig)
+    return Layer(
+        mixer=get_args(Mixer).index("attention"),
+        channel=get_args(Channel).index("mlp"),
+        window=(config.sight(index)[0] or 0) if blocks else 0,
+        looks_back=blocks and config.looks_back(index),
+        rope=0,
+        head_dim=config.head_dim,
+        kv_heads=config.num_kv_heads,
+        reads=-1,
+        mlp=config.mlp_size,
+    )
 
 
 def _shape(config: EagleConfig | BlockConfig, entry: int, tokens: int, precision: Precision, threads: int) -> Shape:

@@ -12,7 +12,7 @@ from headstart.models.linear_weights import LinearWeights
 
 
 class BlockFactors:
-    """The Markov factor and the confidence of a head, where it has them (DSpark, arXiv:2607.05147).
+    """The Markov factor and the confidence of a head (DSpark, arXiv:2607.05147), or its selector of paths (DFlash 2).
 
     Args:
         head: weights, copied.
@@ -25,16 +25,20 @@ class BlockFactors:
     @torch.inference_mode()
     def __init__(self, head: BlockHead, kit: Kit) -> None:
         config, self._kit = head.config, kit
-        self.chained = config.markov_rank > 0
+        self.chained = config.chained
         self._reads_token = config.confidence_reads_token
+        self._by_state: LinearLayer | None = None
         if self.chained:
+            known, following = _tables(head)
             # The row behind the last one is for tokens that the head lacks.
-            rows = F.pad(head.markov_head.markov_w1.weight.detach(), (0, 0, 0, 1))
+            rows = F.pad(known, (0, 0, 0, 1))
             self.before = rows.to(kit.device, kit.dtype).contiguous()
             """[draft vocab + 1, rank] what is known of a token."""
             self.draft_ids = head.draft_ids.to(kit.device)
             """int64 [vocab] row of each target id there, -1: the last."""
-            self.after = kit.linear(LinearWeights(head.markov_head.markov_w2.weight))
+            self.after = kit.linear(LinearWeights(following))
+        if config.selector_rank:
+            self._by_state = kit.linear(LinearWeights(head.candidate_selector.hidden_projection.weight))
         self.confident = config.confidence
         if self.confident:
             sureness = head.confidence_head.proj
@@ -50,9 +54,12 @@ class BlockFactors:
         return self.before.nbytes + self.after.nbytes if self.chained else 0
 
     @torch.inference_mode()
-    def following(self, tokens: Tensor) -> Tensor:
+    def following(self, tokens: Tensor, states: Tensor) -> Tensor:
         """See ``BlockHeadPass``."""
-        return self.after(self._known(tokens)).float()
+        known = self._known(tokens)
+        if self._by_state is not None:
+            known = known * self._by_state(states.to(self._kit.dtype)).to(known.dtype)
+        return self.after(known).float()
 
     @torch.inference_mode()
     def confidence(self, states: Tensor, tokens: Tensor) -> Tensor:
@@ -63,3 +70,10 @@ class BlockFactors:
 
     def _known(self, tokens: Tensor) -> Tensor:
         return self.before[self.draft_ids[tokens.to(self._kit.device)]]
+
+
+def _tables(head: BlockHead) -> tuple[Tensor, Tensor]:
+    """[draft vocab, rank] what is known of a token, and what that says of the next ones."""
+    if head.config.selector_rank:
+        return head.candidate_selector.predecessor_codebook.detach(), head.candidate_selector.successor_codebook
+    return head.markov_head.markov_w1.weight.detach(), head.markov_head.markov_w2.weight

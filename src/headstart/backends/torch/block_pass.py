@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,12 +28,16 @@ from headstart.drafting.heads.modules import side_by_side
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.heads.text_vocabulary import TextRowSource, TextTokens
 from headstart.drafting.methods.dflash.head import BlockHead, BlockLayer
-from headstart.models.config import EVERYTHING
-from headstart.models.layers.layer import Operation, run_head_layers
+from headstart.drafting.methods.dflash.head_parts import candidates, convolved_around
+from headstart.models.config import Sight
+from headstart.models.layers.layer import Around, Operation, run_head_layers
 from headstart.models.layers.rotary import Rotation
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.passes.batch import IntArray
+
+View = tuple[Sight, bool]
+"""How far the rows of a block see in a layer, and whether none of them sees those behind it."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class _LayerPass:
     down: LinearLayer
     input_norm: Operation
     mlp_norm: Operation
+    view: View
     head_norms: Tensor
     """float32 [head + kv_head, head_dim] the weights of the norms of queries and keys."""
 
@@ -77,7 +82,9 @@ class BlockPass:
         self._norm = partial(_norm, head.norm.weight.detach().to(kit.device), config.norm_eps)
         projections = [(each.self_attn.k_proj, each.self_attn.v_proj) for each in head.layers]
         self._context_heads = kit.linear(side_by_side(*(layer for pair in projections for layer in pair)))
-        self._layers = [self._packed(layer) for layer in head.layers]
+        self._layers = [self._packed(*each) for each in enumerate(head.layers)]
+        self._around = [self._convolutions(layer) for layer in head.layers] if config.conv_taps else None
+        self.views = sorted({layer.view for layer in self._layers}, key=str)
         self._context_head_norms = torch.cat([layer.head_norms[config.num_heads :] for layer in self._layers])
         self._head = kit.linear(LinearWeights(head.mapped_rows(tables.head)))
         embedding = tables.embedding if head.embedding is None else head.embedding
@@ -129,12 +136,16 @@ class BlockPass:
             tokens = np.full((len(caches), size), config.mask_token_id, dtype=np.int64)
             tokens[:, 0] = roots
             positions = np.array([cache.rows for cache in caches])[:, None] + np.arange(size)
-            groups = [DraftRows(cache, size) for cache in caches]
+            groups, counts = [DraftRows(cache, size) for cache in caches], [size] * len(caches)
             heads = config.num_heads // config.num_kv_heads
-            counts, everyone = [size] * len(caches), not config.causal
-            layout = DraftLayout(groups, counts, 0, EVERYTHING, heads, self._kit.dtype, device, everyone)
+            layouts: dict[View, Layout] = {
+                (sight, looks_back): DraftLayout(
+                    groups, counts, 0, sight, heads, self._kit.dtype, device, mutual=not looks_back
+                )
+                for sight, looks_back in self.views
+            }
             read, places = (torch.from_numpy(each).to(device) for each in (tokens, positions))
-            said = self.say(read, places, layout, slots)
+            said = self.say(read, places, layouts, slots)
         return said
 
     @torch.inference_mode()
@@ -148,9 +159,11 @@ class BlockPass:
         self._pool.tensors[0].index_copy_(0, slots, torch.stack((keys, heads[:, :, 1]), dim=2))
 
     @torch.inference_mode()
-    def say(self, tokens: Tensor, positions: Tensor, layout: Layout, slots: int) -> tuple[Tensor, Tensor]:
-        """What blocks say whose rows read ``tokens`` at ``positions``, int64 [sequence, row]; results as of
-        ``BlockHeadPass.block``."""
+    def say(
+        self, tokens: Tensor, positions: Tensor, layouts: Mapping[View, Layout], slots: int
+    ) -> tuple[Tensor, Tensor]:
+        """What blocks say whose rows read ``tokens`` at ``positions``, int64 [sequence, row], and see what ``layouts``
+        has for each of ``views``; results as of ``BlockHeadPass.block``."""
         config = self.config
         embeddings = F.embedding(tokens.flatten(), self._embedding).to(self._kit.dtype)
         rotation = self._rotation(positions.flatten())
@@ -160,23 +173,27 @@ class BlockPass:
             turned = self._normed_heads(heads[:, :turning], self._layers[index].head_norms, rotation)
             queries, keys = turned[:, : config.num_heads], turned[:, config.num_heads :]
             cache = self._pool.tensors[0][:, index]
+            view = self._layers[index].view
+            layout = layouts[view]
             cache.index_copy_(0, layout.new_slots, torch.stack((keys, heads[:, turning:]), dim=1))
-            return attend(queries, cache, layout, EVERYTHING, config.head_dim**-0.5)
+            return attend(queries, cache, layout, view[0], config.head_dim**-0.5)
 
         x = self._layers[0].input_norm(embeddings)
-        output = run_head_layers(self._layers, config.head_dim, x, embeddings, attend_heads)
+        output = run_head_layers(self._layers, config.head_dim, x, embeddings, attend_heads, self._around)
         speaking = output.view(*tokens.shape, -1)[:, config.speaking][:, :slots]
         states = self._norm(speaking.reshape(-1, config.hidden_size))
         logits = self._head(states).float()
+        if config.selector_rank:
+            logits = candidates(logits, config.selector_top)
         return states.view(len(tokens), slots, -1), logits.view(len(tokens), slots, -1)
 
     def confidence(self, states: Tensor, tokens: Tensor) -> Tensor:
         """See ``BlockHeadPass``."""
         return self._factors.confidence(states, tokens)
 
-    def following(self, tokens: Tensor) -> Tensor:
+    def following(self, tokens: Tensor, states: Tensor) -> Tensor:
         """See ``BlockHeadPass``."""
-        return self._factors.following(tokens)
+        return self._factors.following(tokens, states)
 
     def growth(self, width: int, ids: IntArray, ends: bool) -> None:
         """Depth by depth."""
@@ -189,7 +206,7 @@ class BlockPass:
         """See ``HeadPass``."""
         return TextTokens(vocabulary, most)
 
-    def _packed(self, layer: BlockLayer) -> _LayerPass:
+    def _packed(self, index: int, layer: BlockLayer) -> _LayerPass:
         config, device = self.config, self._kit.device
         before, between = (
             partial(_norm, norm.weight.detach().to(device), config.norm_eps)
@@ -198,7 +215,23 @@ class BlockPass:
         counts = ((layer.self_attn.q_norm, config.num_heads), (layer.self_attn.k_norm, config.num_kv_heads))
         of_heads = torch.cat([norm.weight.detach().expand(count, -1) for norm, count in counts]).to(device)
         qkv, output, up, down = map(self._kit.linear, layer.fused())
-        return _LayerPass(qkv, output, up, down, before, between, of_heads)
+        view = (config.sight(index), config.looks_back(index))
+        return _LayerPass(qkv, output, up, down, before, between, view, of_heads)
+
+    def _convolutions(self, layer: BlockLayer) -> tuple[Around, Around]:
+        """What stands around a layer's attention and its MLP."""
+        linear, device = self._kit.linear, self._kit.device
+        of_attention, of_mlp = (
+            partial(
+                convolved_around,
+                projection=linear(LinearWeights(conv.kernel_projection.weight)),
+                kernels=conv.base_kernel.detach().to(device),
+                groups=conv.groups,
+                block_size=self.config.block_size,
+            )
+            for conv in (layer.attention_conv, layer.mlp_conv)
+        )
+        return of_attention, of_mlp
 
     def _rotation(self, positions: Tensor) -> Rotation:
         return Rotation(positions, self._frequencies, torch.float32, self._scale)

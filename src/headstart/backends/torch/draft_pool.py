@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headstart.backends.torch.attention import FOLDED_ROWS, KeyView, RowGroup, added_mask, adjacent
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows
-from headstart.models.config import Sight
+from headstart.models.config import EVERYTHING, Sight
 
 BLOCK = 32
 """Rows that are handed out together."""
@@ -158,8 +158,8 @@ class DraftLayout:
             new.append(slots[end - count :])
             folded = count <= FOLDED_ROWS
             mask = None
-            if not mutual:
-                visible = _visible(group, count, end, cache.lacking[layer], sight)
+            if not mutual or sight != EVERYTHING:
+                visible = _visible(group, count, end, cache.lacking[layer], sight, mutual)
                 mask = added_mask(visible[None], heads if folded else 1, dtype, device)
             held = adjacent(slots)
             view = KeyView(torch.from_numpy(slots).to(device) if held is None else held, end, mask)
@@ -169,12 +169,14 @@ class DraftLayout:
         self.new_slots = torch.from_numpy(np.concatenate(new)).to(device)
 
 
-def _visible(group: DraftRows, count: int, keys: int, lacking: int, sight: Sight) -> NDArray[np.bool_]:
+def _visible(
+    group: DraftRows, count: int, keys: int, lacking: int, sight: Sight, mutual: bool = False
+) -> NDArray[np.bool_]:
     """bool [row, key] of the last ``count`` rows of a group and the first ``keys`` rows of the layer."""
     window, _ = sight
     if group.paths is None:
         rows, places = np.arange(keys - count, keys)[:, None], np.arange(keys)[None]
-        return (places <= rows) & (window is None or rows - places < window)
+        return (mutual | (places <= rows)) & (window is None or rows - places < window)
     true_rows, depth = group.true_rows - lacking, group.paths.shape[1]
     visible = np.zeros((count, keys), dtype=np.bool_)
     reach = depth if window is None else min(depth, window)

@@ -14,11 +14,11 @@ from headstart.backends.torch.draft_pool import BLOCK, DraftPool, PooledDraftCac
 from headstart.backends.torch.recorder import Recorder, Recordings, Run
 from headstart.backends.torch.staging import Staging
 from headstart.backends.torch.static_layout import LayoutTables, StaticLayout, padded
-from headstart.models.config import EVERYTHING
 from headstart.passes.batch import IntArray
 
 if TYPE_CHECKING:
-    from headstart.backends.torch.block_pass import BlockPass
+    from headstart.backends.torch.attention import Layout
+    from headstart.backends.torch.block_pass import BlockPass, View
 
 _FEWEST_ROWS, _MOST_ROWS = 8, 64
 """Of a reading. Prompts bring more, which keep a device busy."""
@@ -137,13 +137,15 @@ class _Block:
         roots, cached = tables["roots"][:, None], tables["cached"]
         masks = torch.full((len(roots), size - 1), config.mask_token_id, dtype=torch.int64, device=device)
         positions = cached[:, None] + torch.arange(size, device=device)
-        sees = torch.ones(size, size, dtype=torch.bool, device=device)
-        sees = (sees.tril() if config.causal else sees).expand(len(roots), -1, -1)
-        layout = StaticLayout(
-            LayoutTables(cached, torch.full_like(cached, size), positions, sees, tables["blocks"]),
-            self._keys,
-            BLOCK,
-            {EVERYTHING: config.num_heads // config.num_kv_heads},
-            running.dtype,
-        )
-        return running.say(torch.cat((roots, masks), dim=1), positions, layout, self._slots)
+        counts, everyone = torch.full_like(cached, size), torch.ones(size, size, dtype=torch.bool, device=device)
+        layouts: dict[View, Layout] = {}
+        for sight, looks_back in running.views:
+            sees = (everyone.tril() if looks_back else everyone).expand(len(roots), -1, -1)
+            layouts[sight, looks_back] = StaticLayout(
+                LayoutTables(cached, counts, positions, sees, tables["blocks"]),
+                self._keys,
+                BLOCK,
+                {sight: config.num_heads // config.num_kv_heads},
+                running.dtype,
+            )
+        return running.say(torch.cat((roots, masks), dim=1), positions, layouts, self._slots)

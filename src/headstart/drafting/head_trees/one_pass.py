@@ -37,8 +37,9 @@ Say = Callable[[Drafted, int], tuple[Tensor, Tensor]]
 Shorten = Callable[[Sequence[SequenceView], Tensor, Tensor, Sequence[DraftBudget]], Sequence[DraftBudget]]
 """Sequences, their states and logits, and budgets -> these, less deep where the head knows that deeper guesses are not
 worth it."""
-Following = Callable[[Tensor], Tensor]
-"""int64 [row] tokens -> what they add to the logits of the tokens after them [row, draft vocab]."""
+Following = Callable[[Tensor, Tensor], Tensor]
+"""int64 [row] tokens, and states [row, hidden] that say what comes after them -> what is added to the logits of that
+[row, draft vocab]."""
 
 
 @dataclass(frozen=True)
@@ -104,19 +105,17 @@ class OnePassGrowth(TreeGrowth):
             states.flatten(0, 1), logits.flatten(0, 1), drafted, further.shape[1]
         )
         trees = {
-            place: self._drawn(sequence, logits[place], further[place], budgets[place])
+            place: self._drawn(sequence, states[place], logits[place], further[place], budgets[place])
             for place, sequence in enumerate(sequences)
             if self._draws([sequence])
         }
         ranked = [place for place in range(len(drafted)) if place not in trees]
         if ranked:
-            grow = self._likeliest if self._following is None else self._chained
-            grown = grow(
-                [drafted[place] for place in ranked],
-                logits[ranked],
-                further[ranked],
-                [budgets[place] for place in ranked],
-            )
+            whom, allowed = [drafted[place] for place in ranked], [budgets[place] for place in ranked]
+            if self._following is None:
+                grown = self._likeliest(whom, logits[ranked], further[ranked], allowed)
+            else:
+                grown = self._chained(whom, states[ranked], logits[ranked], further[ranked], allowed)
             trees |= dict(zip(ranked, grown, strict=True))
         return [trees[place] for place in range(len(drafted))]
 
@@ -128,15 +127,18 @@ class OnePassGrowth(TreeGrowth):
         """Whether paths are drawn for one of these."""
         return self._options.draws > 0 and any([may_draw(sequence) for sequence in sequences])
 
-    def _drawn(self, sequence: SequenceView, logits: Tensor, further: Ids, budget: DraftBudget) -> DraftTree:
-        """Paths that are drawn, from logits [slot, column]."""
+    def _drawn(
+        self, sequence: SequenceView, states: Tensor, logits: Tensor, further: Ids, budget: DraftBudget
+    ) -> DraftTree:
+        """Paths that are drawn, from states [slot, hidden] and logits [slot, column]."""
         ids, following = self._vocabulary.columns(further), self._following
         rows = logits.cpu()
 
         def law_at(slot: int, before: int) -> Tensor:
             row = rows[slot]
             if following is not None:
-                row = row + F.pad(following(torch.tensor([before]))[0].cpu(), (0, len(further)))
+                added = following(torch.tensor([before]), states[slot : slot + 1])[0].cpu()
+                row = row + F.pad(added, (0, len(further)))
             return law_of(row, ids, sequence.params, self._vocabulary.vocab_size)
 
         paths, depth = fitting_paths(
@@ -174,7 +176,7 @@ class OnePassGrowth(TreeGrowth):
         return pruned_trees(grown, sequences, budgets)
 
     def _chained(
-        self, drafted: Drafted, logits: Tensor, further: Ids, budgets: Sequence[DraftBudget]
+        self, drafted: Drafted, states: Tensor, logits: Tensor, further: Ids, budgets: Sequence[DraftBudget]
     ) -> list[DraftTree]:
         """The same where a guess depends on the one before it: paths are looked for level by level; nothing is added
         to the columns behind the draft vocabulary."""
@@ -183,7 +185,8 @@ class OnePassGrowth(TreeGrowth):
         ranking = self._vocabulary.ranking(drafted, further)
         before = torch.tensor([sequence.tokens[-1:] for sequence, _ in drafted])
         for slot in range(logits.shape[1]):
-            added = self._following(before.flatten()).view(*before.shape, -1)
+            said = states[:, slot, None].expand(-1, before.shape[1], -1).flatten(0, 1)
+            added = self._following(before.flatten(), said).view(*before.shape, -1)
             rows = logits[:, slot, None] + F.pad(added, (0, further.shape[1]))
             scores = ranking.scores(rows, slot + 1)
             beams = trees.grow(*self._vocabulary.best(scores, further, self._options.width))

@@ -298,11 +298,12 @@ class BlockHeadPass(CachingHeadPass, Protocol):
         """
         ...
 
-    def following(self, tokens: Tensor) -> Tensor:
+    def following(self, tokens: Tensor, states: Tensor) -> Tensor:
         """What is added to the logits of the tokens after these, where they are ``chained``.
 
         Args:
             tokens: int64 [row] target ids.
+            states: [row, hidden] that say what comes after them.
 
         Returns:
             float32 [row, draft vocab].

@@ -7,7 +7,7 @@ them stands here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -167,12 +167,17 @@ def _run_part(parts: LayerParts, hidden: Tensor, mix: Operation | None) -> Tenso
     return hidden if parts.channel is None else hidden + parts.channel(_normed(parts.mlp_norm, hidden))
 
 
+Around = Callable[[Tensor], tuple[Tensor, Operation]]
+"""What a part of a layer would read -> what it reads instead, and what is made of what it gives."""
+
+
 def run_head_layers(
     layers: Iterable[HeadLayerParts],
     head_dim: int,
     x: Tensor,
     residual: Tensor,
     attend: Callable[[int, Tensor], Tensor],
+    around: Sequence[tuple[Around, Around]] | None = None,
 ) -> Tensor:
     """A trained head's layers, the first of which reads ``x`` instead of the normed residual stream.
 
@@ -180,12 +185,20 @@ def run_head_layers(
         x: [..., in] what the first layer reads.
         residual: [..., hidden] what it is added to.
         attend: of each layer, by its index.
+        around: what stands around each layer's attention and its MLP; None: nothing.
     """
     for index, layer in enumerate(layers):
         if index > 0:
             x = layer.input_norm(residual)
-        hidden = residual + run_attention(layer, head_dim, x, partial(attend, index))
-        residual = hidden + run_mlp(layer, layer.mlp_norm(hidden))
+        if around is None:
+            hidden = residual + run_attention(layer, head_dim, x, partial(attend, index))
+            residual = hidden + run_mlp(layer, layer.mlp_norm(hidden))
+            continue
+        of_attention, of_mlp = around[index]
+        x, finish = of_attention(x)
+        hidden = residual + finish(run_attention(layer, head_dim, x, partial(attend, index)))
+        x, finish = of_mlp(layer.mlp_norm(hidden))
+        residual = hidden + finish(run_mlp(layer, x))
     return residual
 
 

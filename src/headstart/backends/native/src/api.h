@@ -24,6 +24,7 @@ struct HeadstartLatent {
 struct HeadstartLayer {
   int32_t mixer, channel;
   int32_t window{}, chunk{};  // 0: full attention; not within chunks
+  int32_t looks_back{};       // rows see none behind them, even in a pass whose rows see each other
   int32_t rope;               // -1: no rotation
   int32_t head_dim, kv_heads;
   int32_t reads;              // the earlier layer whose keys and values it reads; -1: it keeps its own

@@ -1,8 +1,8 @@
 """DFlash (Chen et al. 2026, arXiv:2602.06036): a head that guesses a whole block in one pass.
 
 The block's rows say one token each, whatever the others say; or what one token says of the next is added (DSpark's
-Markov factor, arXiv:2607.05147). A head may have learnt how likely its guesses are accepted (DSpark's confidence): a
-draft ends where the chain of its best guesses is less likely than a path must be.
+Markov factor, arXiv:2607.05147; DFlash 2's selector of paths). A head may have learnt how likely its guesses are
+accepted (DSpark's confidence): a draft ends where the chain of its best guesses is less likely than a path must be.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class Blocks:
         for slot in range(logits.shape[1]):
             reached = reached * self._pass.confidence(states[:, slot], before).cpu()
             depths += reached >= least
-            rows = logits[:, slot] + (self._pass.following(before) if self._pass.chained else 0.0)
+            added = self._pass.following(before, states[:, slot]) if self._pass.chained else 0.0
+            rows = logits[:, slot] + added
             before = self._pass.target_ids[rows.argmax(-1).cpu()]
         return [
             replace(budget, depth=min(budget.depth, depth))

@@ -13,33 +13,59 @@ target's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from headstart.drafting.heads.files import load_strictly, require_draft_ids
-from headstart.drafting.heads.formats import OWN, SPECULATORS_KEY, FoundHead, HeadFolder, TrainedHead, WrittenHead
-from headstart.drafting.heads.layer_format import describe_layers, require_embedding
-from headstart.drafting.heads.speculators import SPECULATORS_VERSION, speculators_config
-from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.heads.formats import SPECULATORS_KEY, FoundHead, HeadFolder
+from headstart.drafting.heads.layer_format import require_embedding
 from headstart.drafting.methods.dflash.head import KIND, MOST_SLOTS, BlockConfig, BlockHead
+from headstart.drafting.methods.dflash.written_formats import (
+    BEFORE,
+    DEEPSPEC_ARCHITECTURE,
+    LAYER_IDS,
+    NESTED,
+    SECOND_ARCHITECTURE,
+    SLIDING,
+    SPECULATORS_DSPARK,
+    SPECULATORS_SECOND,
+    BlockFormat,
+    write,
+)
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.config import ModelConfig
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.rope import rope_of
 
-BlockFormat = Literal["dflash", "speculators", "deepspec"]
-DEEPSPEC_ARCHITECTURE = "Qwen3DSparkModel"
-SPECULATORS_DSPARK = "dspark"
-"""What speculators calls a block head with a Markov factor or a confidence."""
-SPECULATORS = {KIND: KIND, SPECULATORS_DSPARK: KIND}
+__all__ = ["find", "read", "write"]
+SPECULATORS = {KIND: KIND, SPECULATORS_DSPARK: KIND, SPECULATORS_SECOND: KIND}
 """What speculators calls a type of heads -> its kind."""
-_BEFORE = "markov_head.markov_w1.weight"
-NESTED = "dflash_config"
-"""Entry of z-lab's ``config.json`` by which it is told from others."""
-LAYER_IDS = "aux_hidden_state_layer_ids"
 _MOST_LAYERS = 64
+_WIDEST = 1 << 30
+"""Wider windows are as good as none."""
+_ARCHITECTURES = {
+    "speculators": (
+        "DFlashSpeculator",
+        "DFlashDraftModel",
+        "DSparkSpeculator",
+        "DSparkDraftModel",
+        "DFlash2Speculator",
+        SECOND_ARCHITECTURE,
+        DEEPSPEC_ARCHITECTURE,
+    ),
+    "dflash": ("DFlashDraftModel", "DSparkDraftModel", SECOND_ARCHITECTURE, "DFlash2BeamDraftModel"),
+    "deepspec": (DEEPSPEC_ARCHITECTURE,),
+}
+"""What may be named; speculators' ``save_pretrained`` names the class, its converters the file's kind."""
+_VARIANTS = {
+    "domino": "Domino (a recurrent correction of the guesses)",
+    "xpress": "XPress (a refiner over the whole block)",
+    "lilicorr": "LiLiCorr (a lattice of candidates)",
+    "laguna": "Laguna (gated attention)",
+}
+"""Words in a description -> what is not built of such heads."""
 
 
 def find(files: HeadFolder) -> FoundHead | None:
@@ -59,24 +85,6 @@ def read(found: FoundHead, files: HeadFolder, tensors: Mapping[str, Tensor], tar
     return read_block(kind, files.description, tensors, target, files.source)
 
 
-def write(head: TrainedHead, form: str, tables: TargetTables | None, verifier: str) -> WrittenHead:
-    """A head in one of the formats; Headstart's own folders are as z-lab's, as SpecForge has them, too.
-
-    Raises:
-        CheckpointError: the format has no place for something that this head does.
-    """
-    assert isinstance(head, BlockHead)
-    config = head.config
-    kind: BlockFormat = "dflash" if form in (OWN, "specforge") else form  # type: ignore[assignment]
-    extended = config.root_speaks or config.markov_rank > 0 or config.confidence
-    if form == "specforge" and (config.reduced or extended):
-        raise CheckpointError(
-            f"{form} has DFlash heads that say every token, from the first mask on, and no Markov factor or "
-            "confidence; train one with --draft-vocab 0, or choose speculators."
-        )
-    return WrittenHead(describe_block(head, kind, verifier), block_tensors(head, kind, tables))
-
-
 def read_block(
     kind: BlockFormat, description: Mapping[str, Any], tensors: Mapping[str, Tensor], target: ModelConfig, source: str
 ) -> BlockHead:
@@ -87,6 +95,8 @@ def read_block(
             another target's size; or tensors are missing, surplus or of another shape (all named).
     """
     named = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    # What older files of speculators have of the target besides.
+    named = {name: tensor for name, tensor in named.items() if not name.startswith("verifier_")}
     embedding, said = named.pop("embed_tokens.weight", None), named.pop("t2d", None)
     config = _config(kind, description, "lm_head.weight" in named, target, source)
     if not config.reduced:
@@ -95,122 +105,16 @@ def read_block(
             raise CheckpointError(f"{source} has a d2t that leads elsewhere, but a whole vocabulary; fetch it again.")
         named.pop("d2t", None)
     head = BlockHead(config)
-    before = named.get(_BEFORE)
+    before = named.get(BEFORE)
     if config.reduced and before is not None and len(before) == config.vocab_size and "d2t" in named:
         ids = torch.arange(config.draft_vocab_size) + named["d2t"].long()
-        named[_BEFORE] = before[ids.clamp(0, config.vocab_size - 1)]
+        named[BEFORE] = before[ids.clamp(0, config.vocab_size - 1)]
     load_strictly(head, named, source)
     if embedding is not None:
         require_embedding(embedding, config, source)
     head.embedding = embedding
     require_draft_ids(head.target_ids, config.vocab_size, said, source)
     return head
-
-
-def describe_block(head: BlockHead, kind: BlockFormat, verifier: str = "") -> dict[str, Any]:
-    """``config.json`` of a head; ``verifier``: the target's name, for speculators.
-
-    Raises:
-        CheckpointError: the format has no place for something that this head does.
-    """
-    config = head.config
-    layer = describe_layers(config, "qwen3")
-    if kind == "deepspec":
-        return _describe_for_deepspec(config, layer)
-    if kind == "dflash":
-        nested: dict[str, Any] = {
-            "mask_token_id": config.mask_token_id,
-            "target_layer_ids": [tap - 1 for tap in config.taps],
-        }
-        nested |= {"sample_from_anchor": True} if config.root_speaks else {}
-        nested |= {"causal": True} if config.causal else {}
-        nested |= {"markov_rank": config.markov_rank} if config.markov_rank else {}
-        nested |= _describe_confidence(config)
-        return {
-            "architectures": ["DFlashDraftModel"],
-            **layer,
-            "draft_vocab_size": config.draft_vocab_size,
-            "target_hidden_size": config.target_hidden_size,
-            "block_size": config.block_size,
-            NESTED: nested,
-        }
-    if config.causal:
-        raise CheckpointError("speculators has no block heads with causal blocks, as this one has; use it as it is.")
-    extended = config.markov_rank > 0 or config.confidence
-    algorithm = SPECULATORS_DSPARK if extended else "dflash"
-    more = {"markov_rank": config.markov_rank, "markov_head_type": "vanilla"} | _describe_confidence(config)
-    return {
-        "speculators_model_type": algorithm,
-        "speculators_version": SPECULATORS_VERSION,
-        "architectures": ["DSparkSpeculator" if extended else "DFlashSpeculator"],
-        **(more if extended else {}),
-        "draft_vocab_size": config.draft_vocab_size,
-        "target_hidden_size": config.target_hidden_size,
-        "block_size": config.block_size,
-        LAYER_IDS: list(config.taps),
-        "mask_token_id": config.mask_token_id,
-        "sample_from_anchor": config.root_speaks,
-        # vLLM 0.33 takes false for causal blocks in all layers, sliding or not.
-        "sliding_window_non_causal": True,
-        "speculators_config": speculators_config(algorithm, config.slots, verifier),
-        "transformer_layer_config": layer,
-    }
-
-
-def _describe_confidence(config: BlockConfig) -> dict[str, Any]:
-    if not config.confidence:
-        return {}
-    return {"enable_confidence_head": True, "confidence_head_with_markov": config.confidence_reads_token}
-
-
-def _describe_for_deepspec(config: BlockConfig, layer: Mapping[str, Any]) -> dict[str, Any]:
-    if config.reduced or config.causal or not config.root_speaks:
-        what = (
-            "a reduced vocabulary" if config.reduced else "causal blocks" if config.causal else "a root that is silent"
-        )
-        raise CheckpointError(
-            f"DeepSpec has no heads with {what}, as this one has; train one with dspark --draft-vocab 0."
-        )
-    return {
-        "architectures": [DEEPSPEC_ARCHITECTURE],
-        **layer,
-        "block_size": config.block_size,
-        "mask_token_id": config.mask_token_id,
-        "target_layer_ids": [tap - 1 for tap in config.taps],
-        "layer_types": ["full_attention"] * config.num_layers,
-        "num_anchors": 512,
-        "markov_rank": config.markov_rank,
-        **({"markov_head_type": "vanilla"} if config.markov_rank else {}),
-        "enable_confidence_head": config.confidence,
-        **_describe_confidence(config),
-    }
-
-
-def block_tensors(head: BlockHead, kind: BlockFormat, tables: TargetTables | None = None) -> dict[str, Tensor]:
-    """A head's tensors by the names of a format.
-
-    Args:
-        tables: the target's, for speculators, whose files hold the output rows of a reduced vocabulary, and DeepSpec,
-            whose hold both.
-    """
-    tensors = dict(head.state_dict())
-    if head.embedding is not None:
-        tensors["embed_tokens.weight"] = head.embedding
-    if kind == "deepspec":
-        assert tables is not None
-        tensors.setdefault("embed_tokens.weight", tables.embedding.float())
-        tensors.setdefault("lm_head.weight", tables.head.detach().float())
-    if kind == "speculators" and head.config.reduced and head.config.markov_rank:
-        known = tensors[_BEFORE]
-        tensors[_BEFORE] = known.new_zeros(head.config.vocab_size, known.shape[1])
-        tensors[_BEFORE][head.target_ids.to(known.device)] = known
-    if kind == "speculators" and head.config.reduced:
-        assert tables is not None
-        tensors["lm_head.weight"] = head.mapped_rows(tables.head).detach().float()
-        said = torch.zeros(head.config.vocab_size, dtype=torch.bool)
-        said[head.target_ids.cpu()] = True
-        tensors["t2d"] = said
-    return tensors
 
 
 def _config(
@@ -238,9 +142,12 @@ def _config(
     draft_vocab_size = outer.integer("draft_vocab_size", vocab_size)
     if draft_vocab_size > vocab_size:
         raise outer.bad("draft_vocab_size", draft_vocab_size, f"at most the vocabulary's {vocab_size}")
-    mask = own.integer("mask_token_id", minimum=0)
+    where = own if own.get("mask_token_id") is not None else outer
+    mask = where.integer("mask_token_id", minimum=0)
     if mask >= vocab_size:
-        raise own.bad("mask_token_id", mask, f"a token of the vocabulary, below {vocab_size}")
+        raise where.bad("mask_token_id", mask, f"a token of the vocabulary, below {vocab_size}")
+    num_layers = layer.integer("num_hidden_layers", maximum=_MOST_LAYERS)
+    windows = _windows(layer, own, num_layers)
     try:
         return BlockConfig(
             hidden_size=hidden,
@@ -252,19 +159,26 @@ def _config(
             head_dim=head_dim,
             mlp_size=layer.integer("intermediate_size"),
             rope=rope_of(layer, head_dim),
-            num_layers=layer.integer("num_hidden_layers", maximum=_MOST_LAYERS),
-            taps=_taps(kind, own, target),
-            block_size=outer.integer("block_size", maximum=MOST_SLOTS + 1),
+            num_layers=num_layers,
+            taps=_taps(kind, own, target, num_layers),
+            # z-lab has it beside the mask since June 2026.
+            block_size=(own if own.has("block_size") else outer).integer("block_size", maximum=MOST_SLOTS + 1),
             mask_token_id=mask,
             norm_eps=layer.number("rms_norm_eps", 1e-6),
             attention_bias=layer.flag("attention_bias", False),
             own_output=own_output,
-            root_speaks=own.flag("sample_from_anchor", kind == "deepspec"),
+            root_speaks=own.flag("sample_from_anchor", _usually_speaks(kind, outer)),
             markov_rank=own.integer("markov_rank", 0, minimum=0),
+            selector_rank=own.integer("selector_rank", 0, minimum=0),
+            selector_top=own.integer("selector_top_k", 0, minimum=0),
+            conv_taps=own.integer("conv_kernel_size", 0, minimum=0, maximum=MOST_SLOTS),
+            conv_group=own.integer("conv_group_size", 0, minimum=0),
             confidence=own.flag("enable_confidence_head", False),
             confidence_reads_token=own.flag("enable_confidence_head", False)
             and own.flag("confidence_head_with_markov", False),
             causal=kind == "dflash" and (own.flag("causal", False) or layer.flag("is_causal", False)),
+            windows=windows,
+            causal_windows=any(windows) and _has_causal_windows(kind, outer, own),
             max_positions=layer.integer("max_position_embeddings", 2048, maximum=MAX_POSITIONS),
         )
     except ConfigError as error:
@@ -278,11 +192,13 @@ def _within(fields: Fields, name: str) -> Fields:
     return inner
 
 
-def _taps(kind: BlockFormat, own: Fields, target: ModelConfig) -> tuple[int, ...]:
+def _taps(kind: BlockFormat, own: Fields, target: ModelConfig, num_layers: int) -> tuple[int, ...]:
     """Layers whose inputs are read; the last may be the last layer's output. By outputs, -1 is the embedding."""
     name = LAYER_IDS if kind == "speculators" else "target_layer_ids"
     by_output = kind != "speculators"
     numbers = own.get(name)
+    if numbers is None and kind == "dflash":
+        numbers = _usual_layers(target.num_layers, num_layers)
     if not isinstance(numbers, list) or any(type(number) is not int for number in numbers):
         raise own.bad(name, numbers, f"a list of layers of this target, which has {target.num_layers}")
     taps = tuple(number + by_output for number in numbers)
@@ -291,20 +207,63 @@ def _taps(kind: BlockFormat, own: Fields, target: ModelConfig) -> tuple[int, ...
     return taps
 
 
+def _usual_layers(target_layers: int, num_layers: int) -> list[int]:
+    """What z-lab reads where a file does not say: from the second layer to the last but two, evenly spread."""
+    if num_layers == 1:
+        return [target_layers // 2]
+    return [round(1 + place * (target_layers - 4) / (num_layers - 1)) for place in range(num_layers)]
+
+
+def _windows(layer: Fields, own: Fields, num_layers: int) -> tuple[int, ...]:
+    """[layer] how many positions its rows see, their own included, 0: all; empty where none has a window."""
+    types = layer.get("layer_types") or []
+    if not isinstance(types, list) or not set(map(str, types)) <= {"full_attention", SLIDING}:
+        raise layer.bad("layer_types", types, f"a list of full_attention and {SLIDING}")
+    if SLIDING not in types:
+        return ()
+    if len(types) != num_layers:
+        raise layer.bad("layer_types", types, f"a list of {num_layers}, one for each layer")
+    given = layer.optional_integer("sliding_window", maximum=MAX_POSITIONS)
+    given = own.optional_integer("swa_window_size", maximum=MAX_POSITIONS) if given is None else given
+    if given is None:
+        raise layer.missing("sliding_window")
+    window = min(given, _WIDEST)
+    return tuple(window if each == SLIDING else 0 for each in types)
+
+
+def _usually_speaks(kind: BlockFormat, outer: Fields) -> bool:
+    """Whether the root's row guesses where a file does not say."""
+    return kind == "deepspec" or (kind == "speculators" and outer.get("architectures") == ["DSparkDraftModel"])
+
+
+def _has_causal_windows(kind: BlockFormat, outer: Fields, own: Fields) -> bool:
+    """Whether rows of a block see none behind them where there is a window: speculators trains so unless told."""
+    if kind == "speculators":
+        second = outer.get(SPECULATORS_KEY) == SPECULATORS_SECOND
+        return not outer.flag("sliding_window_non_causal", second)
+    return own.flag("causal_windows", False)
+
+
 def _refuse_variants(kind: BlockFormat, outer: Fields, layer: Fields, own: Fields) -> None:
-    """Heads of this family that compute something else."""
-    usual = {
-        "speculators": (["DFlashSpeculator"], ["DSparkSpeculator"], [DEEPSPEC_ARCHITECTURE]),
-        "dflash": (["DFlashDraftModel"],),
-        "deepspec": ([DEEPSPEC_ARCHITECTURE],),
-    }[kind]
+    """Heads of this family that compute something else, by what they lack here."""
     architectures = outer.get("architectures")
-    if architectures not in (None, *usual):
-        raise outer.bad("architectures", architectures, f"{usual[0]}: variants of DFlash are not supported")
+    names = architectures if isinstance(architectures, list) else [architectures]
+    named = " ".join(map(str, names)).lower()
+    projector = own.text("projector_type", outer.text("projector_type", ""))
+    for word, lacking in _VARIANTS.items():
+        if word in named or word == projector or any(entry.startswith(f"{word}_") for entry in own.entries):
+            raise CheckpointError(f"{outer.source} is a head of {lacking}, which is not built; use another head.")
+    if architectures is not None and names not in [[each] for each in _ARCHITECTURES[kind]]:
+        raise outer.bad("architectures", architectures, f"{_ARCHITECTURES[kind][0]}: variants of it are not supported")
     if own.integer("markov_rank", 0, minimum=0) and own.text("markov_head_type", "vanilla") != "vanilla":
         raise own.bad("markov_head_type", own.get("markov_head_type"), "vanilla: others are not supported")
-    if outer.text("projector_type", "dflash") != "dflash":
-        raise outer.bad("projector_type", outer.get("projector_type"), "dflash: Domino is not supported")
-    types = layer.get("layer_types") or []
-    if not isinstance(types, list) or any(each != "full_attention" for each in types) or own.flag("use_swa", False):
-        raise layer.bad("layer_types", types, "full_attention alone: sliding windows are not supported")
+    for fields, entry, neutral in (
+        (own, "attention_sink_bias", False),
+        (own, "attention_value_scale", 1.0),
+        (own, "output_multiplier", 1.0),
+        (own, "input_embedding_scale", 1.0),
+        (layer, "use_gemma_norm", False),
+        (layer, "hidden_act", "silu"),
+    ):
+        if fields.get(entry) not in (None, neutral):
+            raise fields.bad(entry, fields.get(entry), f"{neutral}: others are not supported")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -22,8 +23,14 @@ from torch import Tensor, nn
 
 from headstart.drafting.heads.formats import TrainedHead
 from headstart.drafting.heads.modules import Attention, HeadLayer, RmsNorm, SiluMlp, begin_randomly
+from headstart.drafting.methods.dflash.head_parts import (
+    BlockConvolution,
+    CandidateSelector,
+    ConfidenceHead,
+    MarkovHead,
+)
 from headstart.errors import ConfigError
-from headstart.models.config import ModelConfig, RopeConfig
+from headstart.models.config import EVERYTHING, ModelConfig, RopeConfig, Sight
 from headstart.models.layer_selection import spread_layers
 from headstart.models.layers.layer import run_head_layers
 
@@ -67,9 +74,22 @@ class BlockConfig:
     nothing and each mask its own place."""
     causal: bool = False
     """Rows of a block see those before them only (as in JetSpec, arXiv:2606.18394)."""
+    windows: tuple[int, ...] = ()
+    """[layer] how many positions its rows see, their own the last of them; 0: all. Empty: all layers see all."""
+    causal_windows: bool = False
+    """In layers that have a window rows of a block see those before them only, whatever they do in others."""
     markov_rank: int = 0
     """Rank of what the token before a guess adds to its logits (the Markov factor of DSpark, arXiv:2607.05147); 0: a
     guess does not depend on those before it."""
+    selector_rank: int = 0
+    """Rank of what DFlash 2's selector adds to the logits of a guess, by the token before it and its state; 0: none."""
+    selector_top: int = 0
+    """Best tokens of a slot that the selector chooses among."""
+    conv_taps: int = 0
+    """Rows of a block that DFlash 2's convolutions around each part of a layer read: a row and those before it; 0:
+    there are none."""
+    conv_group: int = 0
+    """Channels whose convolutions change together."""
     confidence: bool = False
     """It says how likely a guess in each place is accepted if those before it were (DSpark's confidence)."""
     confidence_reads_token: bool = False
@@ -82,6 +102,12 @@ class BlockConfig:
             raise ConfigError(f"{self.num_heads} heads do not share {self.num_kv_heads} kv heads evenly.")
         if self.confidence_reads_token and not self.markov_rank:
             raise ConfigError("the confidence reads what the Markov factor knows of a token, but there is none.")
+        if self.conv_taps and (self.conv_group < 1 or self.hidden_size % self.conv_group):
+            raise ConfigError(f"{self.hidden_size} elements are no groups of {self.conv_group} that convolve together.")
+        if self.selector_rank and (self.markov_rank or self.reduced or self.selector_top < 1):
+            raise ConfigError("a selector of paths needs candidates, every token, and no Markov factor beside it.")
+        if self.windows and len(self.windows) != self.num_layers:
+            raise ConfigError(f"there are {len(self.windows)} windows for {self.num_layers} layers.")
         if not 1 <= self.slots <= MOST_SLOTS:
             raise ConfigError(f"a block guesses {self.slots} tokens; it must be 1 to {MOST_SLOTS}.")
 
@@ -94,6 +120,19 @@ class BlockConfig:
     def slots(self) -> int:
         """Tokens that a block guesses."""
         return self.block_size - (not self.root_speaks)
+
+    def sight(self, layer: int) -> Sight:
+        """How far the rows of a layer see."""
+        return ((self.windows[layer] if self.windows else 0) or None, None)
+
+    def looks_back(self, layer: int) -> bool:
+        """Whether rows of a block see none behind them in a layer."""
+        return self.causal or (self.causal_windows and self.sight(layer) != EVERYTHING)
+
+    @property
+    def chained(self) -> bool:
+        """Whether a guess depends on the one before it."""
+        return self.markov_rank > 0 or self.selector_rank > 0
 
     @property
     def speaking(self) -> slice:
@@ -154,33 +193,9 @@ class BlockLayer(HeadLayer):
         self.mlp = SiluMlp(config.hidden_size, config.mlp_size)
         self.input_layernorm = RmsNorm(config.hidden_size, config.norm_eps)
         self.post_attention_layernorm = RmsNorm(config.hidden_size, config.norm_eps)
-
-
-class MarkovHead(nn.Module):
-    """What a token adds to the logits of the next one. It begins with nothing."""
-
-    def __init__(self, vocab_size: int, rank: int) -> None:
-        super().__init__()
-        self.markov_w1 = nn.Embedding(vocab_size, rank)
-        self.markov_w2 = nn.Linear(rank, vocab_size, bias=False)
-
-    def begin(self) -> None:
-        """For training."""
-        nn.init.normal_(self.markov_w1.weight, std=0.02)
-        nn.init.zeros_(self.markov_w2.weight)
-
-
-class ConfidenceHead(nn.Module):
-    """How likely a guess is accepted, as a logit."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.proj = nn.Linear(size, 1)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """[..., size] -> float32 [...]."""
-        logits: Tensor = F.linear(features.float(), self.proj.weight.float(), self.proj.bias.float())
-        return logits[..., 0]
+        if config.conv_taps:
+            self.attention_conv = BlockConvolution(config.hidden_size, config.conv_taps, config.conv_group)
+            self.mlp_conv = BlockConvolution(config.hidden_size, config.conv_taps, config.conv_group)
 
 
 class BlockHead(TrainedHead):
@@ -214,6 +229,10 @@ class BlockHead(TrainedHead):
         if config.markov_rank:
             self.markov_head = MarkovHead(config.draft_vocab_size, config.markov_rank)
             self.markov_head.begin()
+        if config.selector_rank:
+            self.candidate_selector = CandidateSelector(
+                config.draft_vocab_size, config.hidden_size, config.selector_rank
+            )
 
     @property
     def kind(self) -> str:
@@ -256,7 +275,16 @@ class BlockHead(TrainedHead):
             return attend(index, rotate(attention.q_norm(q)), rotate(attention.k_norm(k)), v)
 
         x = self.layers[0].input_norm(embeddings)
-        states: Tensor = self.norm(run_head_layers(self.layers, config.head_dim, x, embeddings, attend_heads))
+        around = None
+        if config.conv_taps:
+            around = [
+                tuple(
+                    partial(conv.around, block_size=config.block_size) for conv in (each.attention_conv, each.mlp_conv)
+                )
+                for each in self.layers
+            ]
+        output = run_head_layers(self.layers, config.head_dim, x, embeddings, attend_heads, around)
+        states: Tensor = self.norm(output)
         return states
 
     def said_before(self, tokens: Tensor) -> Tensor:

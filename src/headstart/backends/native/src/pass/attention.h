@@ -90,7 +90,7 @@ class AttentionTile {
 
   // One chunk alone, left at `part`: [entry][part_stride], a maximum, a total, and the sum of values from 16 on.
   void run_part(int chunk, float *part) {
-    const bool visible = chunk >= first_ / kChunkKeys;
+    const bool visible = chunk >= first_ / kChunkKeys && chunk <= last_ / kChunkKeys;
     if (visible) {
       load_queries();
       if (needs_slots(chunk)) score_slots();

@@ -152,7 +152,7 @@ class WorkerAttention {
     return {p_.cache->keys_values,
             p_.text.layout,
             p_.text.layout.positions(),
-            p_.text.layout.sights(),
+            layer.looks_back ? p_.text.layout.positions() : p_.text.layout.sights(),
             Decoder::source_of(layer, index),
             layer.window,
             layer.chunk,
