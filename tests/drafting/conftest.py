@@ -68,6 +68,10 @@ THOROUGH = [
     Case("lookahead", {"ngram": 3, "width": 2, "guesses": 2}, remembers=True),
     Case("eagle3", {"width": 2, "draft_tokens": 3, "tree_nodes": 40}),
     Case("dflash", {"width": 1, "draft_tokens": 3, "text_vocabulary": 0}),
+    Case("dflash", {"model": "windows", "draft_tokens": 3}),
+    Case("dflash", {"model": "dflash 2", "draft_tokens": 3}),
+    Case("dflash", {"model": "dflash 2", "draws": 2, "tree_nodes": 8}),
+    Case("eagle3", {"model": "borrowing", "draft_tokens": 3}),
     Case("mtp", {"model": "1", "draft_tokens": 3, "min_probability": 0.0}),
 ]
 """Further options, left out by ``make test``."""

@@ -32,6 +32,14 @@ from headstart.passes.runner import ModelRunner
 from headstart_train.files.heads import save_head
 
 HIDDEN = 16
+BLOCKS: Mapping[str, Mapping[str, object]] = {
+    "dflash": {},
+    "windows": {"windows": (3, 0), "causal_windows": True},
+    "dflash 2": {"reduced": False, "conv_taps": 2, "conv_group": 4, "selector_rank": 3, "selector_top": 6},
+}
+"""Block heads that a drafter's option ``model`` may name -> what is special about them."""
+BORROWING = "borrowing"
+"""Likewise an EAGLE-3 head that says its tokens through the target's output rows."""
 DRAFT_IDS = (0, 1, 2, 3, 4, 5, 7, 9, 11)
 """Tokens that the reduced heads can say."""
 
@@ -72,7 +80,8 @@ def random_eagle(vocab_size: int, variant: str = "eagle3", reduced: bool = True,
     shake(head, 11)
     if head.config.reduced:
         head.d2t.copy_(torch.tensor(DRAFT_IDS) - torch.arange(len(DRAFT_IDS)))
-        map_rows(head, random_tables(vocab_size).head, 0.4)
+        if not head.config.borrows_output:
+            map_rows(head, random_tables(vocab_size).head, 0.4)
     return head
 
 
@@ -128,8 +137,10 @@ def _directory(kind: str, vocab_size: int) -> Path:
         lookahead = LookaheadEmbeddings(3, HIDDEN)
         shake(lookahead, 13)
         save_head(lookahead, directory)
-    elif kind == "dflash":
-        save_head(random_block(vocab_size), directory)
+    elif kind in BLOCKS:
+        save_head(random_block(vocab_size, **BLOCKS[kind]), directory)  # type: ignore[arg-type]
+    elif kind == BORROWING:
+        save_head(random_eagle(vocab_size, borrows_output=True), directory)
     elif kind in ("medusa", "blockwise"):
         save_head(random_parallel(vocab_size, kind), directory)  # type: ignore[arg-type]
     else:
@@ -182,6 +193,8 @@ def head_drafter(
     precision = {} if name == "pass" else {"precision": "fp32"}
     of_target = {} if name == "mtp" else {"model": str(directory or _directory(name, vocab_size))}
     given = {**of_target, **precision, **options}
+    if given.get("model") in (*BLOCKS, BORROWING):
+        given["model"] = str(_directory(str(given["model"]), vocab_size))
     return WithTargetStates(create_drafter(name, head_context(vocab_size, device), **given))
 
 

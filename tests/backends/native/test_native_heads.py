@@ -36,6 +36,7 @@ VARIANTS = {
     "biases": {"attention_bias": True, "fc_bias": True},
     "odd sizes": {"hidden_size": 83, "mlp_size": 77},
     "eagle1": {"variant": "eagle"},
+    "the target's output rows": {"borrows_output": True},
     "two layers": {"num_layers": 2},
     "normed residual, three layers with biases": {
         "norm_before_residual": True,

@@ -163,6 +163,56 @@ def test_eagle3_without_tables_says_every_token(tmp_path: Path) -> None:
     assert head.target_ids.tolist() == list(range(VOCAB))
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_eagle3_without_output_rows_borrows_the_targets(whole: bool, tmp_path: Path) -> None:
+    """As ModelOpt writes heads whose output is the target's; what is exported has the rows."""
+    tensors = eagle3_tensors(draft_vocab=VOCAB if whole else 8)
+    for name in ("lm_head.weight", *(("d2t", "t2d") if whole else ())):
+        del tensors[name]
+    named = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
+    described = EAGLE3 | {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": VOCAB if whole else 8}
+    head = load_head(write(tmp_path / "in", described, named), TARGET)
+    assert isinstance(head, EagleHead)
+    assert head.config.borrows_output
+    states, rows = torch.randn(3, HIDDEN), TABLES.head[head.target_ids]
+    torch.testing.assert_close(head.logits(states, TABLES.head), head.norm(states) @ rows.T)
+    save_head(head, tmp_path / "own")
+    assert load_head(tmp_path / "own", TARGET).config == head.config
+    for form in ("eagle3", "speculators", "sglang", "specforge"):
+        export_head(head, form, tmp_path / form, TABLES, "org/target")
+        written = load_head(tmp_path / form, TARGET)
+        assert isinstance(written, EagleHead)
+        assert torch.equal(written.lm_head.weight, rows)
+    narrow = described | {"target_hidden_size": HIDDEN, "hidden_size": 2 * HIDDEN}
+    with pytest.raises(CheckpointError, match=r"lacks lm_head\.weight, which a head of"):
+        load_head(write(tmp_path / "narrow", narrow, named), TARGET)
+
+
+def test_eagle3_whose_output_is_its_own_embedding(tmp_path: Path) -> None:
+    tensors = eagle3_tensors(draft_vocab=VOCAB) | {"embed_tokens.weight": torch.randn(VOCAB, HIDDEN)}
+    for name in ("lm_head.weight", "d2t", "t2d"):
+        del tensors[name]
+    described = EAGLE3 | {"draft_vocab_size": None, "tie_word_embeddings": True}
+    head = load_head(write(tmp_path, described, tensors), TARGET)
+    assert isinstance(head, EagleHead)
+    assert torch.equal(head.lm_head.weight, tensors["embed_tokens.weight"])
+
+
+def test_eagle3_norms_by_their_older_names(tmp_path: Path) -> None:
+    norms = {f"aux_norm_{name}.weight": torch.rand(HIDDEN) for name in ("low", "mid", "high")}
+    head = load_head(write(tmp_path / "a", EAGLE3 | {"use_aux_norm": True}, eagle3_tensors() | norms), TARGET)
+    assert isinstance(head, EagleHead)
+    assert torch.equal(head.fc_norm[2].weight, norms["aux_norm_high.weight"])
+    nested = EAGLE3 | {"eagle_config": {"norm_before_fc": True}}
+    one = eagle3_tensors() | {"input_norm.weight": torch.rand(3 * HIDDEN)}
+    found = load_head(write(tmp_path / "b", nested, one), TARGET)
+    assert isinstance(found, EagleHead)
+    assert found.config.norm_before_fc
+    last = EAGLE3 | {"eagle_config": {"use_aux_hidden_state": False}}
+    with pytest.raises(CheckpointError, match="read the last state alone"):
+        load_head(write(tmp_path / "c", last, eagle3_tensors()), TARGET)
+
+
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
 @pytest.mark.parametrize("bias", [None, True, False])
 def test_eagle1(tmp_path: Path, file: str, bias: bool | None) -> None:

@@ -61,9 +61,7 @@ class NativeEaglePass(NativeSteppingPass):
         if config.side_by_side:
             packer.norm(-1, FEATURE_NORM, NormWeights(head.layers[0].hidden_norm.weight))
             packer.norm(-1, FINAL_NORM, NormWeights(head.norm.weight))
-            packer.linear(-1, OUTPUT_HEAD, LinearWeights(head.lm_head.weight))
-        else:
-            packer.linear(-1, OUTPUT_HEAD, LinearWeights(tables.head))
+        packer.linear(-1, OUTPUT_HEAD, LinearWeights(head.output_rows(tables.head)))
         count = 1 if config.norm_before_fc else len(config.taps) if config.fc_norm else 0
         for i in range(count):
             name = "input_norm" if config.norm_before_fc else f"fc_norm.{i}"

@@ -79,7 +79,7 @@ class EaglePass:
 
         self._layers = [packed(index, layer) for index, layer in enumerate(head.layers)]
         self._fc = linear(LinearWeights(head.fc.weight, head.fc.bias))
-        self._head = linear(LinearWeights(head.lm_head.weight if config.side_by_side else tables.head))
+        self._head = linear(LinearWeights(head.output_rows(tables.head)))
         embedding = tables.embedding if head.embedding is None else head.embedding
         self._embedding = embedding.to(self.device, dtype)
         self._norms = {

@@ -10,6 +10,7 @@ names of its own, and neither the embedding nor the output head, which are the t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -48,6 +49,8 @@ EagleFormat = Literal["eagle", "eagle3", "speculators"]
 _LAYER, _MIDLAYER = "layers.0.", "midlayer."
 _SPECULATORS_EAGLE1 = {"fc.": "fusion_fc.", _LAYER: "transformer."}
 """How our tensors' names begin -> how its do."""
+_LIKE_FC_NORM = {f"aux_norm_{name}.weight": f"fc_norm.{i}.weight" for i, name in enumerate(("low", "mid", "high"))}
+"""Older names of EAGLE-3.1's norms."""
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 _LLAMA_LAYER = "LlamaDecoderLayer"
@@ -71,7 +74,8 @@ def find(files: HeadFolder) -> FoundHead | None:
         kind = SPECULATORS.get(str(description[SPECULATORS_KEY]))
         return None if kind is None else FoundHead("speculators", kind)
     names = {name.removeprefix("model.") for name in files.names}
-    if any(name.startswith(_MIDLAYER) for name in names) or "draft_vocab_size" in description:
+    is_third = "draft_vocab_size" in description or "Eagle3" in str(description.get("architectures"))
+    if is_third or any(name.startswith(_MIDLAYER) for name in names):
         return FoundHead("eagle3", PARALLEL_KIND if guesses_in_parallel(description) else THIRD, by_tensors=True)
     return FoundHead("eagle", FIRST, by_tensors=True) if "fc.weight" in names else None
 
@@ -97,14 +101,17 @@ def write(head: TrainedHead, form: str, tables: TargetTables | None, verifier: s
         return WrittenHead(describe_eagle(head, config.variant), eagle_tensors(head, config.variant))
     assert tables is not None
     if form in SERVING_FORMATS:
-        return WrittenHead(describe_for(form, head), tensors_for(form, head, tables.embedding))
+        return WrittenHead(describe_for(form, head), tensors_for(form, head, tables))
     if form == "speculators" and config.variant == FIRST and config.num_layers > 1:
         raise CheckpointError(
             f"speculators has EAGLE-1 heads of one layer, this one has {config.num_layers}; choose eagle."
         )
     kind: EagleFormat = form  # type: ignore[assignment]
     embedding = tables.embedding.to(torch.float32) if kind != "eagle3" else None
-    return WrittenHead(describe_eagle(head, kind, verifier), eagle_tensors(head, kind, embedding))
+    tensors = eagle_tensors(head, kind, embedding)
+    if config.borrows_output:
+        tensors["lm_head.weight"] = head.output_rows(tables.head).float()
+    return WrittenHead(describe_eagle(head, kind, verifier), tensors)
 
 
 def read_eagle(
@@ -127,6 +134,9 @@ def read_eagle(
     embedding = named.pop("embed_tokens.weight", None)
     if config.variant == "eagle3":
         _drop_idle_table(config, named, source)
+        named = {_LIKE_FC_NORM.get(name, name): tensor for name, tensor in named.items()}
+        if "lm_head.weight" not in named:
+            config = _without_output(config, description, embedding, named, source)
     reach = named.pop("t2d", None)
     head = EagleHead(config)
     if config.slots and "mask_hidden" in named:
@@ -271,7 +281,11 @@ def _config(kind: EagleFormat, description: Mapping[str, Any], target: ModelConf
     if kind == "eagle" or speculators_eagle1:
         bias = _fusion_bias(outer) if speculators_eagle1 else fields.flag("bias", True)
         return EagleConfig(variant="eagle", draft_vocab_size=vocab_size, fc_bias=bias, **shape)
-    shape |= {name: outer.flag(name, False) for name in _FLAGS}
+    nested = outer.within("eagle_config") or Fields({}, source)
+    if not nested.flag("use_aux_hidden_state", True):
+        raise nested.bad("use_aux_hidden_state", False, "true: heads that read the last state alone are not supported")
+    shape |= {name: outer.flag(name, nested.flag(name, False)) for name in _FLAGS}
+    shape["fc_norm"] |= outer.flag("use_aux_norm", False)
     shape |= _masks(description, outer, vocab_size)
     draft_vocab_size = outer.integer("draft_vocab_size", vocab_size)
     return EagleConfig(variant="eagle3", draft_vocab_size=draft_vocab_size, taps=_taps(outer, target), **shape)
@@ -280,6 +294,25 @@ def _config(kind: EagleFormat, description: Mapping[str, Any], target: ModelConf
 def guesses_in_parallel(description: Mapping[str, Any]) -> bool:
     """Whether a description is of a P-EAGLE head."""
     return description.get("speculators_model_type") == SPECULATORS_PARALLEL or _MASK in description
+
+
+def _without_output(
+    config: EagleConfig,
+    description: Mapping[str, Any],
+    embedding: Tensor | None,
+    named: dict[str, Tensor],
+    source: str,
+) -> EagleConfig:
+    """A head whose file has no output rows: its own embedding's where it says so, else the target's (ModelOpt)."""
+    if description.get("tie_word_embeddings") is True and embedding is not None and not config.reduced:
+        named["lm_head.weight"] = embedding
+        return config
+    if config.hidden_size != config.target_hidden_size:
+        raise CheckpointError(
+            f"{source} lacks lm_head.weight, which a head of {config.hidden_size} elements beside a target of "
+            f"{config.target_hidden_size} needs; fetch it again."
+        )
+    return replace(config, borrows_output=True)
 
 
 def _masks(description: Mapping[str, Any], fields: Fields, vocab_size: int) -> dict[str, int]:

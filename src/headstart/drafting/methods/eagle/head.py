@@ -59,6 +59,8 @@ class EagleConfig:
     """Layers of the target whose inputs are the features, side by side; EAGLE-1: the state after the final norm."""
     norm_eps: float = 1e-5
     attention_bias: bool = False
+    borrows_output: bool = False
+    """An EAGLE-3 head that says its tokens through the target's output rows."""
     fc_bias: bool = False
     norm_before_residual: bool = False
     """The residual carries the normed feature (EAGLE-3)."""
@@ -203,7 +205,8 @@ class EagleHead(TrainedHead):
         self.layers = layers  # type: ignore[assignment]
         if fused:
             self.norm = RmsNorm(hidden, config.norm_eps)
-            self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False)
+            if not config.borrows_output:
+                self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False)
         if config.reduced:
             self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
         begin_randomly(self)
@@ -266,17 +269,22 @@ class EagleHead(TrainedHead):
         fed: Tensor = self.norm(output) if self.config.norm_output else output
         return fed
 
+    def output_rows(self, table: Tensor | None) -> Tensor:
+        """[draft vocab, hidden] that say tokens; of the target's ``table`` [vocab, hidden] where it has none."""
+        if self.config.variant == THIRD and not self.config.borrows_output:
+            own: Tensor = self.lm_head.weight
+            return own
+        assert table is not None
+        return table[self.target_ids.to(table.device)] if self.config.reduced else table
+
     def logits(self, output: Tensor, target_head: Tensor | None = None) -> Tensor:
-        """[..., draft vocab] of a step's output; EAGLE-1 says it through ``target_head`` [vocab, hidden]."""
-        if self.config.variant == "eagle3":
-            logits: Tensor = self.lm_head(self.norm(output))
-            return logits
-        assert target_head is not None
-        return F.linear(output, target_head)
+        """[..., draft vocab] of a step's output; ``target_head``: as of ``output_rows``."""
+        said = self.norm(output) if self.config.variant == THIRD else output
+        return F.linear(said, self.output_rows(target_head).to(said.dtype))
 
     def mapped_rows(self, table: Tensor) -> Tensor:
         """See ``TextHead``."""
-        rows = self.lm_head.weight
+        rows = self.output_rows(table)
         return rows if self.config.norm_output else rows * self.norm.weight
 
     def mapped_states(self, output: Tensor) -> Tensor:

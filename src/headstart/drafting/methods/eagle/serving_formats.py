@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.eagle.files import LAYER_IDS, describe_eagle, eagle_tensors
 from headstart.drafting.methods.eagle.head import THIRD, EagleConfig, EagleHead
 from headstart.errors import CheckpointError
@@ -36,9 +37,10 @@ def describe_for(kind: str, head: EagleHead) -> dict[str, Any]:
     return description
 
 
-def tensors_for(kind: str, head: EagleHead, embedding: Tensor) -> dict[str, Tensor]:
-    """Its tensors by their names there; ``embedding``: the target's, for a file that must hold one."""
-    tensors = eagle_tensors(head, THIRD, embedding if kind == "specforge" else None)
+def tensors_for(kind: str, head: EagleHead, tables: TargetTables) -> dict[str, Tensor]:
+    """Its tensors by their names there; ``tables``: the target's, which a file must hold in part."""
+    tensors = eagle_tensors(head, THIRD, tables.embedding if kind == "specforge" else None)
+    tensors.setdefault("lm_head.weight", head.output_rows(tables.head).float())
     vocab, said = head.config.vocab_size, head.config.draft_vocab_size
     # Both tables are always there.
     tensors.setdefault("d2t", torch.zeros(said, dtype=torch.int64))
