@@ -14,6 +14,7 @@ from headstart.errors import CheckpointError
 from headstart.models.aliases import ALIASES
 from headstart.models.config import ModelConfig
 from headstart.models.files import exists, local_path
+from headstart.models.gguf_file import GgufFile
 from headstart.models.locating import INDEX_FILE, SINGLE_FILE
 from headstart.models.safetensors_files import SafetensorsFiles
 
@@ -30,11 +31,17 @@ def load_head(directory: Path | str, target: ModelConfig) -> TrainedHead:
             tensors that are missing, surplus or mis-shaped (all named).
     """
     path = local_path(directory)
-    if not exists(path) or not path.is_dir():
-        raise CheckpointError(f"{path} is no directory; name the directory of a draft head.")
-    description, tensors = read_description(path), read_tensors(path)
-    files = HeadFolder(path, description, tensors)
-    found, module = _find(files)
+    if not exists(path) or not (path.is_dir() or _is_gguf(path)):
+        raise CheckpointError(f"{path} is no directory; name the directory, or the GGUF file, of a draft head.")
+    if path.is_dir():
+        description, tensors = read_description(path), read_tensors(path)
+        files = HeadFolder(path, description, tensors)
+        found, module = _find(files)
+    else:
+        file = GgufFile(path)
+        files = HeadFolder(path, file.metadata, file.tensors)
+        found, module = _find(files)
+        tensors = {name: file.read(name) for name in file.tensors}
     head: TrainedHead = module.read(found, files, tensors, target)
     return head
 
@@ -47,10 +54,12 @@ def is_whole_model(model: str) -> bool:
         CheckpointError: a file of it is damaged.
     """
     path = Path(model).expanduser()
-    if model in ALIASES or path.is_file():
+    if model in ALIASES:
         return True
-    if not (path / CONFIG_FILE).is_file():
+    if not path.is_file() and not (path / CONFIG_FILE).is_file():
         return False
+    if path.is_file() and not _is_gguf(path):
+        return True
     try:
         check_format(path)
     except UnknownHeadError:
@@ -64,6 +73,9 @@ def check_format(directory: Path) -> None:
     Raises:
         CheckpointError: as ``load_head``, as far as names tell.
     """
+    if _is_gguf(directory):
+        _find(_gguf_folder(directory))
+        return
     description = read_description(directory)
     # Of pickled weights no name is known before they are read; whole models are not read from them.
     if _are_named(directory):
@@ -74,6 +86,8 @@ def kind_in(directory: Path) -> str | None:
     """The kind of the head in a directory (``TrainedHead.kind``), before its weights are read; None where that does
     not tell: no head, or nothing in a known format."""
     try:
+        if _is_gguf(directory):
+            return _find(_gguf_folder(directory))[0].kind
         description = read_description(directory)
         names: Collection[str] = SafetensorsFiles(directory).shapes() if _are_named(directory) else ()
         return _find(HeadFolder(directory, description, names))[0].kind
@@ -83,7 +97,7 @@ def kind_in(directory: Path) -> str | None:
 
 def trained_for(directory: Path) -> tuple[str, str] | None:
     """Name and digest of the target that a head was trained for, where its description says so."""
-    record = read_description(directory).get(RECORD_KEY)
+    record = None if _is_gguf(directory) else read_description(directory).get(RECORD_KEY)
     if not isinstance(record, dict) or not isinstance(record.get("target_digest"), str):
         return None
     return str(record.get("target")), record["target_digest"]
@@ -96,6 +110,16 @@ def trained_as(model: str) -> str | None:
         return None
     record = read_description(path).get(RECORD_KEY)
     return str(record.get("head")) if isinstance(record, dict) else None
+
+
+def _is_gguf(path: Path) -> bool:
+    """Whether a head may be in this file."""
+    return path.suffix == ".gguf" and path.is_file()
+
+
+def _gguf_folder(path: Path) -> HeadFolder:
+    file = GgufFile(path)
+    return HeadFolder(path, file.metadata, file.tensors)
 
 
 def _are_named(directory: Path) -> bool:

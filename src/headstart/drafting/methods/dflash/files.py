@@ -13,6 +13,7 @@ target's.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +21,10 @@ from torch import Tensor
 
 from headstart.drafting.heads.files import load_strictly, require_draft_ids
 from headstart.drafting.heads.formats import SPECULATORS_KEY, FoundHead, HeadFolder
+from headstart.drafting.heads.gguf_heads import ARCHITECTURE as GGUF_KEY
+from headstart.drafting.heads.gguf_heads import frequency_factors
 from headstart.drafting.heads.layer_format import require_embedding
+from headstart.drafting.methods.dflash import gguf_formats
 from headstart.drafting.methods.dflash.head import KIND, MOST_SLOTS, BlockConfig, BlockHead
 from headstart.drafting.methods.dflash.written_formats import (
     BEFORE,
@@ -71,6 +75,8 @@ _VARIANTS = {
 def find(files: HeadFolder) -> FoundHead | None:
     """Whether a folder holds a block head."""
     description = files.description
+    if description.get(GGUF_KEY) in gguf_formats.ARCHITECTURES:
+        return FoundHead(GGUF_KEY, KIND)
     if SPECULATORS_KEY in description:
         return FoundHead("speculators", KIND) if description[SPECULATORS_KEY] in SPECULATORS else None
     if NESTED in description:
@@ -81,6 +87,13 @@ def find(files: HeadFolder) -> FoundHead | None:
 
 def read(found: FoundHead, files: HeadFolder, tensors: Mapping[str, Tensor], target: ModelConfig) -> BlockHead:
     """See ``read_block``."""
+    if found.form == GGUF_KEY:
+        description = gguf_formats.describe_gguf(files, tensors)
+        factors = frequency_factors(tensors, description["head_dim"], files.source)
+        named = gguf_formats.gguf_tensors(tensors, files.source)
+        head = read_block("dflash", description, named, target, files.source)
+        head.config = replace(head.config, rope=replace(head.config.rope, factors=factors))
+        return head
     kind: BlockFormat = found.form  # type: ignore[assignment]
     return read_block(kind, files.description, tensors, target, files.source)
 

@@ -26,10 +26,13 @@ from headstart.drafting.heads.formats import (
     TrainedHead,
     WrittenHead,
 )
+from headstart.drafting.heads.gguf_heads import ARCHITECTURE as GGUF_KEY
+from headstart.drafting.heads.gguf_heads import frequency_factors
 from headstart.drafting.heads.layer_format import describe_layers, require_embedding
 from headstart.drafting.heads.speculators import SPECULATORS_VERSION, speculators_config
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import MOST_SLOTS
+from headstart.drafting.methods.eagle import gguf_formats
 from headstart.drafting.methods.eagle.head import (
     FIRST,
     MOST_LAYERS,
@@ -68,6 +71,8 @@ _SLOTS = 8
 def find(files: HeadFolder) -> FoundHead | None:
     """Whether a folder holds an EAGLE head."""
     description = files.description
+    if description.get(GGUF_KEY) == gguf_formats.ARCHITECTURE:
+        return FoundHead(GGUF_KEY, THIRD)
     if KIND_KEY in description:
         return None
     if SPECULATORS_KEY in description:
@@ -82,6 +87,13 @@ def find(files: HeadFolder) -> FoundHead | None:
 
 def read(found: FoundHead, files: HeadFolder, tensors: Mapping[str, Tensor], target: ModelConfig) -> EagleHead:
     """See ``read_eagle``."""
+    if found.form == GGUF_KEY:
+        description = gguf_formats.describe_gguf(files, tensors)
+        factors = frequency_factors(tensors, description["head_dim"], files.source)
+        own = gguf_formats.gguf_tensors(tensors, description["head_dim"], files.source)
+        head = read_eagle("eagle3", description, own, target, files.source)
+        head.config = replace(head.config, rope=replace(head.config.rope, factors=factors))
+        return head
     kind: EagleFormat = found.form  # type: ignore[assignment]
     return read_eagle(kind, files.description, tensors, target, files.source)
 

@@ -1,0 +1,124 @@
+"""Heads in GGUF, as llama.cpp writes them: their metadata as a configuration of Hugging Face's, tensors by its names.
+
+Read key for key in llama.cpp of August 2026 (``src/models/eagle3.cpp``, ``src/models/dflash.cpp``, ``conversion/``). A
+layer of the target is numbered by what reads it, as we do; draft ids lead to target ids themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headstart.drafting.heads.formats import HeadFolder
+from headstart.errors import CheckpointError
+from headstart.models.families.fields import Fields
+from headstart.models.families.rope import rope_from_gguf
+
+ARCHITECTURE = "general.architecture"
+"""The entry that says what a file is."""
+FREQUENCIES = "rope_freqs.weight"
+_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+"""Of a layer's parts."""
+_ENDS = {"output_norm": "norm", "output": "lm_head", "token_embd": "embed_tokens"}
+
+
+def fields_of(files: HeadFolder) -> Fields:
+    """The entries of the file's own architecture."""
+    return Fields(files.description, files.source, f"{files.description[ARCHITECTURE]}.")
+
+
+def described(files: HeadFolder) -> dict[str, Any]:
+    """A head's layers and vocabulary as ``config.json`` has them.
+
+    Raises:
+        CheckpointError: an entry is missing or senseless.
+    """
+    fields = fields_of(files)
+    hidden, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
+    head_dim = fields.integer("attention.key_length", hidden // heads)
+    tokens = files.description.get("tokenizer.ggml.tokens")
+    rope = rope_from_gguf(fields, fields.integer("rope.dimension_count", head_dim))
+    if rope.dim != head_dim:
+        raise fields.bad("rope.dimension_count", rope.dim, f"the size of a head, {head_dim}")
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": fields.integer("feed_forward_length"),
+        "num_hidden_layers": fields.integer("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": fields.integer("attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "rms_norm_eps": fields.number("attention.layer_norm_rms_epsilon"),
+        "rope_theta": rope.theta,
+        "rope_scaling": rope.scaling,
+        "max_position_embeddings": fields.get("context_length"),
+        "vocab_size": len(tokens) if isinstance(tokens, list) else fields.integer("vocab_size"),
+    }
+
+
+def target_layers(files: HeadFolder) -> list[int]:
+    """The layers of the target whose inputs are read.
+
+    Raises:
+        CheckpointError: they are not named.
+    """
+    fields = fields_of(files)
+    for key in ("target_layers", "extract_layers"):
+        found = fields.token_ids(key)
+        if found:
+            return list(found)
+    raise fields.missing("target_layers")
+
+
+def named(tensors: Mapping[str, Tensor], more: Mapping[str, str], source: str) -> dict[str, Tensor]:
+    """Tensors by the names of Hugging Face's files, as far as they have any; others keep theirs.
+
+    Args:
+        more: further names, without their endings, of a layer's parts or of the whole -> theirs.
+    """
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if name.endswith(FREQUENCIES):
+            continue
+        layer, rest = "", name
+        if name.startswith("blk."):
+            _, number, rest = name.split(".", 2)
+            layer = f"layers.{number}."
+        part, _, ending = rest.rpartition(".")
+        known = (_NAMES if layer else _ENDS) | dict(more)
+        part, ending = (rest, "") if rest in known or part not in known else (part, f".{ending}")
+        found[f"{layer}{known.get(part, part)}{ending}"] = tensor
+    if (ids := found.pop("d2t", None)) is not None:
+        if ids.dim() != 1 or ids.is_floating_point():
+            raise CheckpointError(f"{source}: d2t is no list of token ids; fetch it again.")
+        found["d2t"] = ids.long() - torch.arange(len(ids))
+    return found
+
+
+def frequency_factors(tensors: Mapping[str, Tensor], dim: int, source: str) -> tuple[float, ...]:
+    """What divides the frequencies of a rotation of ``dim`` dimensions; empty: nothing does.
+
+    Raises:
+        CheckpointError: there are more or fewer of them, or senseless ones.
+    """
+    for name, tensor in tensors.items():
+        if name.endswith(FREQUENCIES):
+            factors = tensor.float()
+            if factors.shape != (dim // 2,) or not bool((factors > 0).all()) or not bool(factors.isfinite().all()):
+                raise CheckpointError(f"{source}: {name} is no list of {dim // 2} positive numbers; fetch it again.")
+            return tuple(factors.tolist())
+    return ()
