@@ -55,7 +55,8 @@ def import_head(directory: Path, target: ModelConfig, layer_numbers: LayerNumber
     head = load_head(directory, target)
     if layer_numbers == "auto":
         return head
-    numbers = named_layers(read_description(directory)) if isinstance(head, EagleHead) else ()
+    is_named = isinstance(head, EagleHead) and directory.is_dir()
+    numbers = named_layers(read_description(directory)) if is_named else ()
     if not numbers:
         raise CheckpointError(f"{directory} names no layers of its target; leave out what their numbers mean.")
     assert isinstance(head, EagleHead)
@@ -70,7 +71,9 @@ def import_head(directory: Path, target: ModelConfig, layer_numbers: LayerNumber
 
 
 def stored_dtype(directory: Path) -> torch.dtype:
-    """Of a head's matrices, the widest: what keeps every number of them."""
+    """Of a head's matrices, the widest: what keeps every number of them, also of blocks in GGUF."""
+    if directory.is_file():
+        return torch.float32
     found = {
         tensor.dtype for tensor in read_tensors(directory).values() if tensor.dim() > 1 and tensor.is_floating_point()
     }

@@ -18,6 +18,7 @@ from headstart.drafting.methods.dflash.head import BlockHead, block_config
 from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.errors import CheckpointError
 from headstart_train.files.heads import save_head
+from headstart_train.files.importing import import_head, stored_dtype
 
 LAYER = {
     "input_layernorm": "attn_norm",
@@ -143,6 +144,10 @@ def test_eagle3(quantised: bool, tmp_path: Path) -> None:
     assert kind_in(path) == "eagle3"
     assert trained_for(path) is None
     assert not is_whole_model(str(path))
+    alike(found, import_head(path, TARGET))
+    assert stored_dtype(path) is torch.float32
+    with pytest.raises(CheckpointError, match="names no layers"):
+        import_head(path, TARGET, "outputs")
 
 
 def test_eagle3_with_the_targets_output_and_scaled_frequencies(tmp_path: Path) -> None:

@@ -136,6 +136,27 @@ def test_z_labs_form_since_june(tmp_path: Path) -> None:
         block(write(tmp_path / "c", entries, block_tensors()))
 
 
+@pytest.mark.parametrize(
+    ("described", "said"),
+    [
+        (Z_LAB | {"dflash_config": {**Z_LAB["dflash_config"], "projector_type": "domino"}}, "a head of Domino"),
+        (Z_LAB | {"dflash_config": {**Z_LAB["dflash_config"], "lilicorr_factor_dim": 8}}, "a head of LiLiCorr"),
+        (Z_LAB | {"dflash_config": {**Z_LAB["dflash_config"], "input_embedding_scale": 2.0}}, "input_embedding_scale"),
+        ({"architectures": ["DFlashDraftModel"], **LAYER, "block_size": 8}, "no entry 'dflash_config'"),
+        ({"architectures": ["Gemma4DSparkModel"], **LAYER}, "Qwen3DSparkModel: variants of it"),
+    ],
+)
+def test_kin_of_dflash_are_refused_by_name(described: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        load_head(write(tmp_path, described, block_tensors()), TARGET)
+
+
+def test_a_lora_is_no_head(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="a LoRA of the target, as UNO guesses with"):
+        load_head(tmp_path, TARGET)
+
+
 @pytest.mark.parametrize("name", ["DFlashDraftModel", "DSparkDraftModel"])
 def test_speculators_as_save_pretrained_names_them(name: str, tmp_path: Path) -> None:
     described = SPECULATORS | {"architectures": [name]}

@@ -19,7 +19,7 @@ RECORD_KEY = "headstart"
 """Entry of ``config.json`` that says how a head came to be; other readers pass over it."""
 MEDUSA_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 PICKLED_FILE = "pytorch_model.bin"
-CONFIG_FILE = "config.json"
+CONFIG_FILE, ADAPTER_FILE = "config.json", "adapter_config.json"
 
 
 def read_description(directory: Path) -> dict[str, Any]:
@@ -28,6 +28,11 @@ def read_description(directory: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: there is none, or it is damaged.
     """
+    if not exists(directory / CONFIG_FILE) and exists(directory / ADAPTER_FILE):
+        raise CheckpointError(
+            f"{directory!s:.200} holds a LoRA of the target, as UNO guesses with, which no drafter runs; name the "
+            "directory of a draft head."
+        )
     if not exists(directory / CONFIG_FILE):
         raise CheckpointError(f"{directory!s:.200} has no {CONFIG_FILE}; name a directory that holds a draft head.")
     return read_json(directory / CONFIG_FILE)

@@ -79,10 +79,10 @@ def find(files: HeadFolder) -> FoundHead | None:
         return FoundHead(GGUF_KEY, KIND)
     if SPECULATORS_KEY in description:
         return FoundHead("speculators", KIND) if description[SPECULATORS_KEY] in SPECULATORS else None
-    if NESTED in description:
+    named = str(description.get("architectures"))
+    if NESTED in description or "DFlash" in named:
         return FoundHead("dflash", KIND)
-    is_deepspec = description.get("architectures") == [DEEPSPEC_ARCHITECTURE]
-    return FoundHead("deepspec", KIND) if is_deepspec else None
+    return FoundHead("deepspec", KIND) if "DSpark" in named else None
 
 
 def read(found: FoundHead, files: HeadFolder, tensors: Mapping[str, Tensor], target: ModelConfig) -> BlockHead:
