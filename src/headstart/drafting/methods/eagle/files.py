@@ -138,7 +138,11 @@ def read_eagle(
     config = _config(kind, description, target, source)
     theirs = _SPECULATORS_EAGLE1 if _is_speculators_eagle1(kind, config) else {_LAYER: _MIDLAYER}
     ours = {other: own for own, other in theirs.items()}
-    named = {_renamed(name.removeprefix("model."), ours): tensor for name, tensor in tensors.items()}
+    named = {
+        _renamed(name.removeprefix("model."), ours): tensor
+        for name, tensor in tensors.items()
+        if not name.startswith("verifier_")  # what older files of speculators have of the target besides
+    }
     for layer in range(1, config.num_layers):
         # SGLang's name for it, see serving_formats.
         if (norm := named.pop(f"layers.{layer}.hidden_norm.weight", None)) is not None:
