@@ -15,23 +15,15 @@ from torch import Tensor
 from headstart.drafting.heads.formats import HeadFolder
 from headstart.errors import CheckpointError
 from headstart.models.families.fields import Fields
-from headstart.models.families.rope import rope_from_gguf
+from headstart.models.families.gguf import GGUF_LAYER, NAMES
+from headstart.models.families.llama import HF_LAYER
+from headstart.models.families.rope import rope_of
 
 ARCHITECTURE = "general.architecture"
 """The entry that says what a file is."""
 FREQUENCIES = "rope_freqs.weight"
 _NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
+    GGUF_LAYER[role].removeprefix("blk.{i}."): name.removeprefix("layers.{i}.") for role, name in HF_LAYER.items()
 }
 """Of a layer's parts."""
 _ENDS = {"output_norm": "norm", "output": "lm_head", "token_embd": "embed_tokens"}
@@ -39,7 +31,7 @@ _ENDS = {"output_norm": "norm", "output": "lm_head", "token_embd": "embed_tokens
 
 def fields_of(files: HeadFolder) -> Fields:
     """The entries of the file's own architecture."""
-    return Fields(files.description, files.source, f"{files.description[ARCHITECTURE]}.")
+    return Fields(files.description, files.source, f"{files.description[ARCHITECTURE]}.", NAMES)
 
 
 def described(files: HeadFolder) -> dict[str, Any]:
@@ -49,23 +41,21 @@ def described(files: HeadFolder) -> dict[str, Any]:
         CheckpointError: an entry is missing or senseless.
     """
     fields = fields_of(files)
-    hidden, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
-    head_dim = fields.integer("attention.key_length", hidden // heads)
+    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    head_dim = fields.integer("head_dim", hidden // heads)
     tokens = files.description.get("tokenizer.ggml.tokens")
-    rope = rope_from_gguf(fields, fields.integer("rope.dimension_count", head_dim))
-    if rope.dim != head_dim:
-        raise fields.bad("rope.dimension_count", rope.dim, f"the size of a head, {head_dim}")
+    rope = rope_of(fields, head_dim)
     return {
         "hidden_size": hidden,
-        "intermediate_size": fields.integer("feed_forward_length"),
-        "num_hidden_layers": fields.integer("block_count"),
+        "intermediate_size": fields.integer("intermediate_size"),
+        "num_hidden_layers": fields.integer("num_hidden_layers"),
         "num_attention_heads": heads,
-        "num_key_value_heads": fields.integer("attention.head_count_kv", heads),
+        "num_key_value_heads": fields.integer("num_key_value_heads", heads),
         "head_dim": head_dim,
-        "rms_norm_eps": fields.number("attention.layer_norm_rms_epsilon"),
+        "rms_norm_eps": fields.number("rms_norm_eps"),
         "rope_theta": rope.theta,
         "rope_scaling": rope.scaling,
-        "max_position_embeddings": fields.get("context_length"),
+        "max_position_embeddings": fields.get("max_position_embeddings"),
         "vocab_size": len(tokens) if isinstance(tokens, list) else fields.integer("vocab_size"),
     }
 

@@ -39,12 +39,12 @@ def describe_gguf(files: HeadFolder, tensors: Mapping[str, Tensor]) -> dict[str,
     fields = fields_of(files)
     fields.refuse("hyper_connection_count", *range(1, 1 << 8), because="layers of DeepSeek V4")
     layers, outer = described(files), files.description
-    windows = fields.optional_integer("attention.sliding_window", minimum=0, maximum=MAX_POSITIONS)
+    windows = fields.optional_integer("sliding_window", minimum=0, maximum=MAX_POSITIONS)
     if windows:
-        pattern = fields.get("attention.sliding_window_pattern")
+        pattern = fields.get("sliding_window_pattern")
         count = layers["num_hidden_layers"]
         if not isinstance(pattern, list) or len(pattern) != count:
-            raise fields.bad("attention.sliding_window_pattern", pattern, f"a list of {count}, one for each layer")
+            raise fields.bad("sliding_window_pattern", pattern, f"a list of {count}, one for each layer")
         layers["layer_types"] = [SLIDING if each else "full_attention" for each in pattern]
         layers["sliding_window"] = windows
     chained = "markov_w1.weight" in tensors
