@@ -266,14 +266,10 @@ def confident_head(**changes: object) -> BlockHead:
 @torch.no_grad()
 def sureness(head: BlockHead, tokens: list[int], guesses: list[int]) -> list[float]:
     """[slot] how likely the chain of guesses is accepted down to each of them, by the module itself."""
-    config, states = head.config, {}
-    logits = head.logits
-    head.logits = lambda said, table: [states.update(states=said), logits(said, table)][1]  # type: ignore[method-assign]
-    said(head, tokens)
-    head.logits = logits  # type: ignore[method-assign]
+    config, states = head.config, saying(head, tokens)[0]
     before = torch.tensor([tokens[-1], *guesses[:-1]])
     known = head.said_before(before) if config.markov_rank else None
-    return head.confidence(states["states"][config.speaking], known).sigmoid().cumprod(0).tolist()  # type: ignore[no-any-return]
+    return head.confidence(states, known).sigmoid().cumprod(0).tolist()  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("changes", [{}, {"markov_rank": 3, "confidence_reads_token": True}], ids=str)
