@@ -186,8 +186,8 @@ def torch_draft(running: BlockPass, cache: DraftCache, features: NDArray[np.floa
             trees = ConfidenceTrees(1, 8)
             for slot in range(slots):
                 running.confidence(states[:, slot], chain)
-                chain = running.target_ids[(logits[:, slot] + running.following(chain)).argmax(-1)]
-                rows = logits[:, slot] + running.following(before)
+                chain = running.target_ids[(logits[:, slot] + running.following(chain, states[:, slot])).argmax(-1)]
+                rows = logits[:, slot] + running.following(before, states[:, slot].expand(len(before), -1))
                 log_probs, places = running.best(rows, 8)
                 children = np.asarray(running.target_ids.numpy()[places], dtype=np.int64)
                 beams = trees.grow(log_probs[None], children[None])

@@ -224,12 +224,14 @@ def chains(starts: IntArray) -> IntArray:
 
 
 def _layer(config: EagleConfig | BlockConfig, index: int) -> Layer:
-    blocks = isinstance(config, BlockConfig)
+    window, looks_back = (
+        (config.sight(index)[0] or 0, config.looks_back(index)) if isinstance(config, BlockConfig) else (0, False)
+    )
     return Layer(
         mixer=get_args(Mixer).index("attention"),
         channel=get_args(Channel).index("mlp"),
-        window=(config.sight(index)[0] or 0) if blocks else 0,
-        looks_back=blocks and config.looks_back(index),
+        window=window,
+        looks_back=looks_back,
         rope=0,
         head_dim=config.head_dim,
         kv_heads=config.num_kv_heads,

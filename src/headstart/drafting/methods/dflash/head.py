@@ -278,8 +278,9 @@ class BlockHead(TrainedHead):
         around = None
         if config.conv_taps:
             around = [
-                tuple(
-                    partial(conv.around, block_size=config.block_size) for conv in (each.attention_conv, each.mlp_conv)
+                (
+                    partial(each.attention_conv.around, block_size=config.block_size),
+                    partial(each.mlp_conv.around, block_size=config.block_size),
                 )
                 for each in self.layers
             ]
