@@ -26,6 +26,7 @@ from native_cases import (
     run_chunks,
     small_config,
 )
+from thinning import thorough_but
 from torch import Tensor
 
 from headstart.backends.native.precision import Precision
@@ -120,6 +121,9 @@ KINDS = {
         **GEMMA,
     ),
 }
+FEW = ("values that are keys", "keys of earlier layers", "experts beside an MLP, scaled", "two streams, not scaled")
+FEW += ("streams and all beside them", "all of it")
+"""Those whose rows ``make test`` looks at one by one."""
 each_kind = pytest.mark.parametrize("kind", KINDS)
 each_whole = pytest.mark.parametrize("kind", ["all of it", "streams and all beside them"])
 
@@ -151,7 +155,7 @@ def test_with_every_instruction_set(kind: str, isa: str) -> None:
 
 
 @needs_native
-@each_kind
+@pytest.mark.parametrize("kind", thorough_but(FEW, KINDS))
 def test_a_rows_bits_are_its_own(kind: str) -> None:
     check_rows_of_their_own(KINDS[kind], "bf16", FASTEST)
 

@@ -25,6 +25,7 @@ from native_cases import (
     run_chunks,
     small_config,
 )
+from thinning import thorough_but
 from torch import Tensor
 
 from headstart.backends.native.precision import Precision
@@ -78,6 +79,8 @@ KINDS = {
         layers=tuple(LayerConfig(mixer=m, channel=c) for m, c in (("none", "experts"), ("attention", "none"))) * 2,
     ),
 }  # fmt: skip
+FEW = ("two best of a group", "sparsemixer", "shared by a gate", "biased and cut off", "without gates", "many")
+"""Those whose rows ``make test`` looks at one by one."""
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -109,7 +112,7 @@ def test_a_rows_bits_are_its_own(precision: Precision, isa: str) -> None:
 
 @needs_native
 @pytest.mark.parametrize("precision", ["bf16", "int4"])
-@each_kind
+@pytest.mark.parametrize("kind", thorough_but(FEW, KINDS))
 def test_so_they_are_in_every_kind(kind: str, precision: Precision) -> None:
     check_rows_of_their_own(KINDS[kind], precision, FASTEST)
 

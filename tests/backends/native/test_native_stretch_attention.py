@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from native_cases import random_tokens, small_config
 from stretch_cases import Counted, make_engine, one_by_one, told
+from thinning import thorough_but
 from toys import run_all, toy_sequence
 
 from headstart.backends.native.loader import load_library
@@ -56,7 +57,7 @@ SETTINGS = (
 
 
 @pytest.mark.parametrize("params", SETTINGS, ids=["greedy", "drawn"])
-@each_kind
+@pytest.mark.parametrize("kind", thorough_but(["latent attention"], CONFIGS))
 def test_drafters_leave_every_token_as_it_is(
     kind: str, params: SamplingParams, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ def test_requests_that_decode_together_are_told_the_same(
                 engine,
                 random_tokens(10 + 13 * seed, seed),
                 sequence_id=seed,
-                params=SamplingParams(temperature=0, max_tokens=20 + 17 * seed),
+                params=SamplingParams(temperature=0, max_tokens=14 + 9 * seed),
             )
             for seed in range(7)
         ]

@@ -30,7 +30,7 @@ SETTINGS = (
 
 
 @pytest.mark.parametrize("params", SETTINGS, ids=["greedy", "drawn"])
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.thorough), 3])
 def test_drafters_leave_every_token_as_it_is(
     count: int, params: SamplingParams, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

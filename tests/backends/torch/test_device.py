@@ -8,6 +8,7 @@ import pytest
 import torch
 from devices import on
 from reruns import RECORDED_PLACES, recording_on
+from thinning import thorough_but
 
 from headstart import LLM, SamplingParams, SpeculationParams
 from headstart.backends.torch.device import available_devices, avoid_attention_plans, finish, parse_device
@@ -51,7 +52,10 @@ def test_of_several_one_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("place", RECORDED_PLACES)
 @pytest.mark.parametrize(
     "drafter",
-    ["suffix", "early-exit", "recycling", "auto", "lookahead", "draft-model", "multi-draft", "hierarchical"],
+    thorough_but(
+        ["early-exit", "recycling", "auto", "draft-model"],
+        ["suffix", "early-exit", "recycling", "auto", "lookahead", "draft-model", "multi-draft", "hierarchical"],
+    ),
 )
 def test_a_device_that_is_there_keeps_plain_texts(place: str, drafter: str, tiny_model_dir: Path) -> None:
     """Also a simulated one, where nothing may be left on the processor."""
