@@ -140,7 +140,7 @@ def forms_of_mixers(config: ModelConfig, weights: DecoderWeights) -> NDArray[np.
     return forms[: config.num_layers * MATRICES].reshape(-1, MATRICES, PARTS)[:, [0, 1, len(LINEARS)]]
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
+@pytest.mark.parametrize("kind", [pytest.param("Q4_0", marks=pytest.mark.thorough), "Q8_0"])
 @pytest.mark.parametrize(
     ("family", "in_bf16"),
     [

@@ -149,7 +149,7 @@ def check_bits(family: str, precision: Precision, isa: str | None) -> None:
     assert torch.equal(logits[19:], alone[1])
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.thorough)])
 def test_any_team_and_any_way_of_the_same_arithmetic(precision: Precision) -> None:
     """Over borders of panels and of chunks: texts and memories of more than 512 positions."""
     tokens, source = random_tokens(600, seed=1), random_tokens(530, seed=2)

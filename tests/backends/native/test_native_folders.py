@@ -23,6 +23,7 @@ from native_cases import (
 )
 from quantised_modules import MAKERS, Maker, named, write_folder, write_mxfp4_folder
 from safetensors.torch import save_file
+from thinning import thorough_but
 from tiny_models import make_model
 from torch import Tensor
 
@@ -166,7 +167,7 @@ def distance(actual: Tensor, expected: Tensor) -> float:
 
 
 @pytest.mark.parametrize("isa", isa_params())
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("kind", thorough_but(["INT4/128", "NF4", "FP8/128"], TYPES))
 def test_auto_is_no_further_from_a_folder_than_bf16(tmp_path: Path, kind: str, isa: str) -> None:
     """And keeps it at its own size; rows of a model have the same bits in chunks and with other threads."""
     path = folder(tmp_path, kind)
@@ -184,7 +185,7 @@ def test_auto_is_no_further_from_a_folder_than_bf16(tmp_path: Path, kind: str, i
 
 
 @needs_native
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("kind", thorough_but(["INT4/32", "FP4", "FP8"], TYPES))
 def test_a_tied_table_is_kept_once(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows, read from what the output head is multiplied in, are the folder's; eight units a row in FP8."""
     path = folder(tmp_path, kind, table=True, hidden_size=1024, num_hidden_layers=1, tie_word_embeddings=True)

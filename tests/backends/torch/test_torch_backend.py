@@ -55,7 +55,17 @@ KINDS = (
 CASES = [(family, device) for device in DEVICES for family in (*FAMILIES, *KINDS)]
 
 
-@pytest.fixture(params=CASES, ids=lambda it: "-".join(it))
+FEW = (
+    *("llama", "llama3", "qwen3-yarn", "qwen2-window", "smollm3", "phi3-longrope", "granite4", "gemma2", "gemma3"),
+    *("gpt2", "gpt-neox", "bloom", "gpt_oss", "mixtral", "deepseek_v3", "llama4", "gemma3n_text", "gemma4_text"),
+)
+"""Those of ``make test``."""
+
+
+@pytest.fixture(
+    params=[it if it[0] in FEW else pytest.param(it, marks=pytest.mark.thorough) for it in CASES],
+    ids=lambda it: "-".join(it),
+)
 def case(request: pytest.FixtureRequest) -> Case:
     """Every family on every device that is there."""
     return load(*request.param)

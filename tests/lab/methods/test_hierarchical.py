@@ -85,7 +85,7 @@ def test_greedy_texts_are_those_of_plain_decoding(
     assert cache.allocator.num_free == cache.allocator.num_blocks
 
 
-@inners
+@few_inners
 def test_coupled_texts_do_not_depend_on_the_draft(inner: str) -> None:
     """And the draft is the one of the draft model without an inner drafter: q's own coupled draws."""
     logits_of = hashed_logits(VOCAB, 5, order=3)

@@ -84,7 +84,7 @@ def test_greedy_texts_are_those_of_plain_decoding(
     assert greedy_texts(engine, PROMPTS, WISHES) == greedy_texts(model_engine(target, "none"), PROMPTS, WISHES)
 
 
-@kinds
+@pytest.mark.parametrize("kind", thorough_but(["draws", "models"], KINDS))
 def test_coupled_texts_do_not_depend_on_the_draft(kind: str) -> None:
     logits_of = hashed_logits(VOCAB, 5, order=3)
     target = ToyBackend(VOCAB, logits_of)

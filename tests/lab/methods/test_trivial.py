@@ -93,8 +93,12 @@ LAWS = {
 def test_a_sampled_draft_is_drawn_from_the_law_it_hands_on(name: str) -> None:
     tokens, law = LAWS[name]
     drawn: Counter[int] = Counter()
+    drafter = create_drafter(name, DraftContext(6), sample=True)
     for seed in range(1500):
-        tree = propose(name, ToySequence(1, tokens, noise=SequenceNoise(seed)), sample=True)
+        sequence = ToySequence(seed, tokens, noise=SequenceNoise(seed))
+        drafter.begin(sequence)
+        tree = drafter.propose([sequence], [BUDGET])[0]
+        drafter.end(seed)
         assert tree.law is TreeLaw.SAMPLED
         assert tree.draft_probs is not None
         torch.testing.assert_close(tree.draft_probs[0], torch.tensor(law, dtype=torch.float64), rtol=0, atol=1e-15)
