@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from thinning import thorough_but
 from toys import ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
 
 from headstart.common.enumerations import VerifyRule
@@ -141,7 +142,7 @@ def test_storms_change_no_text_and_leave_nothing_behind() -> None:
     assert all(seen[event] > 5 for event in ("aborted", "preempted", "cached", "led", "accepted", "chunked")), seen
 
 
-@pytest.mark.parametrize("num_states", [5, pytest.param(14, marks=pytest.mark.thorough), 60])
+@pytest.mark.parametrize("num_states", thorough_but([14], [5, 14, 60]))
 def test_nor_do_storms_over_states(num_states: int) -> None:
     """With few slots, guesses and sequences wait for each other."""
     seen: Counter[str] = Counter()

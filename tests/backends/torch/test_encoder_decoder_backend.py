@@ -17,12 +17,12 @@ from roundings import moved_by_roundings
 from thinning import thorough_but
 from tiny_encoder_decoders import FAMILIES, features, make_model, reference_logits, save_model
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
 from passes import Rows, path_to
-from transformers import PreTrainedModel
 
 TREE = [-1, 0, 0, 1, 1, 2, 4, 6, 3]
 

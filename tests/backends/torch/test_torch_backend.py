@@ -15,6 +15,7 @@ from devices import DEVICES, on
 from thinning import thorough_but
 from tiny_models import FAMILIES, make_model, reference_logits, save_model
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from headstart.backends.torch.backend import TorchBackend, TorchStorage
 from headstart.backends.torch.linear import Linear
@@ -24,7 +25,6 @@ from headstart.models.linear_weights import LinearWeights
 from headstart.models.weight_loading import load_decoder
 from headstart.passes.batch import FINAL_TAP, KVStorage, RowInputs
 from passes import BLOCK_SIZE, Rows, make_pass, path_to, random_tokens, scattered, slot
-from transformers import PreTrainedModel
 
 TOLERANCE = 1e-4
 TREE = [-1, 0, 0, 1, 1, 2, 4, 6, 3]
