@@ -15,6 +15,7 @@ import platform
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,8 +78,9 @@ def main() -> None:
         assert modules is not None
         tables = TargetTables(*load_tables(checkpoint, torch.bfloat16))
         blocks = (options.context + 64) // 32
-        storage = target.allocate_cache(blocks)
+        storage = target.allocate_cache(blocks, num_states=2)
         row = chain(torch.zeros(1, dtype=torch.int64), options.context, blocks, 1)
+        row = replace(row, states_before=np.zeros(1, np.int32), states_after=np.ones(1, np.int32))
         for vocabulary in options.vocabulary:
             module = NativeModulePass(modules, tables, options.precision, vocabulary, threads=options.threads)
             draft = Drafting(module, options.context, options.tokens)
