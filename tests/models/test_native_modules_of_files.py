@@ -40,7 +40,7 @@ def test_a_files_own_blocks(quantised: str, isa: str, tmp_path: Path) -> None:
     cut = NativeModulePass(modules, tables, "blocks", 70, threads=1, isa=isa)
     tokens, hidden = np.arange(5, 9, dtype=np.int32), torch.randn(4, 256)
     whole, few = (each.read(tokens, hidden, [DraftRows(each.new_cache(), 4)])[1] for each in (native, cut))
-    assert torch.equal(few, whole[:, :70])
+    assert distance(few, whole[:, :70]) < 0.2  # in 4 bits
     rows = cut.text_rows(259)
     assert rows is not None
     assert torch.equal(rows.rows(np.array([90, 200], np.int32)), tables.head[[90, 200]].bfloat16())

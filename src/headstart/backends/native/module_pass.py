@@ -29,7 +29,8 @@ _BEHIND_LAST_NORM = -1
 class NativeModulePass(NativeSteppingPass):
     """One module, in the target's own precision and blocks.
 
-    The embedding is read where it lies; of the output head a copy is packed.
+    The embedding is read where it lies. Of the output head a copy is packed; one that is cut gets blocks of 4 bits, as
+    trained heads do (docs/decisions/0025), where the precision has any.
 
     Args:
         modules: ``supports`` of their configuration must be None.
@@ -62,7 +63,8 @@ class NativeModulePass(NativeSteppingPass):
         embedding, self._whole_head = as_one(tables.stored_embedding), tables.stored_head
         head = first_rows(self._whole_head, vocabulary) if vocabulary else self._whole_head
         weights = modules.decoder(module, embedding, head)
-        packed = PackedModel(self, library, config, weights, precision, threads or team_size())
+        small_head = 0 < vocabulary < self._whole_head.shape[0]
+        packed = PackedModel(self, library, config, weights, precision, threads or team_size(), small_head)
         table = RowTable(library, embedding)
         library.set_embedding(packed.handle, table.rows, BORROWED, None, 0)
         self.name = f"native-{library.isa}-{packed.name}"

@@ -66,6 +66,8 @@ from headstart.models.weights import AttentionWeights, LayerWeights
 _BEHIND = 1 << 30
 """Bytes of packed weights from which on they are written while the model is in use already."""
 _IN_BLOCKS = ("int4", "int4-fast", "blocks")
+_LARGE_TYPES = {"Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0", "F32", "F16", "BF16"}
+"""More than 5 bits a weight."""
 _WHILE_PACKING = 64 << 20
 """Bytes for what packing needs beside the weights: rows in floats, the process's own growth."""
 
@@ -112,8 +114,10 @@ class PackedModel:
             precision = "bf16" if all_in_bf16(self._forms) else precision
         else:
             self._forms = blocks_forms(weights, precision == "blocks")
-            if small_head and precision in _IN_BLOCKS and self._forms[head_row(weights.layers), 0] == EIGHT:
-                self._forms[head_row(weights.layers)] = FOUR
+        head = head_row(weights.layers)
+        small_head = small_head and self._has_large_head(weights, precision)
+        if small_head:
+            self._forms[head] = FOUR
         self.shape = shape_of(config, precision, threads)
         """For the library."""
         self._layers = layers_of(config)
@@ -122,7 +126,8 @@ class PackedModel:
         self.name = self._name(weights, precision)
         self._require_room(weights)
         self.handle = self._filled(weights)
-        if precision == "nearest" and (worse := self._worse_than_bf16()).any():
+        worse = self._worse_than_bf16() & (np.arange(len(self._forms)) != (head if small_head else -1))
+        if precision == "nearest" and worse.any():
             # Nothing that a quantiser writes comes to this; the law holds for what none would, too.
             self._forms[worse] = BF16
             self.name = self._name(weights, precision)
@@ -133,6 +138,13 @@ class PackedModel:
         self.rounding = self._rounding()
         self.kept = computed_in(weights, self._forms) if asked in ("nearest", "blocks") else ""
         """What the file's types are computed in, a sentence."""
+
+    def _has_large_head(self, weights: DecoderParts, precision: Precision) -> bool:
+        """Whether an output head would have more than levels of 4 bits in a precision that knows these."""
+        if weights.fusion is not None:
+            kept = set(types_of(weights.head.matrix))
+            return precision in (*_IN_BLOCKS, "nearest") and bool(kept & _LARGE_TYPES)
+        return precision in _IN_BLOCKS and self._forms[head_row(weights.layers), 0] == EIGHT
 
     def finish_saving(self) -> None:
         """Wait until nobody reads the weights any more to write them to disk."""
