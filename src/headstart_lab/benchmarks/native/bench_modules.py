@@ -1,7 +1,7 @@
 """A draft of a multi-token module against one plain pass of its target, taken in turns: ratios of medians.
 
     python -m headstart_lab.benchmarks.native.bench_modules [--shape qwen3.5-2b] [--mix Q4_K_M] [--tokens 3] \\
-        [--vocabulary 16384 0] [--threads 2] [--context 300] [--cpu-time]
+        [--vocabulary 32768 0] [--threads 2] [--context 300] [--cpu-time]
 
 Weights are random: cost does not depend on their values. A draft reads one true row and goes on from the best token, as
 ``--drafter mtp`` with a width of 1 does in one call of the library; before each the target's pass runs, as in decoding.

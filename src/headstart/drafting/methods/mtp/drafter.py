@@ -31,7 +31,7 @@ class MtpOptions(SpeakingOptions):
     or modules that were trained on; None: those that came with the target."""
     precision: Literal["auto", "fp32", "bf16", "int8", "int8-fast", "int4", "int4-fast"] = "auto"
     """Of the modules' matrices; auto: the target's own precision, a file's own blocks where the target has them."""
-    draft_vocabulary: int = 16384
+    draft_vocabulary: int = 32768
     """How many of the target's first tokens are guessed beside those of the text (``text_vocabulary``): with all of
     them, most of a guess's time would go into the output head. Tokenizers number tokens from the frequent to the rare
     (FR-Spec, arXiv:2502.14856). 0: all."""
