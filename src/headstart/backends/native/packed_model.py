@@ -144,7 +144,7 @@ class PackedModel:
         if weights.fusion is not None:
             kept = set(types_of(weights.head.matrix))
             return precision in (*_IN_BLOCKS, "nearest") and bool(kept & _LARGE_TYPES)
-        return precision in _IN_BLOCKS and self._forms[head_row(weights.layers), 0] == EIGHT
+        return precision in _IN_BLOCKS and bool(self._forms[head_row(weights.layers), 0] == EIGHT)
 
     def finish_saving(self) -> None:
         """Wait until nobody reads the weights any more to write them to disk."""
