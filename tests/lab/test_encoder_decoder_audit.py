@@ -52,6 +52,7 @@ def test_a_draft_of_another_source_shows(model: Model) -> None:
     assert max(abs(law.probabilities[text] - other.probabilities[text]) for text in law.probabilities) > 0.01
 
 
+@pytest.mark.thorough
 def test_an_audit_finds_no_fault(model: Model) -> None:
     prompts = [BenchPrompt(str(place), "", (text,)) for place, text in enumerate(("one two", "three"))]
     settings = AuditSettings(max_tokens=12, samples=40, law_length=2, law_tokens=3, batch_size=2)

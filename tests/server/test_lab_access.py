@@ -38,7 +38,8 @@ def complaints(page: Page) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("scheme", "width"), thorough_but([("dark", 1280)], SURROUNDINGS))
+@pytest.mark.thorough
+@pytest.mark.parametrize(("scheme", "width"), SURROUNDINGS)
 def test_the_player_is_accessible(play: OpenPage, scheme: str, width: int) -> None:
     runs = [made_run([FAST, CODE], title="Fast"), made_run([SLOW], others=0.5, title="Slow")]
     page = play(

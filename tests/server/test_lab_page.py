@@ -246,6 +246,7 @@ def distance(page: Page, rule: str) -> float:
     return float(page.locator(f"[data-rule='{rule}'] .big").inner_text())
 
 
+@pytest.mark.thorough
 def test_a_biased_rule_stays_away_from_the_law(open_page: OpenPage) -> None:
     page = open_page("/#rules", reduced_motion="reduce")
     expect(page.locator("#trials-value")).to_have_text("200,000")  # at once, since motion is unwelcome
@@ -260,6 +261,7 @@ def test_a_biased_rule_stays_away_from_the_law(open_page: OpenPage) -> None:
     assert distance(page, "resample-target") < 0.006
 
 
+@pytest.mark.thorough
 def test_words_come_one_after_another_where_motion_is_welcome(open_page: OpenPage) -> None:
     held = "window.held = []; window.requestAnimationFrame = (draw) => held.push(draw); performance.now = () => 0;"
     page = open_page("/#rules", script=held)

@@ -191,6 +191,7 @@ def test_keys_play_and_step(play: OpenPage) -> None:
     assert float(page.input_value("#race-slider")) > at
 
 
+@pytest.mark.thorough
 def test_where_motion_is_unwelcome_nothing_moves_by_itself(play: OpenPage) -> None:
     page = enter(play(made_run(STORY), script=HELD, **STILL))
     assert looks(page) == ["root", *["accepted"] * 3, *["rejected"] * 2, "corrected"]
@@ -224,6 +225,7 @@ def test_as_measured_each_step_takes_its_measured_time(play: OpenPage) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_the_plain_lane_shows_what_plain_decoding_had_said_by_then(play: OpenPage) -> None:
     page = enter(play(made_run(STORY), **STILL))  # 0.4 s, then rounds of 0.5 s; plain passes of 0.4 s
     page.locator("#round-slider").fill("2")
@@ -274,6 +276,7 @@ CODE = [
 ]
 
 
+@pytest.mark.thorough
 def test_code_is_set_in_a_monospaced_font_with_its_white_space(play: OpenPage) -> None:
     page = play(made_run(CODE), **STILL)
     for kind in ("fast", "slow"):

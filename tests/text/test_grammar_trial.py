@@ -83,6 +83,7 @@ def test_a_schema_nested_too_deeply_is_refused() -> None:
         COMPILER.constraint(StructuredOutputsParams(json=DEEP))
 
 
+@pytest.mark.thorough
 def test_what_was_given_up_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     ask = bounded_process.BoundedProcess.ask
