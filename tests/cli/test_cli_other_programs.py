@@ -54,7 +54,7 @@ def test_a_call_of_llama_cpp_means_the_same(tiny_model_dir: Path) -> None:
         (["run", "smollm2"], "headstart chat"),
         (["pull", "smollm2"], "--model"),
         (["serve", "org/name"], "--model"),
-        (["drafters", "-t", "4"], "threads"),
+        (["native", "-t", "4"], "threads"),
     ],
 )
 def test_what_cannot_be_had_by_this_name_gets_a_hint(arguments: list[str], instead: str) -> None:
