@@ -81,6 +81,7 @@ def calibrated(probs: Sequence[float], seed: int, transform: Transform = WHOLE, 
 RIGHT = (0.4, 0.3, 0.15, 0.05, 0.1)
 
 
+@pytest.mark.thorough
 def test_p_values_of_right_draws_are_uniform() -> None:
     values = [calibrated(RIGHT, seed).goodness().p_value for seed in range(300)]
     assert stats.kstest(values, "uniform").pvalue > 1e-3

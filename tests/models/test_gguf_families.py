@@ -353,6 +353,7 @@ DEFAULT_FILE = ALIASES[DEFAULT_MODEL].installed_file()
 
 
 @pytest.mark.model
+@pytest.mark.thorough
 @pytest.mark.skipif(DEFAULT_FILE is None, reason="the default model's package is not installed")
 def test_the_default_model_computes_what_transformers_does() -> None:
     assert DEFAULT_FILE is not None

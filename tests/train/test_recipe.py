@@ -14,6 +14,7 @@ import pytest
 import torch
 from devices import DEVICES, PLACES, on
 from safetensors.torch import load_file
+from thinning import thorough_but
 from training_toys import documents, target
 
 from headstart.drafting.head_files.loading import load_head
@@ -51,7 +52,7 @@ def two_slots(name: HeadName, draft_vocab: int = 200, init: Path | None = None) 
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", HEAD_NAMES)
+@pytest.mark.parametrize("name", thorough_but(["eagle3", "dflash", "medusa"], HEAD_NAMES))
 def test_every_head_is_trained_reported_and_drafts(name: HeadName, device: str, tmp_path: Path, corpus: Path) -> None:
     text = TextSettings(**{**TEXT.__dict__, "directory": corpus})
     result = train_head(

