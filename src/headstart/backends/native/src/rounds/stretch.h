@@ -135,8 +135,7 @@ class Stretch {
     }
     if (!chains_.empty()) {
       const Drafting own = drafting_of(own_model);
-      if (const char *error =
-              own_chains_.run(cache, own.runner, own.model, chains_, s_->blocks, s_->pages_per_block))
+      if (const char *error = own_chains_.run(cache, own.runner, own.model, chains_, s_->blocks, s_->pages_per_block))
         return error;
     }
     if (!asked_.empty()) {
