@@ -117,6 +117,7 @@ class TestCommand:
         assert "typical is lossy" in compare(tiny_model_dir, *arguments, "--temperature", 1).stdout
         assert "the same, token for token." in compare(tiny_model_dir, *arguments, "--temperature", 0).stdout
 
+    @pytest.mark.thorough
     def test_files_are_compared_line_by_line(self, tiny_model_dir: Path) -> None:
         lines = [json.dumps({"turns": ["a", "b"]}), "no JSON", json.dumps({"prompt": "c"})]
         result = compare(tiny_model_dir, "--prompts", "-", stdin="\n".join(lines))

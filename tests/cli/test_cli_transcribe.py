@@ -38,6 +38,7 @@ def test_a_drafter_that_is_of_no_use_is_named(folder: Path, monkeypatch: pytest.
     assert "Hint" not in headstart(*call, "-q").stderr
 
 
+@pytest.mark.thorough
 def test_texts_subtitles_and_objects(folder: Path, llm: LLM) -> None:
     def call(*arguments: object) -> Any:
         base = ("transcribe", "-m", folder, "--precision", "fp32", "-d", "suffix", folder / "long.wav")

@@ -332,6 +332,7 @@ def test_exact_numerics_need_the_native_pass(tmp_path: Path) -> None:
         LLM(loaded, "none", numerics="exact")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("settings", [{"no_repeat_ngram_size": 2}, {"encoder_no_repeat_ngram_size": 1}])
 @pytest.mark.parametrize("drafter", ["none", "recycling", "early-exit"])
 def test_repeated_n_grams_are_those_of_transformers(settings: dict[str, int], drafter: str, model: Model) -> None:

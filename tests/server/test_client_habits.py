@@ -91,6 +91,7 @@ def test_a_forced_call_goes_before_a_format_of_the_text(llm: LLM, choice: str) -
         "tool_choice": asked,
         "text": {"format": {"type": "json_schema", **STRICT}},
         "max_output_tokens": 200,
+        "temperature": 0,
     }
     (item,) = post(llm, "/v1/responses", body).json()["output"]
     assert (item["type"], json.loads(item["arguments"])) == ("function_call", {"ok": True})
@@ -100,6 +101,7 @@ def test_a_forced_call_goes_before_a_format_of_the_text(llm: LLM, choice: str) -
         "tool_choice": {"type": "function", "function": {"name": "answer"}} if choice == "named" else choice,
         "response_format": {"type": "json_schema", "json_schema": STRICT},
         "max_completion_tokens": 200,
+        "temperature": 0,
     }
     message = post(llm, "/v1/chat/completions", chat).json()["choices"][0]["message"]
     assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"ok": True}

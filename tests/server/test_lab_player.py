@@ -128,6 +128,7 @@ def test_tokens_fly_and_leave_nothing_behind(play: OpenPage) -> None:
     expect(page.locator(".ghost")).to_have_count(0)
 
 
+@pytest.mark.thorough
 def test_steps_go_on_and_back(play: OpenPage) -> None:
     page = enter(play(made_run(STORY), script=HELD))
     for _ in range(3):

@@ -53,6 +53,7 @@ def bottom(page: Page, selector: str) -> float:
     return box["y"] + box["height"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("width", "height"), thorough_but([(390, 844)], WINDOWS))
 def test_a_message_can_be_sent_without_scrolling(open_address: OpenPage, address: str, width: int, height: int) -> None:
     page = ready(open_address(address, viewport={"width": width, "height": height}, reduced_motion="reduce"))

@@ -111,6 +111,7 @@ def read_in_parts(made: ModelRunner, text: list[int], cuts: list[int]) -> Tensor
     return logits
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_does_not_depend_on_how_a_text_is_cut(kind: str) -> None:
     """The same arithmetic, up to roundings of PyTorch's products, which may differ by the number of rows: where passes
@@ -124,6 +125,7 @@ def test_a_row_does_not_depend_on_how_a_text_is_cut(kind: str) -> None:
             assert (other - expected).abs().max() <= allowed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["jamba", "bamba", "qwen3_next"])
 @pytest.mark.parametrize("place", PLACES)
 def test_long_chunks_in_company(kind: str, place: str) -> None:

@@ -128,6 +128,7 @@ def test_the_text_is_the_targets_own(
         assert any(len(each) for each in read), "no tokens of the text"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", DEVICES, indirect=True)
 @pytest.mark.parametrize(
     ("name", "caching"),

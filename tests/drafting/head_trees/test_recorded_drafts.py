@@ -52,6 +52,7 @@ def recorded(drafter: HeadDrafter) -> int:
     return len(growth.recordings)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", CASES)
 def test_grown_trees_are_those_of_steps(name: str, variant: str, tmp_path: Path, kit: TorchKit) -> None:

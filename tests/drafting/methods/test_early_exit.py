@@ -45,6 +45,7 @@ def test_coupled_texts_do_not_depend_on_the_draft(changes: dict[str, object]) ->
     assert sum(each.accepted for each in stats) > 60
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [1000, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_texts_follow_the_targets_law(count: int) -> None:
     whole, early = opposed_tables()

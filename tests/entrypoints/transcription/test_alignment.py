@@ -124,6 +124,7 @@ def test_words_are_the_texts_within_their_segments(model: Model) -> None:
     assert transcript.words == [word for segment in transcript.segments for word in segment.words or ()]
 
 
+@pytest.mark.thorough
 def test_whoever_decodes_the_times_are_the_same(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     config, weights = load_encoder_decoder(model.checkpoint, torch.float32)
     backend = EncoderDecoderBackend(config, weights)

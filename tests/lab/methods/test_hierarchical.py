@@ -105,6 +105,7 @@ def test_coupled_texts_do_not_depend_on_the_draft(inner: str) -> None:
     assert accepted[1] == accepted[2]
 
 
+@pytest.mark.thorough
 @few_inners
 @pytest.mark.parametrize("count", [600, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_texts_follow_the_targets_law(inner: str, count: int) -> None:

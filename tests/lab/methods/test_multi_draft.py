@@ -96,6 +96,7 @@ def test_coupled_texts_do_not_depend_on_the_draft(kind: str) -> None:
     assert sum(each.accepted for each in stats) > 60
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", thorough_but(["distinct"], KINDS))
 @pytest.mark.parametrize("count", [1000, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_texts_follow_the_targets_law(kind: str, count: int) -> None:

@@ -89,6 +89,7 @@ LAWS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", LAWS)
 def test_a_sampled_draft_is_drawn_from_the_law_it_hands_on(name: str) -> None:
     tokens, law = LAWS[name]

@@ -63,6 +63,7 @@ def sheet_of(
     return sheet
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", thorough_but(["model"], ["model", "with_encoder"]))
 def test_first_guesses_are_accepted_as_often_as_corollary_3_6_says(
     kind: str, smaller: Path, request: pytest.FixtureRequest
