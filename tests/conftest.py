@@ -103,6 +103,6 @@ def polyglot(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiny Whisper (``tiny_speech``) knows languages and tasks."""
     from tiny_speech import SPEECH_VOCAB
 
-    from headstart.entrypoints.transcription import vocabulary
+    from headstart_speech import vocabulary
 
     monkeypatch.setattr(vocabulary, "MULTILINGUAL", SPEECH_VOCAB)

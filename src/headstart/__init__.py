@@ -31,10 +31,6 @@ if TYPE_CHECKING:  # what the standard library's constant would take a tenth of 
     from headstart.entrypoints.engine_options import AsyncEngineArgs, EngineArgs
     from headstart.entrypoints.llm import LLM
     from headstart.entrypoints.request import EncodedPrompt, StreamPiece, TextPrompt, TokensPrompt
-    from headstart.entrypoints.transcription.params import TranscriptionParams
-    from headstart.entrypoints.transcription.segments import Segment
-    from headstart.entrypoints.transcription.windows import Transcript
-    from headstart.entrypoints.transcription.words import Word
     from headstart.errors import CheckpointError, ConfigError, HeadstartError, RequestError
     from headstart.passes.draft_tree import DraftTree
     from headstart.sampling.params import SamplingParams
@@ -44,7 +40,8 @@ __version__: str
 
 keep_pytorch_off_hidden_tiles()
 
-# Imported when first used, so that `import headstart` and `headstart --help` stay quick.
+# Imported when first used, so that `import headstart` and `headstart --help` stay quick. Names that stand in __all__
+# alone, other packages add (headstart.common.installed.LIBRARY).
 _HOMES = {
     "AsyncEngineArgs": "entrypoints.engine_options",
     "AsyncLLM": "entrypoints.async_llm",
@@ -69,7 +66,6 @@ _HOMES = {
     "RequestOutput": "engine.outputs",
     "RoundOutcome": "drafting.base",
     "SamplingParams": "sampling.params",
-    "Segment": "entrypoints.transcription.segments",
     "SequenceStats": "engine.outputs",
     "SpeculationParams": "drafting.base",
     "StreamPiece": "entrypoints.request",
@@ -78,10 +74,7 @@ _HOMES = {
     "TextPrompt": "entrypoints.request",
     "TokenOrigin": "engine.outputs",
     "TokensPrompt": "entrypoints.request",
-    "Transcript": "entrypoints.transcription.windows",
-    "TranscriptionParams": "entrypoints.transcription.params",
     "VerifyRule": "common.enumerations",
-    "Word": "entrypoints.transcription.words",
     "available_drafters": "drafting.registry",
 }
 
@@ -131,8 +124,12 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("headstart")
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        from headstart.common.installed import of_library
+
+        return of_library(name)
     from importlib import import_module
 
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
+from drafting_toys import Proposing
 from toys import LogitsOf, ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
 
 from headstart.common.enumerations import VerifyRule
-from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
+from headstart.drafting.base import SpeculationParams
 from headstart.engine.constraint import prune
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import FinishReason
@@ -60,29 +61,6 @@ class ToyLanguage:
 def no_repeats(vocab_size: int) -> Allowed:
     """The last token is forbidden, and so is 0 to begin with."""
     return lambda said: set(range(vocab_size)) - set(said[-1:] or [0])
-
-
-class Proposing:
-    """A drafter that proposes what a toy of the oracle does."""
-
-    needs = TargetSignals()
-
-    def __init__(self, propose: Propose) -> None:
-        self._propose = propose
-
-    def begin(self, sequence: SequenceView) -> None: ...
-
-    def end(self, sequence_id: int) -> None: ...
-
-    def observe(self, outcomes: list[RoundOutcome]) -> None: ...
-
-    def propose(self, sequences: list[SequenceView], budgets: list[DraftBudget]) -> list[DraftTree]:
-        return [
-            self._propose(s.noise, len(s.tokens) - 1, tuple(s.tokens[s.prompt_length :]))
-            if budget.nodes
-            else DraftTree.empty()
-            for s, budget in zip(sequences, budgets, strict=True)
-        ]
 
 
 def constrained_law(logits_of: LogitsOf, vocab_size: int, allowed: Allowed, prompt: Tokens, length: int):

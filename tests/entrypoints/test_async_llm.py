@@ -123,7 +123,7 @@ def test_bad_requests_are_refused_one_by_one(model: Model) -> None:
             with pytest.raises(BusyError):
                 await last(llm.generate("abc", GREEDY))
             await running.aclose()
-            engine = llm._engine
+            engine = llm.engine
             engine.close()
             with pytest.raises(ClosedError):
                 await last(llm.generate("abc", GREEDY))

@@ -16,7 +16,7 @@ from headstart import _HOMES
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "headstart"
-WINGS = {"headstart_integrations", "headstart_lab", "headstart_train"}
+WINGS = {"headstart_integrations", "headstart_lab", "headstart_speech", "headstart_train"}
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 MOST_ENTRIES = 18
 DOCSTRING = re.compile(r'(#.*\n|\s)*"""\s*[^\s"]')

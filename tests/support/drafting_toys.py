@@ -13,11 +13,19 @@ import numpy as np
 import torch
 from devices import DEVICES
 
-from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SpeculationParams
+from headstart.drafting.base import (
+    DraftBudget,
+    Drafter,
+    RoundOutcome,
+    SequenceView,
+    SpeculationParams,
+    TargetSignals,
+)
 from headstart.passes.batch import EncoderInput
 from headstart.passes.draft_tree import ROOT, DraftTree, TreeLaw
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
+from headstart_lab.audit.oracle import Propose
 
 CONTRACT_VOCAB = 12
 """Tokens of the contract suite's target."""
@@ -48,6 +56,29 @@ def second_order_target(vocab_size: int, seed: int = 0) -> Ranking:
         return np.random.default_rng([seed, *seen]).permutation(vocab_size)
 
     return lambda context: ranking_after(tuple(context[-2:]))
+
+
+class Proposing:
+    """A drafter that proposes what a toy of the oracle does."""
+
+    needs = TargetSignals()
+
+    def __init__(self, propose: Propose) -> None:
+        self._propose = propose
+
+    def begin(self, sequence: SequenceView) -> None: ...
+
+    def end(self, sequence_id: int) -> None: ...
+
+    def observe(self, outcomes: list[RoundOutcome]) -> None: ...
+
+    def propose(self, sequences: list[SequenceView], budgets: list[DraftBudget]) -> list[DraftTree]:
+        return [
+            self._propose(s.noise, len(s.tokens) - 1, tuple(s.tokens[s.prompt_length :]))
+            if budget.nodes
+            else DraftTree.empty()
+            for s, budget in zip(sequences, budgets, strict=True)
+        ]
 
 
 class Law(list[Any]):

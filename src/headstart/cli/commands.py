@@ -35,6 +35,8 @@ class Listed:
     """Options that its short page explains; empty: all."""
     commands: Mapping[str, Listed] = field(default_factory=dict)
     """Those below it, by name."""
+    after: str = ""
+    """The command that it is listed behind; empty: the last one of its panel."""
 
     def load(self, name: str) -> Any:
         """The function.
@@ -71,12 +73,6 @@ GENERATE = Listed(
     USE,
     (*ENGINE[:2], "--chat", "--prompts", "--temperature", "--max-tokens", "--compare", "--json"),
 )
-TRANSCRIBE = Listed(
-    "headstart.cli.transcribe:transcribe",
-    "Write down what recordings say.",
-    USE,
-    ("--model", "--language", "--task", "--format", "--timestamps", "--drafter", "--json"),
-)
 SERVE = Listed(
     "headstart.cli.serve:serve",
     "Serve a model over the OpenAI API, with a page to watch it.",
@@ -89,7 +85,6 @@ NATIVE = Listed("headstart.cli.native:native", "Compile the native pass ahead of
 OWN: Mapping[str, Listed] = {
     "chat": CHAT,
     "generate": GENERATE,
-    "transcribe": TRANSCRIBE,
     "serve": SERVE,
     "drafters": DRAFTERS,
     "native": NATIVE,
@@ -106,7 +101,12 @@ def every() -> dict[str, Listed]:
     """All commands, panel by panel."""
     found = {**OWN, **added()}
     panels = list(dict.fromkeys((*PANELS, *(each.panel for each in found.values()))))
-    return dict(sorted(found.items(), key=lambda item: panels.index(item[1].panel)))
+    names = sorted(found, key=lambda name: panels.index(found[name].panel))
+    for name in found:
+        if (before := found[name].after) in found:
+            names.remove(name)
+            names.insert(names.index(before) + 1, name)
+    return {name: found[name] for name in names}
 
 
 @cache

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Any, Self
 
+from headstart.common.installed import AddedMethod
 from headstart.common.options import takes, tells_options
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import Completion, RequestOutput, SequenceStats, TokenLogprobs
@@ -16,9 +17,6 @@ from headstart.entrypoints.async_engine import AsyncEngine
 from headstart.entrypoints.engine_options import AsyncEngineOptions, EngineOptions
 from headstart.entrypoints.llm import LLM
 from headstart.entrypoints.request import EncodedPrompt, Message, Prompt, Sample, StreamPiece
-from headstart.entrypoints.transcription.async_transcription import AsyncTranscription
-from headstart.entrypoints.transcription.params import TranscriptionParams
-from headstart.entrypoints.transcription.windows import Transcript
 from headstart.errors import RequestError
 from headstart.sampling.params import SamplingParams
 from headstart.text.chat_tokenizer import ChatTokenizer
@@ -39,11 +37,12 @@ class AsyncLLM:
     @takes(AsyncEngineOptions)
     def __init__(self, options: AsyncEngineOptions) -> None:
         self.llm = options.model if isinstance(options.model, LLM) else LLM.from_options(options)
-        self._engine = AsyncEngine(self.llm, options.max_waiting, options.max_seconds)
+        self.engine = AsyncEngine(self.llm, options.max_waiting, options.max_seconds)
+        """The thread that all requests decode on."""
         self._requests: dict[str, Callable[[], None]] = {}
         """What ends a request, by its name."""
         self._names = count()
-        self._engine.start()
+        self.engine.start()
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineOptions, **elsewhere: Any) -> Self:
@@ -95,48 +94,8 @@ class AsyncLLM:
         async for output in self._outputs(encode, sampling_params, request_id, speculation):
             yield output
 
-    async def transcribe(
-        self,
-        recording: object,
-        params: TranscriptionParams | None = None,
-        sampling_params: SamplingParams | None = None,
-        request_id: str | None = None,
-        *,
-        speculation: SpeculationParams | None = None,
-    ) -> AsyncGenerator[Transcript, None]:
-        """What a recording of any length says, as it becomes final: token by token in one that fits into a window and
-        of which no times are wanted, else segment by segment. Each transcript holds everything so far; the last one is
-        what ``LLM.transcribe`` returns. Leaving the loop early ends the request.
-
-        Args:
-            recording, params, sampling_params: as for ``LLM.transcribe``.
-            request_id: a name for ``abort``, which no other request has at the time.
-            speculation: overrides the engine's for this request.
-
-        Raises:
-            RequestError: the recording is none, the model cannot do what is asked for, a window failed, or the request
-                was aborted.
-            BusyError, ClosedError: as for ``generate``.
-            ConfigError: a package that this takes is not installed, or memory is short.
-        """
-        name = self._named(request_id)
-        work = await asyncio.to_thread(
-            self.llm.transcription, recording, params or TranscriptionParams(), sampling_params
-        )
-        decoded = AsyncTranscription(self._engine, work, speculation)
-        self._enlist(name, decoded.cancel)
-        shown = Transcript("", "", 0.0, [])
-        try:
-            async with aclosing(decoded.texts()) as texts:
-                async for text in texts:
-                    # What ended a window may be broken off, and is final all the same.
-                    grown = replace(work.transcript(), text=max(shown.text, text, key=len))
-                    if grown.text != shown.text or len(grown.stats) > len(shown.stats):
-                        yield grown
-                    shown = grown
-        finally:
-            decoded.cancel()
-            del self._requests[name]
+    transcribe = AddedMethod()
+    """What a recording says, as it becomes final: ``headstart_speech.front_doors.transcribe_async``."""
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests, however far they are; their last output has finish reason "abort". Unknown names do nothing."""
@@ -144,13 +103,33 @@ class AsyncLLM:
             if name in self._requests:
                 self._requests[name]()
 
+    @contextmanager
+    def enlisted(self, request_id: str | None, end: Callable[[], None]) -> Iterator[str]:
+        """Let ``abort`` know a request while it is under way, and give it a name if it has none.
+
+        Args:
+            end: ends the request, however far it is; also called on leaving.
+
+        Raises:
+            RequestError: another request has the name.
+        """
+        name = f"request-{next(self._names)}" if request_id is None else request_id
+        if name in self._requests:
+            raise RequestError(f"request_id is {name!r}, which another request has; choose another.", "request_id")
+        self._requests[name] = end
+        try:
+            yield name
+        finally:
+            end()
+            del self._requests[name]
+
     def get_tokenizer(self) -> ChatTokenizer:
         """The target's tokenizer with its chat template."""
         return self.llm.get_tokenizer()
 
     def close(self) -> None:
         """End all requests after the pass that they are in, and free the memory."""
-        self._engine.stop()
+        self.engine.stop()
         self.llm.close()
 
     async def __aenter__(self) -> Self:
@@ -166,14 +145,12 @@ class AsyncLLM:
         request_id: str | None,
         speculation: SpeculationParams | None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        name = self._named(request_id)
         samples = await asyncio.to_thread(
             lambda: self.llm.samples(encode(), params or self.llm.get_default_sampling_params(), speculation)
         )
-        answer = self._engine.prepared(samples)
-        self._enlist(name, lambda: self._engine.cancel(answer))
-        try:
-            await self._engine.enter(answer)
+        answer = self.engine.prepared(samples)
+        with self.enlisted(request_id, partial(self.engine.cancel, answer)) as name:
+            await self.engine.enter(answer)
             # Put together from pieces: the samples themselves belong to the engine's thread.
             completions, prompt, read = [_nothing(sample) for sample in samples], samples[0].prompt, None
             async for piece in answer:
@@ -189,17 +166,6 @@ class AsyncLLM:
                     prompt.source_token_ids,
                     samples[0].metrics(samples) if all(each.finished() for each in completions) else None,
                 )
-        finally:
-            self._engine.cancel(answer)
-            del self._requests[name]
-
-    def _named(self, request_id: str | None) -> str:
-        return f"request-{next(self._names)}" if request_id is None else request_id
-
-    def _enlist(self, name: str, end: Callable[[], None]) -> None:
-        if name in self._requests:
-            raise RequestError(f"request_id is {name!r}, which another request has; choose another.", "request_id")
-        self._requests[name] = end
 
 
 AsyncLLMEngine = AsyncLLM

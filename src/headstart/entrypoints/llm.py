@@ -12,6 +12,7 @@ from random import Random
 from threading import Lock
 from typing import Any, Self, TypeVar
 
+from headstart.common.installed import AddedMethod
 from headstart.common.memory import MemoryUse
 from headstart.common.options import takes, tells_options
 from headstart.common.other_names import FOREIGN_CALLS, pass_over
@@ -43,10 +44,6 @@ from headstart.entrypoints.request import (
     naming,
     require_lossless,
 )
-from headstart.entrypoints.transcription.alignment import Aligner
-from headstart.entrypoints.transcription.params import TranscriptionParams
-from headstart.entrypoints.transcription.segments import Segment
-from headstart.entrypoints.transcription.windows import Transcript, Transcription, Wanted
 from headstart.errors import ConfigError, RequestError
 from headstart.loading.lending import cache_salt_of, draft_context, heads_for
 from headstart.loading.model import Model, parse_numerics, parse_precision, require_numerics
@@ -115,6 +112,8 @@ class LLM:
         self._engine: Engine | None = Engine(runner, DrafterPool(drafters, self.drafter_name, options.tolerant), limits)
         self._fresh_seed = fresh_seed if options.seed is None else partial(Random(options.seed).getrandbits, 64)
         self._ids = count()
+        self.beside: dict[str, Any] = {}
+        """What other packages keep beside the model until ``close``, by names of their own."""
         self._lock = Lock()
         """Calls of several threads, and streams that are not read to their end yet, take turns at the engine, pass by
         pass."""
@@ -165,7 +164,8 @@ class LLM:
             if self._engine is not None:
                 self._engine.abort_all()
             self._model = self._engine = None
-            for name in ("_grammars", "_tokenizer", "_aligner"):
+            self.beside.clear()
+            for name in ("_grammars", "_tokenizer"):
                 vars(self).pop(name, None)
         # Caches and drafters hold on to each other in circles.
         gc.collect()
@@ -230,64 +230,12 @@ class LLM:
         outputs = self.generate(prompts, params.sampling(), speculation=speculation)
         return [BeamSearchOutput.of(output) for output in outputs]
 
-    def transcribe(
-        self,
-        recordings: object,
-        params: TranscriptionParams | None = None,
-        sampling_params: SamplingParams | None = None,
-        *,
-        speculation: SpeculationParams | None = None,
-        on_segment: Callable[[int, Segment], None] | None = None,
-    ) -> list[Transcript]:
-        """What recordings of any length say, by a model whose encoder reads audio. Several are written down together.
-
-        Args:
-            recordings: a file's path, samples in [-1, 1] at 16 kHz [sample], or a pair of samples and their rate; or a
-                list of such.
-            params: language, task, times; None: ``TranscriptionParams()``.
-            sampling_params: of each window; None: the model's own, and as many tokens as there is room for.
-            speculation: overrides the engine's for this call.
-            on_segment: called with the place of a recording and each of its segments, as they come.
+    def decode(self, samples: Sequence[Sample]) -> None:
+        """Decode what ``samples`` made to its end; each sample says how it ended.
 
         Raises:
-            RequestError: a recording is none, the model cannot do what is asked for, or a window failed.
-            ConfigError: a package that this takes is not installed.
+            RequestError: one cannot be served; none is decoded further then.
         """
-        several = recordings if isinstance(recordings, list) else [recordings]
-        works = list[Transcription]()
-        for index, each in enumerate(several):
-            with naming(index, len(several), "recording"):
-                works.append(self.transcription(each, params or TranscriptionParams(), sampling_params))
-        while open_works := [(place, work) for place, work in enumerate(works) if not work.done]:
-            asked = [
-                (place, work, [self._wanted(wanted, speculation) for wanted in work.wanted()])
-                for place, work in open_works
-            ]
-            self._finish([sample for _, _, samples in asked for sample in samples])
-            for place, work, samples in asked:
-                for segment in work.take(samples):
-                    if on_segment is not None:
-                        on_segment(place, segment)
-        return [work.transcript() for work in works]
-
-    def transcription(
-        self, recording: object, params: TranscriptionParams, sampling_params: SamplingParams | None = None
-    ) -> Transcription:
-        """A recording that has not been heard yet: for callers that run the engine themselves.
-
-        Raises:
-            RequestError, ConfigError: as ``transcribe``.
-        """
-        self.engine.home.require()
-        sampling = sampling_params or self.sampling_defaults.params({}, {"max_tokens": None})
-        return Transcription(self.model, self._aligner, recording, params, sampling)
-
-    def _wanted(self, wanted: Wanted, speculation: SpeculationParams | None) -> Sample:
-        (sample,) = self.samples(wanted.prompt, wanted.params, speculation, constraint=wanted.constraint)
-        return sample
-
-    def _finish(self, samples: Sequence[Sample]) -> None:
-        """Decode samples to their ends."""
         try:
             with self._lock:
                 for sample in samples:
@@ -296,6 +244,11 @@ class LLM:
                 pass
         finally:
             self._abort(samples)
+
+    transcribe = AddedMethod()
+    """What recordings say: ``headstart_speech.front_doors.transcribe``."""
+    transcription = AddedMethod()
+    """A recording that has not been heard yet: ``headstart_speech.front_doors.transcription``."""
 
     def chat(
         self,
@@ -469,10 +422,6 @@ class LLM:
     @cached_property
     def _tokenizer(self) -> ChatTokenizer:
         return ChatTokenizer(self.model.tokenizer, self.model.chat_template)
-
-    @cached_property
-    def _aligner(self) -> Aligner:
-        return Aligner(self.model)
 
     def _run(
         self,

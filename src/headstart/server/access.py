@@ -20,16 +20,6 @@ _HOST = re.compile(r"(?:\[(?P<address>[0-9a-fA-F:.]+)\]|(?P<name>[^:\[\]]*))(?::
 """As RFC 9110 has it: a name or an address, perhaps with a port; IPv6 in brackets."""
 
 
-AUDIO = "/v1/audio/"
-
-
-def body_limit(settings: ServerSettings, scope: Scope) -> int:
-    """Bytes of a request's body at most, by its method and path alone."""
-    if scope["method"] != "POST":
-        return 0
-    return settings.max_audio_bytes if scope["path"].startswith(AUDIO) else settings.max_body_bytes
-
-
 def error_body(message: str, kind: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
     """An error in OpenAI's form."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}

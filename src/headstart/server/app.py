@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import cache, partial
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Scope
 
-from headstart.common.installed import installed_points
 from headstart.common.memory import is_lack_of_memory
 from headstart.entrypoints.async_engine import BusyError, ClosedError
 from headstart.entrypoints.llm import LLM
 from headstart.errors import HeadstartError, RequestError
-from headstart.server.access import AUDIO, AccessControl, body_limit, error_body
+from headstart.server.access import AccessControl, error_body
 from headstart.server.docs_page import PATHS as DOCS
 from headstart.server.docs_page import add_docs
 from headstart.server.engine_thread import EngineThread
@@ -30,15 +29,10 @@ from headstart.server.json_body import BadBody, JsonRoute
 from headstart.server.listening import CUT_OFF
 from headstart.server.openapi import describe
 from headstart.server.replies import Reply
-from headstart.server.routes import Served, router
+from headstart.server.routes import Served, SizedRouter, added_routes, router
 from headstart.server.settings import ServerSettings
-from headstart.server.transcriptions import Transcriber
 
 _log = logging.getLogger(__name__)
-
-ROUTES = "headstart.routes"
-"""Entry points of this group are called with the application, add routes to it (``app.state.served`` is what they
-serve), and may return the paths among them that need no key."""
 
 
 def create_app(
@@ -71,7 +65,7 @@ def create_app(
 
     # FastAPI's documentation pages load scripts from other servers; there is one of our own.
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.state.served = Served(llm, engine, Generator(engine, settings), settings, Transcriber(engine, settings))
+    app.state.served = Served(llm, engine, Generator(engine, settings), settings)
     app.router.route_class = JsonRoute
     app.include_router(router)
     # Built on the first request, then kept.
@@ -79,9 +73,14 @@ def create_app(
     _add_error_handlers(app, settings)
     add_docs(app)
     open_paths = {"/health", *DOCS}
-    for point in installed_points(ROUTES):
-        open_paths.update(point.load()(app) or ())
-    checked: ASGIApp = AccessControl(app, settings, open_paths, partial(_body_limit, app, settings))
+    sized = list[SizedRouter]()
+    for added in added_routes():
+        if isinstance(added, APIRouter):
+            app.include_router(added)
+            sized += [added] if isinstance(added, SizedRouter) else []
+        else:
+            open_paths.update(added(app) or ())
+    checked: ASGIApp = AccessControl(app, settings, open_paths, partial(_body_limit, app, sized))
     if settings.cors_origins:
         # Outside access control, because browsers send preflight requests without a key.
         checked = CORSMiddleware(
@@ -93,12 +92,17 @@ def create_app(
     return checked
 
 
-def _body_limit(app: FastAPI, settings: ServerSettings, scope: Scope) -> int:
+def _body_limit(app: FastAPI, sized: Sequence[SizedRouter], scope: Scope) -> int:
     """Bytes of a request's body at most: none where no route reads it."""
-    if scope["path"].startswith(AUDIO) and not app.state.served.transcriber.hears:
+    if scope["method"] != "POST" or not _serves(app.routes, scope):
         return 0
-    limit = body_limit(settings, scope)
-    return limit if limit and any(route.matches(scope)[0] is Match.FULL for route in app.routes) else 0
+    served: Served = app.state.served
+    limits = (router.body_limit(served) for router in sized if _serves(router.routes, scope))
+    return next(limits, served.settings.max_body_bytes)
+
+
+def _serves(routes: Iterable[BaseRoute], scope: Scope) -> bool:
+    return any(route.matches(scope)[0] is Match.FULL for route in routes)
 
 
 def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:
@@ -146,11 +150,7 @@ def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:
 
 def _allowed(request: Request) -> str:
     """The methods that a request's path takes; the frameworks' own list may miss some."""
-    taken = [
-        method
-        for method in ("GET", "POST")
-        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
-    ]
+    taken = [method for method in ("GET", "POST") if _serves(request.app.routes, {**request.scope, "method": method})]
     return ", ".join(sorted([*taken, "OPTIONS", *(["HEAD"] if "GET" in taken else [])]))
 
 

@@ -6,10 +6,10 @@ import json
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from headstart.server.routes import router
+from headstart.server.routes import added_routes, router
 
 _DESCRIPTION = (
     "The OpenAI API for one model, with lossless speculative decoding. Unknown fields of a request are ignored, unless "
@@ -52,7 +52,9 @@ def _with_integers(value: Any) -> Any:
 def document() -> dict[str, Any]:
     """The document; it is the same whatever a server serves."""
     app = FastAPI()
-    app.include_router(router)
+    for each in (router, *added_routes()):
+        if isinstance(each, APIRouter):
+            app.include_router(each)
     return describe(app)
 
 

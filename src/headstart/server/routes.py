@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.responses import PlainTextResponse
 
-from headstart.common.enumerations import SpeechTask
+from headstart.common.installed import installed_points
 from headstart.entrypoints.llm import LLM
 from headstart.errors import RequestError
 from headstart.server import schemas
@@ -26,7 +27,6 @@ from headstart.server.replies import Reply
 from headstart.server.responses import ResponseForm
 from headstart.server.responses_protocol import ResponsesBody
 from headstart.server.settings import ServerSettings
-from headstart.server.transcriptions import FORMS, Transcriber
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,6 @@ class Served:
     engine: EngineThread
     generator: Generator
     settings: ServerSettings
-    transcriber: Transcriber
     started: int = field(default_factory=lambda: int(time.time()))
 
 
@@ -47,7 +46,26 @@ def _served(request: Request) -> Served:
 
 
 Here = Annotated[Served, Depends(_served)]
+"""A route's parameter: what the application serves."""
 Answers = dict[int | str, dict[str, Any]]
+
+ROUTES = "headstart.routes"
+"""Entry points of this group add to the server: a router, which is described in the OpenAPI document, too; or what is
+called with the application (``app.state.served`` is what it serves), and may return the paths that need no key."""
+
+
+class SizedRouter(APIRouter):
+    """Added routes whose bodies have a limit of their own."""
+
+    def body_limit(self, served: Served) -> int:
+        """Bytes of a request's body at most; 0: it is left where it is."""
+        raise NotImplementedError
+
+
+def added_routes() -> Iterator[Any]:
+    """What other packages add to the server (``ROUTES``)."""
+    return (point.load() for point in installed_points(ROUTES))
+
 
 _ERRORS = {
     400: "The request is wrong, or asks for something impossible.",
@@ -61,20 +79,28 @@ _ERRORS = {
 }
 
 
-def _answers(model: type | None, description: str, *errors: int, stream: bool = False) -> Answers:
-    """What a route may answer; 401 is added, since every route but one needs a key if the server has keys."""
+def answers(model: type | None, description: str, *errors: int, stream: bool = False) -> Answers:
+    """What a route may answer, for the OpenAPI document.
+
+    Args:
+        model: of the body, where it is JSON.
+        description: of the answer.
+        errors: status codes; 401 is added, since every route but one needs a key if the server has keys.
+        stream: whether it may also be server-sent events.
+    """
     good: dict[str, Any] = {"description": description}
     if model is not None:
         good["model"] = model
     if stream:
         good["content"] = {"text/event-stream": {"schema": {}}}
-    answers: Answers = {200: good}
+    found: Answers = {200: good}
     for status in sorted({*errors, 401}):
-        answers[status] = {"description": _ERRORS[status], "model": schemas.ErrorReply}
-    return answers
+        found[status] = {"description": _ERRORS[status], "model": schemas.ErrorReply}
+    return found
 
 
-_GENERATION = (400, 404, 413, 429, 500, 503, 504)
+GENERATION = (400, 404, 413, 429, 500, 503, 504)
+"""Errors of routes that decode."""
 router = APIRouter(route_class=JsonRoute)
 
 
@@ -82,10 +108,10 @@ router = APIRouter(route_class=JsonRoute)
     "/v1/completions",
     response_model=None,
     tags=["generation"],
-    responses=_answers(
+    responses=answers(
         schemas.CompletionReply,
         "The texts; with `stream`, server-sent events of the same form, ended by `[DONE]`.",
-        *_GENERATION,
+        *GENERATION,
         stream=True,
     ),
 )
@@ -98,10 +124,10 @@ async def completions(body: CompletionBody, request: Request, here: Here) -> Res
     "/v1/chat/completions",
     response_model=None,
     tags=["generation"],
-    responses=_answers(
+    responses=answers(
         schemas.ChatReply,
         "The answers; with `stream`, server-sent events with `delta` instead of `message`, ended by `[DONE]`.",
-        *_GENERATION,
+        *GENERATION,
         stream=True,
     ),
 )
@@ -114,11 +140,11 @@ async def chat_completions(body: ChatBody, request: Request, here: Here) -> Resp
     "/v1/responses",
     response_model=None,
     tags=["generation"],
-    responses=_answers(
+    responses=answers(
         schemas.ResponseReply,
         "The response; with `stream`, server-sent events named by their `type`, ended by `response.completed`, "
         "`response.incomplete` or `response.failed`.",
-        *_GENERATION,
+        *GENERATION,
         stream=True,
     ),
 )
@@ -128,44 +154,10 @@ async def responses(body: ResponsesBody, request: Request, here: Here) -> Respon
 
 
 @router.post(
-    "/v1/audio/transcriptions",
-    response_model=None,
-    tags=["generation"],
-    responses=_answers(
-        schemas.TranscriptionReply,
-        "What the recording says; with `stream`, server-sent events: `transcript.text.delta`, `transcript.text.done`.",
-        *_GENERATION,
-        stream=True,
-    ),
-    openapi_extra=FORMS[SpeechTask.TRANSCRIBE],
-)
-async def transcriptions(request: Request, here: Here) -> Response:
-    """Write down what a recording says, with a model whose encoder reads audio."""
-    return await here.transcriber.answer(SpeechTask.TRANSCRIBE, request, here.generator.check_model)
-
-
-@router.post(
-    "/v1/audio/translations",
-    response_model=None,
-    tags=["generation"],
-    responses=_answers(
-        schemas.TranscriptionReply,
-        "What the recording says, in English; with `stream` as for transcriptions.",
-        *_GENERATION,
-        stream=True,
-    ),
-    openapi_extra=FORMS[SpeechTask.TRANSLATE],
-)
-async def translations(request: Request, here: Here) -> Response:
-    """Write down in English what a recording says, with a model that hears several languages."""
-    return await here.transcriber.answer(SpeechTask.TRANSLATE, request, here.generator.check_model)
-
-
-@router.post(
     "/tokenize",
     response_model=None,
     tags=["text"],
-    responses=_answers(schemas.TokensReply, "The token ids.", 400, 413),
+    responses=answers(schemas.TokensReply, "The token ids.", 400, 413),
 )
 async def tokenize(body: TokenizeBody, here: Here) -> Response:
     """Token ids of a text, or of a conversation in the model's chat template."""
@@ -184,7 +176,7 @@ async def tokenize(body: TokenizeBody, here: Here) -> Response:
     "/detokenize",
     response_model=None,
     tags=["text"],
-    responses=_answers(schemas.TextReply, "The text.", 400, 413),
+    responses=answers(schemas.TextReply, "The text.", 400, 413),
 )
 async def detokenize(body: DetokenizeBody, here: Here) -> Response:
     """The text of token ids."""
@@ -200,7 +192,7 @@ async def detokenize(body: DetokenizeBody, here: Here) -> Response:
     "/tokenizer_info",
     response_model=None,
     tags=["text"],
-    responses=_answers(schemas.TokenizerInfo, "The tokenizer's settings; special tokens by their roles."),
+    responses=answers(schemas.TokenizerInfo, "The tokenizer's settings; special tokens by their roles."),
 )
 async def tokenizer_info(here: Here) -> Response:
     """What clients need to cut and lay out texts as this server does, in the form of a tokenizer_config.json."""
@@ -226,7 +218,7 @@ async def tokenizer_info(here: Here) -> Response:
     "/v1/models",
     response_model=None,
     tags=["state"],
-    responses=_answers(schemas.ModelList, "The model, once for each of its names."),
+    responses=answers(schemas.ModelList, "The model, once for each of its names."),
 )
 async def models(here: Here) -> Response:
     """The one model that is served, under each of its names."""
@@ -237,7 +229,7 @@ async def models(here: Here) -> Response:
     "/v1/models/{name:path}",
     response_model=None,
     tags=["state"],
-    responses=_answers(schemas.ServedModel, "The model of that name.", 404),
+    responses=answers(schemas.ServedModel, "The model of that name.", 404),
 )
 async def model(name: str, here: Here) -> Response:
     """The model that is served, if this is its name."""
@@ -273,7 +265,7 @@ async def health(here: Here) -> Response:
 
 
 @router.get(
-    "/version", response_model=None, tags=["state"], responses=_answers(schemas.VersionReply, "Headstart's version.")
+    "/version", response_model=None, tags=["state"], responses=answers(schemas.VersionReply, "Headstart's version.")
 )
 async def server_version() -> Response:
     """The version of the server."""
@@ -284,7 +276,7 @@ async def server_version() -> Response:
     "/metrics",
     response_class=PlainTextResponse,
     tags=["state"],
-    responses=_answers(None, "Prometheus' text format, version 0.0.4."),
+    responses=answers(None, "Prometheus' text format, version 0.0.4."),
 )
 async def metrics(here: Here) -> Response:
     """Counts for Prometheus."""
@@ -296,7 +288,7 @@ async def metrics(here: Here) -> Response:
     "/stats",
     response_model=None,
     tags=["state"],
-    responses=_answers(schemas.StatsReply, "Gauges and counters."),
+    responses=answers(schemas.StatsReply, "Gauges and counters."),
 )
 async def stats(here: Here) -> Response:
     """The counts of `/metrics` as JSON, and what is served."""

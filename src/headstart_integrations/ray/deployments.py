@@ -10,9 +10,9 @@ from ray import serve
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp, Message, Scope
 
-from headstart.server.access import AccessControl, body_limit
+from headstart.server.access import AccessControl
 from headstart.server.settings import ServerSettings
 from headstart_integrations.ray.arguments import RayArguments
 from headstart_integrations.ray.forwarding import Forwarded
@@ -49,9 +49,16 @@ class ServeGateway:
     def __serve_build_asgi_app__(self) -> ASGIApp:
         # Replicas check keys and hosts: the same code as without Ray. Here bodies are bounded alone.
         open_to_all = ServerSettings(self._settings.served_name, allowed_hosts=None)
-        return AccessControl(
-            Gateway(self._replicas, self._settings.retry_after), open_to_all, (), partial(body_limit, open_to_all)
-        )
+        gateway = Gateway(self._replicas, self._settings.retry_after)
+        return AccessControl(gateway, open_to_all, (), partial(_body_limit, open_to_all))
+
+
+def _body_limit(settings: ServerSettings, scope: Scope) -> int:
+    """Bytes of a request's body at most, whatever it asks for: forms may hold recordings."""
+    if scope["method"] != "POST":
+        return 0
+    form = any(name == b"content-type" and kind.startswith(b"multipart/") for name, kind in scope["headers"])
+    return settings.max_audio_bytes if form else settings.max_body_bytes
 
 
 class _Behind:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headstart.common.enumerations import SpeechTask
 from headstart.errors import RequestError, require_utf8
 from headstart.sampling.params import SamplingParams
+from headstart_speech.enumerations import SpeechTask
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from test_constraint import Proposing
+from drafting_toys import Proposing
 from toys import LogitsOf, ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
 from transformers.generation import SuppressTokensLogitsProcessor, WhisperTimeStampLogitsProcessor
 
 from headstart.common.enumerations import VerifyRule
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.output_rules import OutputRules
-from headstart.engine.timestamp_rules import TimestampRules
 from headstart.sampling.params import SamplingParams
 from headstart_lab.audit.cases import draft_chain, draft_guesses, draft_tree, random_model
 from headstart_lab.audit.oracle import Branches, EnumeratedNoise, Propose, Tokens, enumerate_runs
+from headstart_speech.timestamp_rules import TimestampRules
 
 VOCAB, END, SILENT, FIRST = 12, 5, 6, 7
 """0 to 4 are text, 7 to 11 times."""

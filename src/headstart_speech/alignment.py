@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
 from headstart.common.phases import phase
-from headstart.entrypoints.transcription.segments import FRAMES_PER_TIME, SECONDS_PER_TIME
 from headstart.errors import ConfigError
 from headstart.loading.model import Model, torch_encoder_decoder
 from headstart.models.encoder_decoder import EncoderConfig
 from headstart.passes.batch import EncoderInput
+from headstart_speech.segments import FRAMES_PER_TIME, SECONDS_PER_TIME
 
 _ASIDE, _DOWN, _ALONG = 0, 1, 2
 """Steps of a path: to the next token and position, to the next token, to the next position."""

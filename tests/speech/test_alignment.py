@@ -15,10 +15,10 @@ from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 
 from headstart import LLM, ConfigError, SamplingParams, TranscriptionParams
 from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
-from headstart.entrypoints.transcription.alignment import Aligner, first_positions
 from headstart.errors import CheckpointError
 from headstart.loading.model import Model, load_model
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
+from headstart_speech.alignment import Aligner, first_positions
 
 HEADS = [[1, 0], [2, 3], [2, 1]]
 TIMED = TranscriptionParams(language="de", word_timestamps=True)

@@ -16,12 +16,12 @@ from headstart.cli.asking import Asked, warn_of_losses
 from headstart.cli.option_groups import Only, with_groups
 from headstart.cli.options import OUTPUT
 from headstart.cli.sampling import SamplingOptions
-from headstart.common import enumerations
 from headstart.entrypoints.engine_options import EngineOptions
+from headstart_speech.enumerations import SpeechTask, TranscriptFormat
 
 if TYPE_CHECKING:
-    from headstart.entrypoints.transcription.segments import Segment
-    from headstart.entrypoints.transcription.windows import Transcript
+    from headstart_speech.segments import Segment
+    from headstart_speech.windows import Transcript
 
 SPEECH_PANEL = "Speech"
 
@@ -41,9 +41,9 @@ def transcribe(
         ),
     ] = None,
     task: Annotated[
-        enumerations.SpeechTask,
+        SpeechTask,
         typer.Option(help="Write it down as it is said, or in English.", rich_help_panel=SPEECH_PANEL),
-    ] = enumerations.SpeechTask.TRANSCRIBE,
+    ] = SpeechTask.TRANSCRIBE,
     prompt: Annotated[
         str,
         typer.Option(
@@ -79,13 +79,13 @@ def transcribe(
         bool, typer.Option("--timestamps", help="Put its times before each segment.", rich_help_panel=OUTPUT)
     ] = False,
     form: Annotated[
-        enumerations.TranscriptFormat,
+        TranscriptFormat,
         typer.Option(
             "--format",
             help="text, subtitles (srt, vtt), or an object a line: json has the text, verbose_json segments as well.",
             rich_help_panel=OUTPUT,
         ),
-    ] = enumerations.TranscriptFormat.TEXT,
+    ] = TranscriptFormat.TEXT,
     word_timestamps: Annotated[
         bool,
         typer.Option(
@@ -123,16 +123,16 @@ def transcribe(
         headstart transcribe -m openai/whisper-large-v3 talk.wav --draft-model openai/whisper-tiny
     """
     if as_json:
-        if form not in (enumerations.TranscriptFormat.TEXT, enumerations.TranscriptFormat.JSON):
+        if form not in (TranscriptFormat.TEXT, TranscriptFormat.JSON):
             raise typer.BadParameter(f"--format {form} says otherwise; leave out one of the two.", param_hint="--json")
         timed_json = timestamps or word_timestamps
-        form = enumerations.TranscriptFormat.VERBOSE_JSON if timed_json else enumerations.TranscriptFormat.JSON
+        form = TranscriptFormat.VERBOSE_JSON if timed_json else TranscriptFormat.JSON
         timestamps = False
-    if len(recordings) > 1 and form in (enumerations.TranscriptFormat.SRT, enumerations.TranscriptFormat.VTT):
+    if len(recordings) > 1 and form in (TranscriptFormat.SRT, TranscriptFormat.VTT):
         raise typer.BadParameter(f"{form} holds one recording; give one file.", param_hint="--format")
-    if timestamps and form is not enumerations.TranscriptFormat.TEXT:
+    if timestamps and form is not TranscriptFormat.TEXT:
         raise typer.BadParameter("it is for texts; srt, vtt and verbose_json show times.", param_hint="--timestamps")
-    if word_timestamps and form is enumerations.TranscriptFormat.JSON:
+    if word_timestamps and form is TranscriptFormat.JSON:
         raise typer.BadParameter("json shows no times; ask for verbose_json.", param_hint="--word-timestamps")
     given = sampling.given()
     asked = Asked(engine, given)
@@ -140,13 +140,12 @@ def transcribe(
     from headstart.cli.progress import Activity
     from headstart.engine.usefulness import Usefulness
     from headstart.entrypoints.request import naming
-    from headstart.entrypoints.transcription.audio import read_recording
-    from headstart.entrypoints.transcription.params import TranscriptionParams, check_sampling
-    from headstart.entrypoints.transcription.vocabulary import SpeechTokens
-    from headstart.entrypoints.transcription.windows import file_content
+    from headstart_speech.params import TranscriptionParams, check_sampling
+    from headstart_speech.recordings import file_content, read_recording
+    from headstart_speech.vocabulary import SpeechTokens
 
     timed = timestamps or word_timestamps or form.timed
-    verbose = form is enumerations.TranscriptFormat.VERBOSE_JSON
+    verbose = form is TranscriptFormat.VERBOSE_JSON
     params = TranscriptionParams(language, task, prompt, timed, word_timestamps, condition_on_previous_text, verbose)
     with Activity(shown=not quiet) as activity:
         activity.show(f"Looking at {engine.model}")
@@ -163,7 +162,7 @@ def transcribe(
         llm = asked.load(activity, outline)
         seconds = sum(len(samples) / rate for samples, rate in heard)
         ends = [0.0] * len(heard)
-        lines = timed and form is enumerations.TranscriptFormat.TEXT
+        lines = timed and form is TranscriptFormat.TEXT
         live = lines and len(heard) == 1
 
         def on_segment(place: int, segment: Segment) -> None:
@@ -178,7 +177,7 @@ def transcribe(
         found = llm.transcribe(heard, params, drawing, speculation=speculation, on_segment=on_segment)
         taken = time.perf_counter() - begun
     for path, transcript in zip(recordings, found, strict=True):
-        if len(recordings) > 1 and form is enumerations.TranscriptFormat.TEXT:
+        if len(recordings) > 1 and form is TranscriptFormat.TEXT:
             print(f"--- {path} ---")
         if not live:
             _show(transcript, path, form, task, lines, word_timestamps)
@@ -194,30 +193,30 @@ def transcribe(
 def _show(
     transcript: Transcript,
     path: Path,
-    form: enumerations.TranscriptFormat,
-    task: enumerations.SpeechTask,
+    form: TranscriptFormat,
+    task: SpeechTask,
     lines: bool,
     words: bool,
 ) -> None:
-    from headstart.entrypoints.transcription.formats import as_json, as_srt, as_verbose_json, as_vtt, timed_parts
+    from headstart_speech.formats import as_json, as_srt, as_verbose_json, as_vtt, timed_parts
 
     match form:
-        case enumerations.TranscriptFormat.TEXT:
+        case TranscriptFormat.TEXT:
             print("\n".join(_timed_lines(transcript.segments, words)) if lines else transcript.text)
-        case enumerations.TranscriptFormat.SRT:
+        case TranscriptFormat.SRT:
             print(as_srt(timed_parts(transcript.segments, words)), end="")
-        case enumerations.TranscriptFormat.VTT:
+        case TranscriptFormat.VTT:
             print(as_vtt(timed_parts(transcript.segments, words)), end="")
-        case enumerations.TranscriptFormat.JSON:
+        case TranscriptFormat.JSON:
             print(json.dumps({"file": str(path), **as_json(transcript)}, ensure_ascii=False))
-        case enumerations.TranscriptFormat.VERBOSE_JSON:
+        case TranscriptFormat.VERBOSE_JSON:
             shown = {"file": str(path), **as_verbose_json(transcript, task, words)}
             windows = [stats.as_dict() for stats in transcript.stats]
             print(json.dumps({**shown, "windows": windows}, ensure_ascii=False))
 
 
 def _timed_lines(segments: Sequence[Segment], words: bool) -> list[str]:
-    from headstart.entrypoints.transcription.formats import as_timed_line, timed_parts
+    from headstart_speech.formats import as_timed_line, timed_parts
 
     return [as_timed_line(part) for part in timed_parts(segments, words)]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
-from headstart.entrypoints.transcription.segments import pieces_of, settled
+from headstart_speech.segments import pieces_of, settled
 
 FIRST = 10
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headstart.entrypoints.transcription.words import Word
+from headstart_speech.words import Word
 
 FRAMES_PER_TIME = 2
 """Frames of features from one time to the next."""

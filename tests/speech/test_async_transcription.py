@@ -14,8 +14,8 @@ from tiny_speech import limit_tokens, make_speech_model, save_speech_model, soun
 
 from headstart import LLM, AsyncLLM, RequestError, SamplingParams, Transcript, TranscriptionParams
 from headstart.entrypoints.async_engine import ClosedError
-from headstart.entrypoints.transcription.async_transcription import WindowError
 from headstart.loading.model import Model, load_model
+from headstart_speech.async_transcription import WindowError
 
 TIMED = TranscriptionParams(language="de", word_timestamps=True)
 pytestmark = pytest.mark.usefixtures("polyglot")
@@ -89,7 +89,7 @@ def test_recordings_end_when_they_are_aborted_or_left(model: Model) -> None:
         assert not llm._requests
         *_, whole = await all_of(llm.transcribe(sound(0.9), TIMED))
         assert whole.segments[-1].end <= 0.9
-        llm._engine.close()
+        llm.engine.close()
         inner.engine.check()
         assert inner.engine.idle
         with pytest.raises(ClosedError):

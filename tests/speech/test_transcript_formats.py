@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from headstart.common.enumerations import SpeechTask, TranscriptFormat
-from headstart.entrypoints.transcription.formats import (
+from headstart_speech.enumerations import SpeechTask, TranscriptFormat
+from headstart_speech.formats import (
     as_json,
     as_srt,
     as_timed_line,
@@ -15,9 +15,9 @@ from headstart.entrypoints.transcription.formats import (
     as_vtt,
     timed_parts,
 )
-from headstart.entrypoints.transcription.segments import Segment
-from headstart.entrypoints.transcription.windows import Transcript
-from headstart.entrypoints.transcription.words import Word
+from headstart_speech.segments import Segment
+from headstart_speech.windows import Transcript
+from headstart_speech.words import Word
 
 
 def segment(place: int, start: float, end: float, text: str) -> Segment:

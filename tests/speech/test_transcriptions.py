@@ -15,9 +15,10 @@ from serving import SETTINGS, ask, assert_openai_error, events
 from tiny_speech import as_file, limit_tokens, make_speech_model, save_speech_model, sound
 
 from headstart import LLM, SamplingParams, Transcript, TranscriptionParams
-from headstart.entrypoints.transcription.audio import read_recording, source_of_audio
+from headstart.entrypoints.audio import source_of_audio
 from headstart.loading.model import Model, load_model
 from headstart.server.settings import ServerSettings
+from headstart_speech.recordings import read_recording
 
 SHORT, LONG = as_file(sound(0.3)), as_file(sound(1.0))
 
@@ -223,7 +224,7 @@ def test_two_recordings_at_once_are_as_if_alone(heard: Model) -> None:
     assert ask(llm, work) == [expected(llm, data).text for data in (LONG, SHORT, LONG)]
 
 
-def test_forms_without_a_file_and_other_bodies_are_refused(heard: Model, llm: LLM) -> None:
+def test_forms_without_a_file_and_other_bodies_are_refused(heard: Model, tiny_model_dir: Path) -> None:
     async def work(client: httpx.AsyncClient) -> list[httpx.Response]:
         return [
             await client.post("/v1/audio/transcriptions", json={"file": "x"}),
@@ -234,7 +235,7 @@ def test_forms_without_a_file_and_other_bodies_are_refused(heard: Model, llm: LL
     assert [reply.status_code for reply in replies] == [400, 400]
     assert "send multipart/form-data" in replies[0].json()["error"]["message"]
     assert "there is no file" in replies[1].json()["error"]["message"]
-    assert "reads no audio" in send(llm).json()["error"]["message"]
+    assert "reads no audio" in send(LLM(tiny_model_dir, "none")).json()["error"]["message"]
 
 
 def test_other_rates_are_resampled(heard: Model) -> None:

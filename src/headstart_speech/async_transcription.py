@@ -11,8 +11,8 @@ from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import FinishReason
 from headstart.entrypoints.async_engine import Answer, AsyncEngine, BusyError
 from headstart.entrypoints.request import Sample
-from headstart.entrypoints.transcription.windows import Transcription
 from headstart.errors import RequestError
+from headstart_speech.windows import Transcription
 
 Watch = Callable[[Answer], AbstractAsyncContextManager[None]]
 """Makes what surrounds the reading of a window's answer, and ends the answer on leaving."""
@@ -72,7 +72,7 @@ class AsyncTranscription:
         """
         work = self._work
         while not work.done:
-            samples = await asyncio.to_thread(self._wanted)
+            samples = await asyncio.to_thread(work.samples, self._engine.llm, self._speculation, self._salt)
             answer, tokens = await self._submitted(samples), list[int]()
             async with (watch or self._left)(answer):
                 async for piece in answer:
@@ -82,20 +82,6 @@ class AsyncTranscription:
                         yield work.text_so_far(tokens)
             await asyncio.to_thread(work.take, samples)
             yield work.transcript().text
-
-    def _wanted(self) -> list[Sample]:
-        return [
-            sample
-            for place, wanted in enumerate(self._work.wanted())
-            for sample in self._engine.llm.samples(
-                wanted.prompt,
-                wanted.params,
-                self._speculation,
-                prompt_index=place,
-                cache_salt=self._salt,
-                constraint=wanted.constraint,
-            )
-        ]
 
     async def _submitted(self, samples: list[Sample]) -> Answer:
         """A recording that has begun waits for its turn rather than be lost."""

@@ -16,10 +16,12 @@ import soundfile
 import soxr
 from transformers import WhisperFeatureExtractor
 
-from headstart.entrypoints.transcription import audio
-from headstart.entrypoints.transcription.audio import RATE, Recording, read_recording
+from headstart.entrypoints import audio
+from headstart.entrypoints.audio import RATE
 from headstart.errors import RequestError
 from headstart.models.encoder_decoder import EncoderConfig
+from headstart_speech import recordings
+from headstart_speech.recordings import Recording, read_recording
 
 
 def file_of(samples: Any, rate: int, **options: Any) -> bytes:
@@ -38,7 +40,7 @@ def test_a_file_is_read_in_pieces_as_if_it_were_whole(
     rate: int, channels: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     samples = noise(0.05, rate, channels)
-    monkeypatch.setattr(audio, "_BLOCK", block)
+    monkeypatch.setattr(recordings, "_BLOCK", block)
     mixed = samples.mean(axis=1, dtype=np.float32)
     expected = mixed if rate == RATE else soxr.resample(mixed, rate, RATE)
     found, told = read_recording(file_of(samples, rate))

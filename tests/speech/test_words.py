@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers.models.whisper.tokenization_whisper import _combine_tokens_into_words
 
-from headstart.entrypoints.transcription.words import words_of
+from headstart_speech.words import words_of
 
 
 class Pieces:

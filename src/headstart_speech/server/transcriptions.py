@@ -1,4 +1,4 @@
-"""``POST /v1/audio/transcriptions`` and ``/v1/audio/translations``: what a recording says, by a model that hears it."""
+"""From a form with a recording to its transcript, whole or as a stream of events."""
 
 from __future__ import annotations
 
@@ -13,15 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from headstart.common.enumerations import SpeechTask, TranscriptFormat
 from headstart.engine.outputs import FinishReason
 from headstart.entrypoints.async_engine import BusyError
-from headstart.entrypoints.transcription.async_transcription import AsyncTranscription, WindowError
-from headstart.entrypoints.transcription.audio import read_recording
-from headstart.entrypoints.transcription.formats import as_json, as_srt, as_verbose_json, as_vtt
-from headstart.entrypoints.transcription.params import TranscriptionParams
-from headstart.entrypoints.transcription.vocabulary import SpeechTokens
-from headstart.entrypoints.transcription.windows import Transcript, Transcription
 from headstart.errors import ConfigError, HeadstartError, RequestError
 from headstart.sampling.params import SamplingParams
 from headstart.server.access import error_body
@@ -30,6 +23,14 @@ from headstart.server.generation import failure, tenant_salt
 from headstart.server.protocol import GenerationBody
 from headstart.server.replies import Reply, event
 from headstart.server.settings import ServerSettings
+from headstart_speech.async_transcription import AsyncTranscription, WindowError
+from headstart_speech.enumerations import SpeechTask, TranscriptFormat
+from headstart_speech.formats import as_json, as_srt, as_verbose_json, as_vtt
+from headstart_speech.front_doors import transcription
+from headstart_speech.params import TranscriptionParams
+from headstart_speech.recordings import read_recording
+from headstart_speech.vocabulary import SpeechTokens
+from headstart_speech.windows import Transcript, Transcription
 
 _FOREIGN = {
     "include[]": "log-probabilities of transcripts are not shown; leave it out",
@@ -38,7 +39,7 @@ _FOREIGN = {
     "known_speaker_references[]": "speakers are not told apart; leave it out",
 }
 """Fields of OpenAI's that ask for what is not there -> what to do instead."""
-_SAMPLING: dict[str, Callable[[str], Any]] = {
+SAMPLING: dict[str, Callable[[str], Any]] = {
     "temperature": float,
     "top_p": float,
     "top_k": int,
@@ -53,35 +54,7 @@ _DECODED_AT_ONCE = 2
 """Files; further ones wait."""
 _LONGEST_AT_ONCE = 4
 """Recordings of the longest kind whose features are kept together: an hour takes 200 MB."""
-_GRANULARITIES = ("word", "segment")
-
-
-def _form(task: SpeechTask) -> dict[str, Any]:
-    """The body, for the OpenAPI document."""
-    texts = {
-        "model": "",
-        "language": "What is spoken, as de; left out: the model's choice.",
-        "prompt": "A text that came before: names and spellings are taken over from it.",
-    }
-    kinds: dict[Any, str] = {float: "number", int: "integer"}
-    properties: dict[str, Any] = {
-        "file": {"type": "string", "format": "binary", "description": "WAV, FLAC, Ogg or MP3."},
-        **{name: {"type": "string", **({"description": said} if said else {})} for name, said in texts.items()},
-        "response_format": {"type": "string", "enum": list(TranscriptFormat)},
-        "stream": {"type": "boolean", "description": "json and text: server-sent events, as the text comes."},
-        **{name: {"type": kinds[kind]} for name, kind in _SAMPLING.items()},
-    }
-    if task is SpeechTask.TRANSCRIBE:
-        properties["timestamp_granularities[]"] = {
-            "type": "array",
-            "items": {"type": "string", "enum": list(_GRANULARITIES)},
-            "description": "With verbose_json: times of what is shown; left out: of segments.",
-        }
-    schema = {"type": "object", "required": ["file"], "properties": properties}
-    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
-
-
-FORMS = {task: _form(task) for task in SpeechTask}
+GRANULARITIES = ("word", "segment")
 
 
 @dataclass(frozen=True)
@@ -156,15 +129,9 @@ class Transcriber:
     def _count(self, seconds: float) -> None:
         self._seconds += seconds
 
-    @property
-    def hears(self) -> bool:
-        """Whether the model reads audio."""
-        encoder = self._llm.model.config.encoder
-        return encoder is not None and encoder.mel_bins is not None
-
     def _begun(self, asked: _Asked, data: bytes) -> Transcription:
         recording = read_recording(data, self._settings.max_audio_seconds)
-        return self._llm.transcription(recording, asked.params, asked.sampling)
+        return transcription(self._llm, recording, asked.params, asked.sampling)
 
     def _texts(self, work: Transcription, request: Request, growing: bool) -> AsyncGenerator[str, None]:
         """As ``AsyncTranscription.texts``, until the client is gone."""
@@ -221,7 +188,7 @@ class Transcriber:
             word_timestamps="word" in granularities,
             speech_probability=form_asked is TranscriptFormat.VERBOSE_JSON,
         )
-        numbers = {name: _number(form, name, kind) for name, kind in _SAMPLING.items() if _text(form, name)}
+        numbers = {name: _number(form, name, kind) for name, kind in SAMPLING.items() if _text(form, name)}
         # OpenAI's default, whatever the model's own.
         given = numbers if "beam_width" in numbers else {"temperature": 0.0, **numbers}
         sampling = self._llm.sampling_defaults.params(given, {"max_tokens": None})
@@ -251,7 +218,7 @@ def _reply(transcript: Transcript, asked: _Asked, task: SpeechTask) -> Response:
         case TranscriptFormat.VTT:
             return PlainTextResponse(as_vtt(transcript.segments), media_type="text/vtt")
         case TranscriptFormat.VERBOSE_JSON:
-            words, segments = (name in asked.granularities for name in _GRANULARITIES)
+            words, segments = (name in asked.granularities for name in GRANULARITIES)
             return Reply(as_verbose_json(transcript, task, words, segments))
     return Reply(as_json(transcript))
 
@@ -260,8 +227,8 @@ def _granularities(form: FormData, asked: TranscriptFormat) -> list[str]:
     name = "timestamp_granularities[]"
     wanted = [*form.getlist(name), *form.getlist("timestamp_granularities")]
     for each in wanted:
-        if each not in _GRANULARITIES:
-            raise RequestError(f"{name} holds {each!r:.40}; give {' or '.join(_GRANULARITIES)}.", name)
+        if each not in GRANULARITIES:
+            raise RequestError(f"{name} holds {each!r:.40}; give {' or '.join(GRANULARITIES)}.", name)
     if wanted and asked is not TranscriptFormat.VERBOSE_JSON:
         raise RequestError(f"{name} is given, but {asked} shows no times of its choice; ask for verbose_json.", name)
     return [each for each in wanted if isinstance(each, str)] or ["segment"]

@@ -11,7 +11,7 @@ from cli_runs import headstart, refusal, rows
 from tiny_speech import as_file, limit_tokens, make_speech_model, save_speech_model, sound
 
 from headstart import LLM, SamplingParams, TranscriptionParams
-from headstart.entrypoints.transcription.formats import as_srt, as_timed_line, as_vtt
+from headstart_speech.formats import as_srt, as_timed_line, as_vtt
 
 pytestmark = pytest.mark.usefixtures("polyglot")
 

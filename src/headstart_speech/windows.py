@@ -1,7 +1,7 @@
 """A recording on its way to a transcript: window after window, each decoded exactly as any other request.
 
-Whoever decodes asks ``wanted`` for the next requests, decodes them, and hands the outputs to ``take``, until it is
-``done``. A window begins where the last one's speech was known to end (Radford et al. 2022, section 3.8), so the
+Whoever decodes asks ``samples`` for the next requests, decodes them, and hands them to ``take``, until it is ``done``.
+ A window begins where the last one's speech was known to end (Radford et al. 2022, section 3.8), so the
 windows of one recording follow each other; those of several recordings ride in the same passes.
 """
 
@@ -16,15 +16,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.common.enumerations import SpeechTask
+from headstart.drafting.base import SpeculationParams
 from headstart.engine.constraint import TokenConstraint
 from headstart.engine.outputs import FinishReason, SequenceStats, TokenLogprobs
-from headstart.engine.timestamp_rules import TimestampRules
+from headstart.entrypoints.llm import LLM
 from headstart.entrypoints.request import EncodedPrompt, Sample
-from headstart.entrypoints.transcription.alignment import Aligner
-from headstart.entrypoints.transcription.audio import Recording, read_recording
-from headstart.entrypoints.transcription.params import TranscriptionParams, check_sampling
-from headstart.entrypoints.transcription.segments import (
+from headstart.errors import RequestError
+from headstart.loading.model import Model
+from headstart.passes.batch import EncoderInput
+from headstart.sampling.params import SamplingParams
+from headstart.text.tokenizer import Tokenizer
+from headstart_speech.alignment import Aligner
+from headstart_speech.enumerations import SpeechTask
+from headstart_speech.params import TranscriptionParams, check_sampling
+from headstart_speech.recordings import Recording, file_content, read_recording
+from headstart_speech.segments import (
     FRAMES_PER_SECOND,
     SECONDS_PER_TIME,
     Piece,
@@ -32,13 +38,9 @@ from headstart.entrypoints.transcription.segments import (
     pieces_of,
     settled,
 )
-from headstart.entrypoints.transcription.vocabulary import SpeechTokens
-from headstart.entrypoints.transcription.words import Word, words_of
-from headstart.errors import RequestError
-from headstart.loading.model import Model
-from headstart.passes.batch import EncoderInput
-from headstart.sampling.params import SamplingParams
-from headstart.text.tokenizer import Tokenizer
+from headstart_speech.timestamp_rules import TimestampRules
+from headstart_speech.vocabulary import SpeechTokens
+from headstart_speech.words import Word, words_of
 
 _ALL = SamplingParams(temperature=0, max_tokens=1, logprobs=-1)
 """All log-probabilities in one place: the model's settings may forbid the tokens that they are wanted of."""
@@ -79,7 +81,7 @@ class Transcription:
     Args:
         model: a Whisper.
         aligner: of the model.
-        audio: as ``audio.Recording.of`` takes it, or a file's path.
+        audio: as ``Recording.of`` takes it, or a file's path.
         params, sampling: how it is written down.
 
     Raises:
@@ -147,6 +149,29 @@ class Transcription:
             begun = prompt.token_ids[: prompt.token_ids.index(start) + 1]
             wanted.append(Wanted(EncodedPrompt("", begun, source, ""), _ALL))
         return wanted
+
+    def samples(self, llm: LLM, speculation: SpeculationParams | None = None, cache_salt: str = "") -> list[Sample]:
+        """The same, ready to be decoded.
+
+        Args:
+            llm: of the model.
+            speculation, cache_salt: as for ``LLM.generate``.
+
+        Raises:
+            RequestError: a parameter does not fit the model.
+        """
+        return [
+            sample
+            for place, wanted in enumerate(self.wanted())
+            for sample in llm.samples(
+                wanted.prompt,
+                wanted.params,
+                speculation,
+                prompt_index=place,
+                cache_salt=cache_salt,
+                constraint=wanted.constraint,
+            )
+        ]
 
     def take(self, samples: Sequence[Sample]) -> list[Segment]:
         """Go on by the outputs of what was wanted, in its order; the segments that are new.
@@ -315,15 +340,3 @@ def speech_prompt(
     if before and tokens.before is not None:
         ids = [tokens.before, *before, *ids]
     return EncodedPrompt(tokenizer.decode(ids, skip_special_tokens=False), ids, source, "")
-
-
-def file_content(path: str | Path) -> bytes:
-    """What a recording's file holds.
-
-    Raises:
-        RequestError: it cannot be read.
-    """
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise RequestError(f"the recording {path} cannot be read: {error.strerror}.", "file") from error

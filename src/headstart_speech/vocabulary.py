@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from headstart.common.enumerations import SpeechTask
 from headstart.errors import RequestError, closest
 from headstart.models.config import ModelConfig
 from headstart.text.tokenizer import Tokenizer
+from headstart_speech.enumerations import SpeechTask
 
 MULTILINGUAL = 51_865
 """Vocabularies of so many tokens or more know languages and tasks (openai/whisper, ``model.py``)."""

@@ -23,8 +23,8 @@ from headstart import (
     StructuredOutputsParams,
     TranscriptionParams,
 )
-from headstart.entrypoints.transcription import vocabulary
 from headstart.loading.model import Model, load_model
+from headstart_speech import vocabulary
 
 TIMED = TranscriptionParams(language="de", timestamps=True)
 pytestmark = pytest.mark.usefixtures("polyglot")
@@ -192,8 +192,8 @@ def test_short_recordings_without_times_are_one_request(llm: LLM) -> None:
 
 
 def test_text_grows_as_it_becomes_final(llm: LLM) -> None:
-    from headstart.entrypoints.transcription.alignment import Aligner
-    from headstart.entrypoints.transcription.windows import Transcription
+    from headstart_speech.alignment import Aligner
+    from headstart_speech.windows import Transcription
 
     sampling = llm.sampling_defaults.params({}, {"max_tokens": None})
     work = Transcription(llm.model, Aligner(llm.model), sound(1.0), TIMED, sampling)

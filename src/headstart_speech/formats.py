@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from headstart.common.enumerations import SpeechTask
-from headstart.entrypoints.transcription.segments import Segment
-from headstart.entrypoints.transcription.windows import Transcript
-from headstart.entrypoints.transcription.words import Word
+from headstart_speech.enumerations import SpeechTask
+from headstart_speech.segments import Segment
+from headstart_speech.windows import Transcript
+from headstart_speech.words import Word
 
 
 def as_json(transcript: Transcript) -> dict[str, Any]:

@@ -1,0 +1,93 @@
+"""``POST /v1/audio/transcriptions`` and ``/v1/audio/translations``: what a recording says, by a model that hears it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Depends, Request, Response
+
+from headstart.server.routes import GENERATION, Here, Served, SizedRouter, answers
+from headstart_speech.enumerations import SpeechTask, TranscriptFormat
+from headstart_speech.server import schemas
+from headstart_speech.server.transcriptions import GRANULARITIES, SAMPLING, Transcriber
+
+
+class RecordingRouter(SizedRouter):
+    """Bodies are read where the model reads audio."""
+
+    def body_limit(self, served: Served) -> int:
+        """See ``SizedRouter``."""
+        encoder = served.llm.model.config.encoder
+        return 0 if encoder is None or encoder.mel_bins is None else served.settings.max_audio_bytes
+
+
+def _form(task: SpeechTask) -> dict[str, Any]:
+    """The body, for the OpenAPI document."""
+    texts = {
+        "model": "",
+        "language": "What is spoken, as de; left out: the model's choice.",
+        "prompt": "A text that came before: names and spellings are taken over from it.",
+    }
+    kinds: dict[Any, str] = {float: "number", int: "integer"}
+    properties: dict[str, Any] = {
+        "file": {"type": "string", "format": "binary", "description": "WAV, FLAC, Ogg or MP3."},
+        **{name: {"type": "string", **({"description": said} if said else {})} for name, said in texts.items()},
+        "response_format": {"type": "string", "enum": list(TranscriptFormat)},
+        "stream": {"type": "boolean", "description": "json and text: server-sent events, as the text comes."},
+        **{name: {"type": kinds[kind]} for name, kind in SAMPLING.items()},
+    }
+    if task is SpeechTask.TRANSCRIBE:
+        properties["timestamp_granularities[]"] = {
+            "type": "array",
+            "items": {"type": "string", "enum": list(GRANULARITIES)},
+            "description": "With verbose_json: times of what is shown; left out: of segments.",
+        }
+    schema = {"type": "object", "required": ["file"], "properties": properties}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
+
+
+async def _transcriber(request: Request, here: Here) -> Transcriber:
+    """The application's: it counts the recordings that are being heard."""
+    state = request.app.state
+    if not hasattr(state, "transcriber"):
+        state.transcriber = Transcriber(here.engine, here.settings)
+    found: Transcriber = state.transcriber
+    return found
+
+
+Hearing = Annotated[Transcriber, Depends(_transcriber)]
+router = RecordingRouter()
+
+
+@router.post(
+    "/v1/audio/transcriptions",
+    response_model=None,
+    tags=["generation"],
+    responses=answers(
+        schemas.TranscriptionReply,
+        "What the recording says; with `stream`, server-sent events: `transcript.text.delta`, `transcript.text.done`.",
+        *GENERATION,
+        stream=True,
+    ),
+    openapi_extra=_form(SpeechTask.TRANSCRIBE),
+)
+async def transcriptions(request: Request, here: Here, hearing: Hearing) -> Response:
+    """Write down what a recording says, with a model whose encoder reads audio."""
+    return await hearing.answer(SpeechTask.TRANSCRIBE, request, here.generator.check_model)
+
+
+@router.post(
+    "/v1/audio/translations",
+    response_model=None,
+    tags=["generation"],
+    responses=answers(
+        schemas.TranscriptionReply,
+        "What the recording says, in English; with `stream` as for transcriptions.",
+        *GENERATION,
+        stream=True,
+    ),
+    openapi_extra=_form(SpeechTask.TRANSLATE),
+)
+async def translations(request: Request, here: Here, hearing: Hearing) -> Response:
+    """Write down in English what a recording says, with a model that hears several languages."""
+    return await hearing.answer(SpeechTask.TRANSLATE, request, here.generator.check_model)
