@@ -50,7 +50,7 @@ def test_options_of_a_base_class_are_explained_too() -> None:
     assert next(option for option in shown["options"] if option["name"] == "draft_tokens")["help"]
 
 
-@pytest.mark.parametrize("name", ["dspark", "jetspec"])
+@pytest.mark.parametrize("name", ["dspark", "jetspec", "dflash2"])
 def test_other_names_show_what_runs_their_heads(name: str) -> None:
     assert headstart("drafters", name, "--json").stdout == headstart("drafters", "dflash", "--json").stdout
     assert name in refusal(headstart("drafters", name[:-1]))

@@ -38,9 +38,20 @@ BLOCKS: Mapping[str, Mapping[str, object]] = {
     "dspark": {"root_speaks": True, "markov_rank": 5, "confidence": True, "confidence_reads_token": True},
     "a factor without a confidence": {"markov_rank": 70, "attention_bias": True},
     "windows": {"windows": (7, 0), "causal_windows": True},
+    "dflash 2": {"conv_taps": 2, "conv_group": 8, "selector_rank": 5, "selector_top": 11, "draft_vocab_size": VOCAB},
+    "dflash 2 that looks back": {
+        "conv_taps": 3,
+        "conv_group": 3,
+        "selector_rank": 70,
+        "selector_top": 6,
+        "draft_vocab_size": VOCAB,
+        "causal": True,
+        "confidence": True,
+    },
 }
 VARIANTS = ("eagle3", "eagle2", "p-eagle", *BLOCKS)
 SPEAKING = [variant for variant in VARIANTS if variant != "eagle2"]
+REDUCED = [variant for variant in SPEAKING if "draft_vocab_size" not in BLOCKS.get(variant, {})]
 TARGET = replace(head_target(VOCAB), hidden_size=HIDDEN, head_dim=32, ropes=(RopeConfig(1000.0, 32),))
 GREEDY = SamplingParams(temperature=0)
 CASES: Mapping[str, Mapping[str, object]] = {
@@ -68,7 +79,10 @@ def random_head(variant: str, num_layers: int = 1) -> EagleHead | BlockHead:
             if block.config.confidence:
                 block.confidence_head.proj.weight.mul_(0.6)
                 block.confidence_head.proj.bias.fill_(-3 if block.config.markov_rank else -1.5)
-        block.d2t.copy_(draft_ids() - torch.arange(DRAFT_VOCAB))
+            if block.config.selector_rank:
+                block.candidate_selector.successor_codebook.mul_(60 / block.config.selector_rank)
+        if block.config.reduced:
+            block.d2t.copy_(draft_ids() - torch.arange(DRAFT_VOCAB))
         if block.config.own_output:
             block.lm_head.weight.data.copy_(tables().head[draft_ids()])
         return block

@@ -9,7 +9,7 @@ import pytest
 import torch
 from mapped_heads import map_rows, output_rows
 from native_cases import native, small_config
-from test_native_block_heads import VARIANTS, random_block
+from test_native_block_heads import SELECTING, VARIANTS, random_block
 from test_native_heads import VOCAB, random_head, tables
 
 from headstart.backends.native.loader import load_library
@@ -36,7 +36,7 @@ ISA = "" if load_library() is None else load_library().isa  # type: ignore[union
 TIMED = {"seconds", "draft_seconds", "target_seconds", "prefill_seconds", "draft_prefill_seconds"}
 HIDDEN = 96
 DRAFTERS = ("none", "suffix", "eagle3", "auto")
-ONE_PASS = ("p-eagle", "dflash", "dspark")
+ONE_PASS = ("p-eagle", "dflash", "dspark", "dflash2")
 """Make their trees of one pass; otherwise they are as ``eagle3``."""
 
 
@@ -59,6 +59,7 @@ def save_heads(directory: Path) -> None:
     save_head(mapped_head(slots=5, mask_token_id=6), directory / "p-eagle")
     save_head(random_block(), directory / "dflash")
     save_head(random_block(**VARIANTS["dspark"]), directory / "dspark")
+    save_head(random_block(**SELECTING["dflash 2"]), directory / "dflash2")
 
 
 def options_of(drafter: str, head: Path) -> dict[str, object]:

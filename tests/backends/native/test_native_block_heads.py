@@ -23,6 +23,7 @@ from headstart.drafting.methods.dflash.head import BlockHead, block_config
 from headstart.errors import ConfigError
 
 SLOTS = 5
+SELECTOR = {"draft_vocab_size": VOCAB, "selector_rank": 7, "selector_top": 9}
 VARIANTS = {
     "dflash": {},
     "causal": {"causal": True},
@@ -35,6 +36,20 @@ VARIANTS = {
     "a layer that is read": {"taps": (1,)},
     "windows": {"windows": (9, 0, 70)},
     "windows whose rows look back": {"windows": (40, 0, 4), "causal_windows": True},
+    "convolutions": {"conv_taps": 2, "conv_group": 8},
+    "convolutions of odd sizes": {
+        "hidden_size": 78,
+        "target_hidden_size": 78,
+        "mlp_size": 77,
+        "conv_taps": 4,
+        "conv_group": 13,
+        "causal": True,
+        "num_layers": 1,
+    },
+}
+SELECTING = {
+    "dflash 2": {"conv_taps": 2, "conv_group": 8, **SELECTOR},
+    "dflash 2 that is confident": {"conv_taps": 3, "conv_group": 96, "confidence": True, **SELECTOR},
 }
 needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 
@@ -43,6 +58,9 @@ def random_block(**changes: object) -> BlockHead:
     target = small_config(hidden_size=96, vocab_size=VOCAB, layers=small_config().layers * 3)
     head = BlockHead(replace(block_config(target, SLOTS, 3, 6, DRAFT_VOCAB), **changes))  # type: ignore[arg-type]
     make_random(head)
+    for layer in head.layers if head.config.conv_taps else ():
+        for conv in (layer.attention_conv, layer.mlp_conv):
+            conv.kernel_projection.weight.data.mul_(0.25)  # kernels change a little, as trained ones do
     if head.config.reduced:
         head.d2t.copy_(torch.arange(DRAFT_VOCAB) // 2)
     return head
@@ -85,7 +103,7 @@ def blocks(
 @pytest.mark.parametrize("isa", isa_params())
 @pytest.mark.parametrize("name", VARIANTS)
 def test_blocks_agree_with_pytorch(name: str, isa: str) -> None:
-    head = random_block(**VARIANTS[name])
+    head = random_block(**(VARIANTS | SELECTING)[name])
     lengths = (70, 5)
     wanted = blocks(by_torch(head, tables(head)), lengths)
     for precision, tolerance in (("fp32", 1e-5), ("bf16", 0.03), ("int8", 0.1), ("int8-fast", 0.12)):
@@ -96,7 +114,7 @@ def test_blocks_agree_with_pytorch(name: str, isa: str) -> None:
 @pytest.mark.parametrize("isa", isa_params())
 @pytest.mark.parametrize("name", VARIANTS)
 def test_on_grids_of_sixteen_levels_are_kept(name: str, isa: str) -> None:
-    head = random_block(**VARIANTS[name])
+    head = random_block(**(VARIANTS | SELECTING)[name])
     with torch.no_grad():
         for parameter in head.parameters():
             if parameter.dim() == 2:
@@ -109,12 +127,12 @@ def test_on_grids_of_sixteen_levels_are_kept(name: str, isa: str) -> None:
 
 
 @needs_native
-@pytest.mark.parametrize("name", ["dflash", "causal", "windows whose rows look back"])
+@pytest.mark.parametrize("name", ["dflash", "causal", "windows whose rows look back", "dflash 2"])
 @pytest.mark.parametrize("precision", ["bf16", "int8-fast", "int4-fast", "fp32"])
 def test_a_block_does_not_depend_on_its_company(precision: Precision, name: str) -> None:
     """Other sequences, pieces that are read one by one, threads; more rows than a panel holds, in which no block is
     parted."""
-    head = random_block(**VARIANTS[name])
+    head = random_block(**(VARIANTS | SELECTING)[name])
     lengths = [40, 7, 300, *[3 + i % 5 for i in range(60)]]
     together = blocks(NativeBlockPass(head, tables(head), precision, 1), lengths)
     for i in (0, 1, 2, 41, 42, 43, 62):
@@ -148,6 +166,19 @@ def test_what_is_added_and_how_sure_it_is_are_those_of_pytorch() -> None:
 
 
 @needs_native
+@pytest.mark.parametrize("name", SELECTING)
+def test_a_selector_chooses_among_the_candidates_of_pytorch(name: str) -> None:
+    head = random_block(**SELECTING[name])
+    torch_pass, native = by_torch(head, tables(head)), NativeBlockPass(head, tables(head), "fp32", 1)
+    for got, wanted in zip(blocks(native, (70, 5)), blocks(torch_pass, (70, 5)), strict=True):
+        assert torch.equal(got.isfinite(), wanted.isfinite())
+        torch.testing.assert_close(got.nan_to_num(neginf=0), wanted.nan_to_num(neginf=0), rtol=1e-4, atol=1e-4)
+    tokens, states = torch.arange(VOCAB), torch.randn(VOCAB, 96, generator=torch.Generator().manual_seed(3))
+    assert distance([native.following(tokens, states)], [torch_pass.following(tokens, states)]) < 1e-5
+    assert native.nbytes > NativeBlockPass(random_block(draft_vocab_size=VOCAB), tables(head), "fp32", 1).nbytes
+
+
+@needs_native
 def test_copied_rows_are_the_rows() -> None:
     head = random_block()
     native = NativeBlockPass(head, tables(head), "int4-fast", 1)
@@ -173,7 +204,6 @@ def test_what_cannot_be_read_is_refused() -> None:
     with pytest.raises(ValueError, match="vocabulary"):
         native.block(np.array([VOCAB], np.int32), [cache], 2)
     assert cache.rows == 2
-    assert "convolves" in (supports_block(replace(head.config, conv_taps=2, conv_group=8)) or "")
     config = replace(head.config, head_dim=24)
     assert "head_dim 24" in (supports_block(config) or "")
     with pytest.raises(ConfigError, match="head_dim 24"):
@@ -200,11 +230,11 @@ def drafts(running: NativeBlockPass, counts: Sequence[int], which: Sequence[int]
 
 
 @needs_native
-@pytest.mark.parametrize("name", ["dflash", "causal", "dspark", "biases and an output of its own"])
+@pytest.mark.parametrize("name", ["dflash", "causal", "dspark", "biases and an output of its own", *SELECTING])
 @pytest.mark.parametrize("precision", ["bf16", "int8-fast", "int4-fast", "fp32"])
 def test_a_draft_does_not_depend_on_its_company(name: str, precision: Precision) -> None:
     """Other sequences, more of them than a panel of rows holds, and threads."""
-    head = random_block(**VARIANTS[name])
+    head = random_block(**(VARIANTS | SELECTING)[name])
     counts = [40, 7, 300, *[1 + i % 5 for i in range(40)]]
     together = drafts(NativeBlockPass(head, tables(head), precision, 2), counts, range(len(counts)))
     assert any(len(tree.tokens) > 3 for tree in together)
@@ -217,8 +247,8 @@ def test_a_draft_does_not_depend_on_its_company(name: str, precision: Precision)
 
 @needs_native
 def test_states_that_are_no_numbers_bring_no_guess() -> None:
-    for name in ("dflash", "dspark"):
-        head = random_block(**VARIANTS[name])
+    for name in ("dflash", "dspark", *SELECTING):
+        head = random_block(**(VARIANTS | SELECTING)[name])
         native = NativeBlockPass(head, tables(head), "fp32", 1)
         growth = native.growth(3, native.target_ids.numpy().astype(np.int32), ends=True)
         states = np.full((2, native._features), np.nan, np.float32)

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from headstart.backends.native.caching_pass import NativeCachingPass, chains, trained_model, unfit_heads
+from headstart.backends.native.formats import LINEARS
 from headstart.backends.native.growth import NativeGrowth, OnePass
 from headstart.backends.native.library import Block
 from headstart.backends.native.linear import NativeLinear, native_kit
 from headstart.backends.native.packing import (
+    CONSTANTS,
     FEATURE_NORM,
     FINAL_NORM,
     FUSE,
@@ -28,17 +30,18 @@ from headstart.backends.torch.block_factors import BlockFactors
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockConfig, BlockHead
+from headstart.drafting.methods.dflash.head_parts import candidates
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.passes.batch import IntArray
 
 _BLOCK = 4
 """``Entry`` of ``src/pass/decoder.h``."""
+_KERNELS = ("attention_kernels", "mlp_kernels")
+"""Of the convolutions around a layer's parts (DFlash 2), whose linears stand behind ``LINEARS``."""
 
 
 def supports_block(config: BlockConfig) -> str | None:
     """None if the native pass can run such a head, else the reason in a few words."""
-    if config.conv_taps or config.selector_rank:
-        return "it convolves within the block, or selects paths"
     return unfit_heads(config)
 
 
@@ -96,11 +99,14 @@ class NativeBlockPass(NativeCachingPass):
 
     def block(self, roots: IntArray, caches: Sequence[DraftCache], slots: int) -> tuple[Tensor, Tensor]:
         """See ``BlockHeadPass``."""
-        size, first = self.config.block_size, self.config.speaking.start
-        tokens = np.full((len(caches), size), self.config.mask_token_id, np.int32)
+        config = self.config
+        size, first = config.block_size, config.speaking.start
+        tokens = np.full((len(caches), size), config.mask_token_id, np.int32)
         tokens[:, 0] = roots
         wanted = np.arange(len(caches) * size, dtype=np.int32).reshape(-1, size)[:, first : first + slots].ravel()
         states, logits = self._run(caches, [size] * len(caches), tokens.ravel(), None, wanted.copy())
+        if config.selector_rank:
+            logits = candidates(logits, config.selector_top)
         said = states[torch.from_numpy(wanted).long()]
         return said.view(len(caches), slots, -1), logits.view(len(caches), slots, -1)
 
@@ -118,8 +124,11 @@ class NativeBlockPass(NativeCachingPass):
         block = Block(rows=config.block_size, first_slot=config.speaking.start, causal=config.causal)
         if factors.chained:
             assert isinstance(factors.after, NativeLinear)  # made by the native kit
-            block.following, block.rank, block.tokens = factors.after.handle, config.markov_rank, len(self._draft_ids)
+            block.following, block.rank, block.tokens = factors.after.handle, factors.rank, len(self._draft_ids)
             block.before, block.draft_ids = factors.before.data_ptr(), address(self._draft_ids)
+            if factors.by_state is not None:
+                assert isinstance(factors.by_state, NativeLinear)
+                block.candidates, block.by_state = config.selector_top, factors.by_state.handle
         if factors.confident and ends:
             bias = factors.sureness.bias
             assert bias is not None
@@ -159,6 +168,10 @@ class NativeBlockPass(NativeCachingPass):
         for index, layer in enumerate(head.layers):
             packer.norm(index, NORMS.index("q_norm"), NormWeights(layer.self_attn.q_norm.weight))
             packer.norm(index, NORMS.index("k_norm"), NormWeights(layer.self_attn.k_norm.weight))
+            if self.config.conv_taps:
+                for which, conv in enumerate((layer.attention_conv, layer.mlp_conv)):
+                    packer.linear(index, len(LINEARS) + which, LinearWeights(conv.kernel_projection.weight))
+                    packer.constant(index, CONSTANTS.index(_KERNELS[which]), conv.base_kernel)
         packer.linear(-1, FUSE, LinearWeights(head.fc.weight))
         packer.norm(-1, FEATURE_NORM, NormWeights(head.hidden_norm.weight))
         packer.norm(-1, FINAL_NORM, NormWeights(head.norm.weight))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headstart.backends.native.draft_cache import NativeDraftCache, PagePool
 from headstart.backends.native.growth import NativeGrowth, OnePass, told_of
-from headstart.backends.native.library import Layer, Library, Pass, Shape
+from headstart.backends.native.library import BlockConvolution, Layer, Library, Pass, Shape
 from headstart.backends.native.linear import best_tokens
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packing import BORROWED, NORMS, Packer, RopeTables, address, create_model
@@ -241,6 +241,7 @@ def _layer(config: EagleConfig | BlockConfig, index: int) -> Layer:
 
 
 def _shape(config: EagleConfig | BlockConfig, entry: int, tokens: int, precision: Precision, threads: int) -> Shape:
+    taps, group = (config.conv_taps, config.conv_group) if isinstance(config, BlockConfig) else (0, 0)
     return Shape(
         vocab=config.draft_vocab_size,
         hidden=config.hidden_size,
@@ -258,4 +259,5 @@ def _shape(config: EagleConfig | BlockConfig, entry: int, tokens: int, precision
         attention_scale=config.head_dim**-0.5,
         embedding_scale=1.0,
         tap_scale=1.0,
+        block_convolution=BlockConvolution(taps=taps, group=group),
     )

@@ -47,6 +47,8 @@ TWO_MIXERS_LINEARS = ("state_input", "state_output")
 """Those of the mixer beside attention, likewise."""
 DELTA_LINEARS = ("rates",)
 """That of a layer with the delta rule, likewise: in float32, so that it has no form."""
+BLOCK_LINEARS = ("attention_taps", "mlp_taps")
+"""Those of a block head that convolves, likewise."""
 MATRICES = 8
 """Places of a layer's matrices, some of which hold none."""
 EXPERT_LINEARS = ("up", "down")

@@ -43,6 +43,7 @@ NORMS = (
 CONSTANTS = (
     *("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm", "scale", "expert_scales"),
     *("stream_router", "stream_predict", "stream_correct", "stream_scale", "curve"),
+    *("attention_kernels", "mlp_kernels"),
 )
 """Small parts of a layer, likewise."""
 _PADDING = 64
@@ -275,8 +276,12 @@ class Packer:
         """All constants of a decoder layer, see ``constants_of``."""
         for which, constant in enumerate(constants_of(parts)):
             if constant is not None:
-                values = as_float32(constant)
-                self._library.set_constant(self._model, index, which, values.data_ptr(), values.numel())
+                self.constant(index, which, constant)
+
+    def constant(self, index: int, which: int, constant: Tensor) -> None:
+        """One constant of a layer, by its number among ``CONSTANTS``."""
+        values = as_float32(constant)
+        self._library.set_constant(self._model, index, which, values.data_ptr(), values.numel())
 
     def linear(self, layer: int, which: int, linear: LinearWeights) -> None:
         """Numbers as in ``headstart_set_linear``."""

@@ -27,7 +27,9 @@ class BlockFactors:
         config, self._kit = head.config, kit
         self.chained = config.chained
         self._reads_token = config.confidence_reads_token
-        self._by_state: LinearLayer | None = None
+        self.rank = config.selector_rank or config.markov_rank
+        self.by_state: LinearLayer | None = None
+        """[row, hidden] -> [row, rank] what a selector multiplies a token's row with."""
         if self.chained:
             known, following = _tables(head)
             # The row behind the last one is for tokens that the head lacks.
@@ -38,7 +40,7 @@ class BlockFactors:
             """int64 [vocab] row of each target id there, -1: the last."""
             self.after = kit.linear(LinearWeights(following))
         if config.selector_rank:
-            self._by_state = kit.linear(LinearWeights(head.candidate_selector.hidden_projection.weight))
+            self.by_state = kit.linear(LinearWeights(head.candidate_selector.hidden_projection.weight))
         self.confident = config.confidence
         if self.confident:
             sureness = head.confidence_head.proj
@@ -51,14 +53,15 @@ class BlockFactors:
     @property
     def nbytes(self) -> int:
         """Of the factor."""
-        return self.before.nbytes + self.after.nbytes if self.chained else 0
+        by_state = 0 if self.by_state is None else self.by_state.nbytes
+        return self.before.nbytes + self.after.nbytes + by_state if self.chained else 0
 
     @torch.inference_mode()
     def following(self, tokens: Tensor, states: Tensor) -> Tensor:
         """See ``BlockHeadPass``."""
         known = self._known(tokens)
-        if self._by_state is not None:
-            known = known * self._by_state(states.to(self._kit.dtype)).to(known.dtype)
+        if self.by_state is not None:
+            known = known * self.by_state(states.to(self._kit.dtype)).to(known.dtype)
         return self.after(known).float()
 
     @torch.inference_mode()

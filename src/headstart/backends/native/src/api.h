@@ -57,6 +57,12 @@ struct HeadstartMamba2 {
   float least_step, most_step, norm_eps;
 };
 
+// Convolutions within the blocks of a block head (DFlash 2), before and after each part of a layer: how many rows they
+// read, and channels that change together; `taps` 0: there are none.
+struct HeadstartBlockConvolution {
+  int32_t taps, group;
+};
+
 // The gated delta rule, see headstart.models.state_config.DeltaConfig; `length` 0: there is none.
 struct HeadstartDelta {
   int32_t key_heads, value_heads, key_dim, value_dim, length, tiled;
@@ -88,6 +94,7 @@ struct HeadstartShape {
   HeadstartMamba2 mamba2{};
   HeadstartDelta delta{};
   HeadstartInputs inputs{};
+  HeadstartBlockConvolution block_convolution{};
   int32_t streams{};    // residual streams; 0: one
   int32_t side_rank{};  // of a second path beside attention; 0: there is none
 };
@@ -194,6 +201,11 @@ struct HeadstartBlock {
   // [vocab][rank]. Null: nothing, so that all depths are guessed at once.
   void *following{};
   int32_t rank{}, tokens{};
+  // Of a selector of paths (DFlash 2): the row of `before` is first multiplied, element by element, with what
+  // `by_state`, a linear layer, makes of the state that says the guess; that is added to the `candidates` best tokens
+  // of a slot alone, and no other is guessed. 0: there is none.
+  int32_t candidates{};
+  void *by_state{};
   const float *before{};
   const int32_t *draft_ids{};  // [tokens] rows of target ids there, -1 where the head lacks them
   // How sure it is of a guess, by its state [hidden] and, behind that, the token before [rank]; null: it does not say.
@@ -359,7 +371,8 @@ void headstart_set_norm(void *model, int layer, int which, const float *weight, 
 // Linears: 0 qkv, or what a mixer with a state reads, 1 output, 2 up, 3 down, of cross attention 4 queries, 5 output,
 // of latent attention instead 4 what takes queries to the states' space, 5 what takes values from there, head by head,
 // 6 queries from their own small state, or instead 4 the gate, or the delta rule's rates, in float32 whatever the
-// forms, or instead 4 what opens its input, 5 what takes it to the stream, and 6, 7 the second path; layer -1: 0 output
+// forms, or instead 4 what opens its input, 5 what takes it to the stream, and 6, 7 the second path, or of a block head
+// instead 4 what changes the convolutions around attention, 5 those around the MLP; layer -1: 0 output
 // head, 1 what fuses features, 2 what makes inputs of layers of embeddings. The parts stand one below the other;
 // nothing of them is kept.
 void headstart_set_linear(void *model, int layer, int which, const HeadstartRows *parts, int count, const float *bias);
@@ -374,7 +387,8 @@ void headstart_set_sinks(void *model, int layer, const float *sinks);
 // A layer's constants, copied, by number: 0 kernel of a convolution [length][channels], 1 its bias, 2 bias of steps, 3
 // decay, 4 skip, 5 norm of what a state gives, 6 [1] factor of all that the layer gives, 7 [experts] factors of scores;
 // of streams 8 router [streams][hidden, padded], 9 what predicts [streams * streams][streams], 10 what corrects
-// [streams][streams], 11 [hidden] factors of the first one where inputs read it.
+// [streams][streams], 11 [hidden] factors of the first one where inputs read it; 12 of xielu [4]; of a block head's
+// convolutions before and after a part [2][taps][hidden] 13 attention's, 14 the MLP's.
 void headstart_set_constant(void *model, int layer, int which, const float *values, int count);
 // What packing has done to the matrices, as many as `forms`, [3] each: sums of squares of what was lost, of what bf16
 // would lose, and of the weights. All 0 where they are not in 4 or 8 bits.

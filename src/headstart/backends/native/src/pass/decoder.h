@@ -170,6 +170,7 @@ class Decoder {
         for (const int which : all)
           if (layer.linears[which].pairs) in_order.push_back(&layer.linears[which]);
       };
+      if (shape.block_convolution.taps) add({kAttentionTaps});
       add({kQkv});
       if (layer.is(Mixer::attention_mamba2)) add({kStateInput});
       if (layer.is(Mixer::mamba)) add({kSelection, kStep});
@@ -180,6 +181,7 @@ class Decoder {
       add({kOutput});
       if (layer.is(Mixer::attention_mamba2)) add({kStateOutput});
       if (shape.cross) add({kCrossQuery, kCrossOutput});
+      if (shape.block_convolution.taps) add({kMlpTaps});
       add({kUp, kDown});
       if (layer.input) add({kInputGate, kInputOutput});
       if (!layer.experts) continue;

@@ -24,7 +24,8 @@ enum DeltaLinearIndex { kRates = kOwnLinears };
 enum MambaLinearIndex { kSelection = kOwnLinears, kStep };
 enum TwoMixersLinearIndex { kStateInput = kOwnLinears, kStateOutput };  // of the mixer beside attention
 enum InputLinearIndex { kInputGate = kOwnLinears, kInputOutput };
-enum SideLinearIndex { kSideDown = kInputOutput + 1, kSideUp };  // behind those of an input
+enum BlockLinearIndex { kAttentionTaps = kOwnLinears, kMlpTaps };  // of a block head that convolves
+enum SideLinearIndex { kSideDown = kInputOutput + 1, kSideUp };    // behind those of an input
 // Of no layer; those of streams follow: what spreads all but the first, then what merges them.
 enum ModelLinearIndex { kOutputHead, kFuse, kInputsProjection, kStreamLinears };
 constexpr int kLinears = 8;  // places of a layer's matrices
@@ -43,6 +44,8 @@ enum ConstantIndex {
   kStreamCorrect,
   kStreamScale,
   kCurve,
+  kAttentionKernels,
+  kMlpKernels,
   kConstants
 };
 enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kInputsNorm, kPartNorms };  // of no layer

@@ -20,6 +20,12 @@ static inline int convolved(const HeadstartMamba2 &of) {
   return of.heads * of.head_dim + 2 * of.groups * of.state_size;
 }
 
+// What changes the convolutions around a part of a block head's layer: of both, of each tap, of each group of channels.
+static inline int tap_changes(const HeadstartShape &shape) {
+  const HeadstartBlockConvolution &of = shape.block_convolution;
+  return of.taps ? 2 * of.taps * (shape.hidden / of.group) : 0;
+}
+
 class DecoderLayout {
  public:
   // `precision`: what layers compute in.
@@ -36,6 +42,9 @@ class DecoderLayout {
       layer.linears[kInputGate] = lay_out_narrow(forms + kInputGate * kMatrixParts, shape_.inputs.size);
       lay_out(layer, kInputOutput, forms, {shape_.hidden}, shape_.inputs.size);
     }
+    if (shape_.block_convolution.taps)
+      for (const int which : {kAttentionTaps, kMlpTaps})
+        lay_out(layer, which, forms, {tap_changes(shape_)}, shape_.hidden);
     if (shape_.side_rank) {
       layer.linears[kSideDown] = lay_out_narrow(forms + kSideDown * kMatrixParts, shape_.side_rank);
       lay_out(layer, kSideUp, forms, {shape_.hidden}, shape_.side_rank);

@@ -8,8 +8,9 @@
 
 class FinishedRows {
  public:
-  void begin_pass(const HeadstartPass &pass) {
-    pass_ = &pass;
+  // `together`: whoever goes on behind the context rows goes on with all of these.
+  void begin_pass(const HeadstartPass &pass, bool together) {
+    pass_ = &pass, together_ = together;
     const auto is_behind = [&](int tap) { return tap == -1 || tap == pass.layers; };
     whole_ = !pass.lean && std::any_of(pass.tap_layers, pass.tap_layers + pass.taps, is_behind);
   }
@@ -21,7 +22,8 @@ class FinishedRows {
       return std::binary_search(list, list + count, row);
     };
     for (int row = 0; row < rows; ++row)
-      if (whole_ || is_among(pass_->logit_rows, pass_->wanted, first + row) ||
+      if (whole_ || (together_ && first + row >= pass_->context_rows) ||
+          is_among(pass_->logit_rows, pass_->wanted, first + row) ||
           is_among(pass_->best_rows, pass_->best, first + row))
         places_[row] = count(), rows_.push_back(row);
   }
@@ -35,6 +37,6 @@ class FinishedRows {
 
  private:
   const HeadstartPass *pass_ = nullptr;
-  bool whole_ = true;
+  bool whole_ = true, together_ = false;
   std::vector<int32_t> rows_, places_;
 };

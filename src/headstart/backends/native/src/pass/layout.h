@@ -125,10 +125,10 @@ class PassLayout {
     return sequence.blocks[logical_page / pages_per_block_] * pages_per_block_ + logical_page % pages_per_block_;
   }
 
-  // Where a panel of up to `most` rows ends: not among rows that see each other.
-  int end_of_panel(const HeadstartPass &pass, int first, int most) const {
+  // Where a panel of up to `most` rows ends: not among rows that see each other, or read each other (`together`).
+  int end_of_panel(const HeadstartPass &pass, int first, int most, bool together) const {
     const int end = std::min(first + most, pass.rows);
-    if (!pass.both_ways || end == pass.rows || end <= pass.context_rows) return end;
+    if ((!pass.both_ways && !together) || end == pass.rows || end <= pass.context_rows) return end;
     const int begin = sequence_of(end).first_row;
     return begin > first ? begin : end;
   }

@@ -54,6 +54,10 @@ struct Panel {
     branch = floats(model.hidden, branch_stride);
     if (shape.attention_gate) gates = floats(model.projected, gate_stride);
     if (shape.side_rank) side = floats(model.hidden, side_stride);
+    if (convolves()) {
+      normed = floats(model.hidden, normed_stride);
+      changes = floats(round_up(tap_changes(shape), kColumns), change_stride);
+    }
     if (const int cut = model.widest_cut()) raised = floats(2 * cut, raised_stride);
     if (model.inputs.projection.pairs) given = floats(model.inputs.projection.pairs * kColumns, given_stride);
     for (int t = 0; t < shape.threads; ++t) {
@@ -86,7 +90,7 @@ struct Panel {
       reserve(scratch_fp32_);
     else
       reserve(scratch_bf16_);
-    head->begin_pass(asked), finished.begin_pass(asked);
+    head->begin_pass(asked), finished.begin_pass(asked, convolves());
     if (experts) experts->begin_pass();
     first = rows = 0;
     return nullptr;
@@ -95,7 +99,7 @@ struct Panel {
   // The rows behind those of the panel before.
   void begin_panel() {
     first += rows;
-    rows = text.layout.end_of_panel(*pass, first, kPanelRows) - first;
+    rows = text.layout.end_of_panel(*pass, first, kPanelRows, convolves()) - first;
     context = std::min(std::max(pass->context_rows - first, 0), rows);
     finished.begin_panel(first, rows);
     share_out(text);
@@ -107,6 +111,9 @@ struct Panel {
   }
 
   int end() const { return first + rows; }
+
+  // Whether rows of a block read those before them in every part of a layer.
+  bool convolves() const { return model.shape.block_convolution.taps > 0; }
 
   // Floats of one part of attention that is merged with others.
   size_t part_size() const { return kTileEntries * AttentionTile<float>::part_stride(model.value_dim); }
@@ -135,7 +142,10 @@ struct Panel {
   float *given = nullptr;   // [panel row], where layers have inputs: those of all layers
   float *side = nullptr;    // [panel row], what a second path gives
   float *raised = nullptr;  // [panel row], gates and ups, where gates are cut off
+  float *normed = nullptr,
+        *changes = nullptr;  // [panel row], where blocks convolve: what they read, and their kernels'
   size_t x_stride, qkv_stride, branch_stride, gate_stride = 0, given_stride = 0, side_stride = 0, raised_stride = 0;
+  size_t normed_stride = 0, change_stride = 0;
   LinearInput input, mlp_input;  // the latter beside attention's, where the MLP reads the same stream
   PackedRows block_input;  // context rows, the same in all layers, and behind them what attention reads of the others
   Activations attended, middle;

@@ -2,6 +2,7 @@
 #pragma once
 #include "pass/worker_attention.h"
 #include "pass/worker_channel.h"
+#include "pass/worker_convolution.h"
 #include "pass/worker_entry.h"
 #include "pass/worker_streams.h"
 
@@ -14,6 +15,7 @@ class Worker {
         entry_(panel, t_),
         attention_(panel, t_),
         channel_(panel, t_),
+        convolution_(panel, t_),
         streams_(panel, t_) {}
 
   void run() {
@@ -43,7 +45,7 @@ class Worker {
     }
     const bool parallel = m_.shape.parallel_residual;  // the MLP reads what the mixer reads
     if (p_.streams) streams_.predict(layer);
-    const Activations input = entry_.pack_attention_input(layer, index);
+    const Activations input = p_.convolves() ? pack_convolved(layer) : entry_.pack_attention_input(layer, index);
     Activations mlp_input;
     if (parallel && !narrows) mlp_input = channel_.pack_beside(layer);
     project(layer, input, narrows);
@@ -59,12 +61,33 @@ class Worker {
     add_mixer(layer);
     if (m_.shape.cross) attention_.run_cross(layer, index, narrows);
     if (p_.side) channel_.add_side();
-    if (parallel)
+    if (p_.convolves())
+      run_convolved_mlp(layer);
+    else if (parallel)
       channel_.run_mlp(layer, mlp_input);
     else if (!layer.is(Channel::none))
       channel_.run(layer, index);
     if (p_.streams) streams_.correct(layer);
     if (layer.input) channel_.run_input(layer);
+  }
+
+  // What attention reads of the rows of blocks that convolve.
+  const Activations &pack_convolved(const DecoderLayer &layer) {
+    const PackedLinear &qkv = layer.linears[kQkv];
+    if (t_.rows)
+      convolution_.enter(layer, WorkerConvolution::kAroundAttention,
+                         [&](int row, const float *from) { entry_.store_block_row(qkv, p_.context + row, from); });
+    return p_.block_input[m_.form_of(qkv)];
+  }
+
+  void run_convolved_mlp(const DecoderLayer &layer) {
+    const PackedLinear &up = layer.linears[kUp];
+    const int form = m_.form_of(up);
+    const Activations &input = p_.input.common[form];
+    convolution_.enter(layer, WorkerConvolution::kAroundMlp, [&](int row, const float *from) {
+      m_.kernels[form].store_row(input, row, from, up.padded_inputs);
+    });
+    convolution_.leave(layer, WorkerConvolution::kAroundMlp, layer.linears[kDown], channel_.raise(layer, input));
   }
 
   static bool has_two(const DecoderLayer &layer) { return layer.is(Mixer::attention_mamba2); }
@@ -105,8 +128,9 @@ class Worker {
 
   void add_mixer(const DecoderLayer &layer) {
     const PackedLinear &output = layer.linears[kOutput], &state_output = layer.linears[kStateOutput];
-    t_.add_branch(output, t_.pack_quantised(output, p_.attended), layer.norms[kAttentionPostNorm],
-                  layer.norms[kAttentionSumNorm]);
+    const Activations &mixed = t_.pack_quantised(output, p_.attended);
+    if (p_.convolves()) return convolution_.leave(layer, WorkerConvolution::kAroundAttention, output, mixed);
+    t_.add_branch(output, mixed, layer.norms[kAttentionPostNorm], layer.norms[kAttentionSumNorm]);
     if (has_two(layer)) t_.add_branch(state_output, t_.pack_quantised(state_output, p_.middle), kNoNorm, kNoNorm);
   }
 
@@ -138,5 +162,6 @@ class Worker {
   WorkerEntry entry_;
   WorkerAttention attention_;
   WorkerChannel channel_;
+  WorkerConvolution convolution_;
   WorkerStreams streams_;
 };

@@ -49,14 +49,18 @@ class WorkerChannel {
   }
 
   void run_mlp(const DecoderLayer &layer, const Activations &input) {
-    const PackedLinear &down = layer.linears[kDown];
+    t_.add_branch(layer.linears[kDown], raise(layer, input), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm],
+                  layer.channel_scale());
+  }
+
+  // What the MLP's last product reads.
+  const Activations &raise(const DecoderLayer &layer, const Activations &input) {
     if (layer.cuts)
       run_cut_up(layer, input);
     else
       run_up(layer, input);
     t_.barrier();
-    t_.add_branch(down, t_.pack_quantised(down, p_.middle), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm],
-                  layer.channel_scale());
+    return t_.pack_quantised(layer.linears[kDown], p_.middle);
   }
 
   // x = scale * (x + what the layer makes of its input, opened by the stream); of several streams all but the first get

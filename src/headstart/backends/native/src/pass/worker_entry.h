@@ -22,7 +22,7 @@ class WorkerEntry {
     if (m_.entry == Entry::block) {
       t_.my_rows(t_.rows, [&](int row) {
         t_.norm_row(layer.norms[kAttentionNorm], t_.x(row), t_.scratch());
-        store_block_row(qkv, p_.context + row);
+        store_block_row(qkv, p_.context + row, t_.scratch());
       });
       t_.barrier();
       return p_.block_input[m_.form_of(qkv)];
@@ -30,6 +30,12 @@ class WorkerEntry {
     if (index > 0 || !m_.is_beside()) return t_.pack_norm(qkv, layer.norms[kAttentionNorm]);
     return t_.pack(qkv, t_.rows,
                    [&](int row, float *scratch) { return beside(layer.norms[kAttentionNorm], row, scratch); });
+  }
+
+  // Packs a row of floats for attention of a block head, as row `row` of the panel.
+  void store_block_row(const PackedLinear &qkv, int row, const float *from) const {
+    const int form = m_.form_of(qkv);
+    m_.kernels[form].store_row(p_.block_input[form], row, from, qkv.padded_inputs);
   }
 
  private:
@@ -64,14 +70,8 @@ class WorkerEntry {
     t_.barrier();
     t_.my_rows(p_.context, [&](int row) {
       t_.norm_row(m_.feature_norm, p_.branch + row * p_.branch_stride, t_.scratch());
-      store_block_row(m_.layers[0].linears[kQkv], row);
+      store_block_row(m_.layers[0].linears[kQkv], row, t_.scratch());
     });
-  }
-
-  // Packs the thread's row of scratch for attention, as row `row` of the panel.
-  void store_block_row(const PackedLinear &qkv, int row) const {
-    const int form = m_.form_of(qkv);
-    m_.kernels[form].store_row(p_.block_input[form], row, t_.scratch(), qkv.padded_inputs);
   }
 
   // The rows of a draft head: features, fused with whatever else they bring, become the residual stream.

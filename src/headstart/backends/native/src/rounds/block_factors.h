@@ -41,17 +41,17 @@ class BlockFactors {
     return 1.f / (1.f + std::exp(-sum));
   }
 
- private:
-  struct Row {
-    const float *from;
-    float *to;
-  };
-
   // [rank], or null where the head lacks the token.
   static const float *known_of(const HeadstartBlock &block, int token) {
     const int place = token >= 0 && token < block.tokens ? block.draft_ids[token] : -1;
     return place < 0 ? nullptr : block.before + static_cast<size_t>(place) * block.rank;
   }
+
+ private:
+  struct Row {
+    const float *from;
+    float *to;
+  };
 
   std::vector<float> inputs_;  // [row][rank]
   std::vector<Row> rows_;

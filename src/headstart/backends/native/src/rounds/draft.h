@@ -10,6 +10,7 @@
 #include "rounds/growing_tree.h"
 #include "rounds/likeliest_paths.h"
 #include "rounds/noise_ranking.h"
+#include "rounds/path_selector.h"
 #include "rounds/text_vocabulary.h"
 
 class Draft {
@@ -18,8 +19,10 @@ class Draft {
 
   // See headstart_draft.
   const char *run(const Cache &cache, const HeadstartDraft &draft, int first, int last) {
-    if (first == 0)
+    if (first == 0) {
+      shows_ = last == 0;
       if (const char *error = read(cache, draft)) return error;
+    }
     if (draft.slots && !is_chained(draft)) {
       if (last > 0) grow_at_once(draft);
       last = 0;
@@ -36,11 +39,16 @@ class Draft {
  private:
   struct RankedRow {
     int row;
+    const float *logits;
+    int columns;         // of them, text tokens' included
+    const int32_t *ids;  // of the first `known`
+    int known;
     const HeadstartTextTokens *text_tokens;
   };
 
   // Guesses depend on the ones before them, though one pass says all of them.
   static bool is_chained(const HeadstartDraft &draft) { return draft.block && draft.block->following; }
+  static bool selects(const HeadstartDraft &draft) { return draft.block && draft.block->candidates; }
   static bool is_confident(const HeadstartDraft &draft) { return draft.block && draft.block->sureness; }
 
   const char *read(const Cache &cache, const HeadstartDraft &draft) {
@@ -64,6 +72,10 @@ class Draft {
     add_text_logits(draft, said);
     if (chained) {
       for (GrowingTree &tree : trees_) tree.first_slot = tree.first_row;
+      if (selects(draft))
+        if (const char *error = selector_.begin(*draft.block, static_cast<int>(rows_.wanted.size()), said,
+                                                m_.shape.vocab, draft.target_ids, states_.data(), m_.shape.threads))
+          return error;
       return follow(draft, 0);
     }
     if (is_confident(draft)) end_where_unsure(draft);
@@ -136,29 +148,59 @@ class Draft {
   void rank(const HeadstartDraft &draft, int depth, bool deepens) {
     ranked_.clear();
     for (int s = 0; s < draft.sequences; ++s) {
-      const GrowingTree &tree = trees_[s];
-      const HeadstartDrafted &of = draft.drafted[s];
-      const int count = tree.rows;
-      float *const logits = draft.logits + static_cast<size_t>(tree.first_row) * draft.columns;
-      for (int i = 0; i < count && of.sampling; i += deepens ? 1 : count)
-        noise_ranking_.put(logits + static_cast<size_t>(i) * draft.columns, deepens ? 1 : count, draft.columns,
-                           draft.target_ids, m_.shape.vocab, of.text_tokens, *of.sampling, of.root + depth + i);
-      for (int i = 0; i < count; ++i) ranked_.push_back({tree.first_row + i, of.text_tokens});
+      if (selects(draft))
+        take_selected(draft, s, depth);
+      else
+        take_rows(draft, s, depth, deepens);
     }
     const int rows = static_cast<int>(ranked_.size());
     log_probs_.assign(static_cast<size_t>(rows + 1) * draft.width, -INFINITY), tokens_.assign(log_probs_.size(), -1);
 #pragma omp parallel for num_threads(m_.shape.threads) if (rows > m_.shape.threads) schedule(static)
     for (int i = 0; i < rows; ++i) {
-      const size_t first = static_cast<size_t>(ranked_[i].row) * draft.width;
-      const int vocab = m_.shape.vocab;
-      const HeadstartTextTokens *const further = ranked_[i].text_tokens;
-      const int columns = vocab + (further ? further->count : 0), ranks = std::min(draft.width, columns);
+      const RankedRow &of = ranked_[i];
+      const size_t first = static_cast<size_t>(of.row) * draft.width;
+      const int ranks = std::min(draft.width, of.columns);
+      if (!ranks) continue;
       int32_t *const ids = &tokens_[first];
-      best_of_row(draft.logits + static_cast<size_t>(ranked_[i].row) * draft.columns, columns, ranks,
-                  &log_probs_[first], ids);
+      best_of_row(of.logits, of.columns, ranks, &log_probs_[first], ids);
       for (int k = 0; k < ranks; ++k)
-        ids[k] = ids[k] < vocab ? draft.target_ids[ids[k]] : further->tokens[ids[k] - vocab];
+        ids[k] = ids[k] < of.known ? of.ids[ids[k]] : of.text_tokens->tokens[ids[k] - of.known];
     }
+  }
+
+  // A tree's rows of logits, with the noise of their positions where its sequence samples.
+  void take_rows(const HeadstartDraft &draft, int s, int depth, bool deepens) {
+    const GrowingTree &tree = trees_[s];
+    const HeadstartDrafted &of = draft.drafted[s];
+    const int count = tree.rows, vocab = m_.shape.vocab;
+    float *const logits = draft.logits + static_cast<size_t>(tree.first_row) * draft.columns;
+    for (int i = 0; i < count && of.sampling; i += deepens ? 1 : count)
+      noise_ranking_.put(logits + static_cast<size_t>(i) * draft.columns, deepens ? 1 : count, draft.columns,
+                         draft.target_ids, vocab, of.text_tokens, *of.sampling, of.root + depth + i);
+    const int columns = vocab + (of.text_tokens ? of.text_tokens->count : 0);
+    for (int i = 0; i < count; ++i)
+      ranked_.push_back({tree.first_row + i, logits + static_cast<size_t>(i) * draft.columns, columns, draft.target_ids,
+                         vocab, of.text_tokens});
+  }
+
+  // The same of the candidates alone; where they were shown, from where they may have been changed.
+  void take_selected(const HeadstartDraft &draft, int s, int depth) {
+    GrowingTree &tree = trees_[s];
+    const HeadstartDrafted &of = draft.drafted[s];
+    if (!tree.rows) return;
+    const PathSelector::Slot &slot = selector_.slot(tree.first_slot + depth - 1);
+    const int size = slot.size();
+    for (int i = 0; i < tree.rows && shows_; ++i)
+      for (int at = 0; at < size; ++at)
+        tree.selected[i * size + at] =
+            draft.logits[static_cast<size_t>(tree.first_row + i) * draft.columns + slot.columns[at]];
+    if (of.sampling) {
+      noise_ranking_.forget();
+      noise_ranking_.put(tree.selected.data(), tree.rows, size, slot.tokens.data(), size, nullptr, *of.sampling,
+                         of.root + depth);
+    }
+    for (int i = 0; i < tree.rows; ++i)
+      ranked_.push_back({tree.first_row + i, &tree.selected[i * size], size, slot.tokens.data(), size, nullptr});
   }
 
   // The children of the beams, from the logits after each.
@@ -236,9 +278,13 @@ class Draft {
       if (is_confident(draft) && !tree.beams.empty() && !is_sure(draft, tree, tree.first_slot, level))
         tree.beams.clear();
       if (tree.beams.empty()) continue;
+      level_tokens_.clear();
+      if (selects(draft)) {
+        select(draft, tree, level), rows += tree.rows;
+        continue;
+      }
       const float *const said = &said_[(tree.first_slot + level) * columns];
       float *const to = draft.logits + rows * columns;
-      level_tokens_.clear();
       for (GrowingTree::Beam &beam : tree.beams) {
         beam.row = place_of(tree.token_of(beam));
         if (beam.row < tree.rows) continue;
@@ -252,12 +298,28 @@ class Draft {
       tree.best_row = best < tree.rows ? to + best * columns : &best_rows_[s * vocab];
       if (best == tree.rows) factors_.add(block, tree.best, said, &best_rows_[s * vocab]);
     }
-    if (!rows) return nullptr;
+    if (!rows || selects(draft)) return nullptr;
     if (const char *error = factors_.follow(block)) return error;
     for (GrowingTree &tree : trees_)
       if (is_confident(draft) && !tree.beams.empty())
         tree.best = draft.target_ids[largest_of_row(tree.best_row, vocab)];
     return nullptr;
+  }
+
+  // The same where a selector chooses among a few candidates.
+  void select(const HeadstartDraft &draft, GrowingTree &tree, int level) {
+    for (GrowingTree::Beam &beam : tree.beams) beam.row = place_of(tree.token_of(beam));
+    tree.rows = static_cast<int>(level_tokens_.size());
+    const int best = is_confident(draft) ? place_of(tree.best) : 0;
+    const PathSelector::Slot &slot = selector_.slot(tree.first_slot + level);
+    selector_.follow(*draft.block, tree.first_slot + level, level_tokens_, tree.selected);
+    const int size = slot.size();
+    if (is_confident(draft) && size) tree.best = slot.tokens[largest_of_row(&tree.selected[best * size], size)];
+    for (int i = 0; i < tree.rows && shows_; ++i) {
+      float *const to = draft.logits + static_cast<size_t>(tree.first_row + i) * draft.columns;
+      std::fill_n(to, draft.columns, -INFINITY);
+      for (int at = 0; at < size; ++at) to[slot.columns[at]] = tree.selected[i * size + at];
+    }
   }
 
   const char *pass(const Cache &cache, const HeadstartDraft &draft, int path_length, float *logits) {
@@ -308,6 +370,8 @@ class Draft {
   NoiseRanking noise_ranking_;
   LikeliestPaths paths_;
   BlockFactors factors_;
+  PathSelector selector_;
+  bool shows_ = false;                   // the caller looks at logits between the levels
   std::vector<GrowingTree> trees_;       // [sequence]
   std::vector<float> states_, inputs_;   // of the rows of the last pass, and of the next
   std::vector<float> said_, best_rows_;  // [slot][columns] by the one pass; [sequence][vocab] after best chains

@@ -85,6 +85,7 @@ class GrowingTree {
   float reached = 1.f;              // how likely that chain is accepted
   std::vector<Beam> beams;          // nodes whose children come next
   std::vector<int32_t> paths;       // [beam][level] logical slots that a beam sees
+  std::vector<float> selected;      // [row][candidate] its logits, where a selector chooses
 
  private:
   struct Node {

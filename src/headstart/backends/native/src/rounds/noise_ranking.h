@@ -10,6 +10,9 @@
 
 class NoiseRanking {
  public:
+  // The next tokens are others than those before.
+  void forget() { ids_.clear(); }
+
   // Puts the noise of a position on a draft's logits: `rows` of them, `stride` floats apart. Their first columns stand
   // for the tokens `ids`, the others for those of `text_tokens`, which may be null.
   void put(float *logits, int rows, int stride, const int32_t *ids, int vocab, const HeadstartTextTokens *text_tokens,

@@ -28,10 +28,7 @@ class SingleLinear {
   const char *run_each(int rows, const float *x, Finish &&finish) {
     for (int first = 0; first < rows; first += kRows) {
       const int count = std::min(kRows, rows - first);
-      for (int row = 0; row < count; ++row) {
-        std::memcpy(padded_, x + static_cast<size_t>(first + row) * linear_.inputs, linear_.inputs * sizeof(float));
-        kernel_.store_row(input_, row, padded_, linear_.padded_inputs);
-      }
+      store_rows(count, x + static_cast<size_t>(first) * linear_.inputs);
       bool complete = true;
       deal_.reset(threads_);
 #pragma omp parallel num_threads(threads_)
@@ -47,6 +44,26 @@ class SingleLinear {
     }
     return nullptr;
   }
+
+  // Some pairs of columns alone, ascending, by the calling thread: where few are wanted of many. As many rows as run
+  // together at most.
+  template <class Finish>
+  void run_pairs(int rows, const float *x, const std::vector<int> &pairs, Finish &&finish) {
+    UnitScope scope;
+    store_rows(rows, x);
+    alignas(64) float out[2 * kRowBlock * kColumns];
+    for (const int pair : pairs) {
+      const char *const weights = linear_.pair_weights(pair);
+      ReadAhead once(weights, linear_.bytes_of(pair));
+      run_pair(kernel_, linear_, pair, weights, input_, 0, rows, once, out, [&](int, int row, int count, float *of) {
+        add_bias(linear_, pair, count, of);
+        const int column = pair * kColumns;
+        finish(row, count, column, std::min(kColumns, linear_.outputs - column), static_cast<const float *>(of));
+      });
+    }
+  }
+
+  static constexpr int kRows = 256;  // run together
 
  private:
   SingleLinear(int threads, Precision precision, int outputs, int inputs, const StoredMatrix &weight, const float *bias,
@@ -68,7 +85,12 @@ class SingleLinear {
     return linear_layout(precision, outputs, inputs, padded, pairs, threads, bits);
   }
 
-  static constexpr int kRows = 256;  // run together
+  void store_rows(int rows, const float *x) {
+    for (int row = 0; row < rows; ++row) {
+      std::memcpy(padded_, x + static_cast<size_t>(row) * linear_.inputs, linear_.inputs * sizeof(float));
+      kernel_.store_row(input_, row, padded_, linear_.padded_inputs);
+    }
+  }
 
   template <class Finish>
   void multiply(int first, int rows, Finish &&finish) {
