@@ -14,7 +14,7 @@ BENCH = Listed(
     "headstart_lab.commands.bench:bench",
     "Measure drafters against plain decoding.",
     MEASURE,
-    ("--model", "--drafters", "--minutes", "--full", "--prompts", "--max-tokens", *_REPORT),
+    ("--model", "--drafters", "--minutes", "--full", "--cells", "--prompts", "--max-tokens", *_REPORT),
     {"serve": BENCH_SERVE},
 )
 PLAN = Listed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ from headstart.cli import options
 from headstart.cli.asking import Measured
 from headstart.cli.option_groups import with_groups
 from headstart.cli.options import OUTPUT, SPECULATION, STOPPING
+from headstart_lab.commands.bench_cells import CellOptions, measure_cells
 
 PROMPTS = "Prompts"
 
@@ -103,6 +105,7 @@ def bench(
             min=1, help="Repeat everything N times; figures are medians. Left out: as often as the time allows, or 1."
         ),
     ] = None,
+    cells: CellOptions,
     out: Out = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -130,9 +133,35 @@ def bench(
         headstart bench --prompts speed_bench/qualitative.jsonl --per-group 4
 
         headstart bench --input-tokens 1024,4096,8000 --drafters auto --max-tokens 64
+
+        headstart bench --cells --results cells.jsonl --out results
+
+        headstart bench --cells --without all --users 1,16 --inputs short --minutes 20
     """
     if context.invoked_subcommand is not None:
         return
+    if cells.cells:
+        if input_tokens or temperature:
+            raise typer.BadParameter(
+                "cells have lengths and temperatures of their own: --inputs and --temperatures.", param_hint="--cells"
+            )
+        measure_cells(
+            cells,
+            engine,
+            drafters=drafters,
+            minutes=math.inf if full else minutes,
+            prompts=prompts,
+            per_group=per_group,
+            max_tokens=max_tokens,
+            ignore_eos=ignore_eos,
+            seed=seed,
+            repeats=repeats,
+            out=out,
+            as_json=as_json,
+            quiet=quiet,
+        )
+        return
+    cells.require_unused()
     if full and minutes is not None:
         raise typer.BadParameter("--full has no limit; leave out one of the two.", param_hint="--minutes")
     began = time.perf_counter()

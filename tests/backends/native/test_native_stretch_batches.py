@@ -22,7 +22,8 @@ from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.learned_acceptance import CLUES, Clues, chances_of, clues_of
 from headstart.drafting.planning.members import Member, Standing
 from headstart.drafting.planning.merged import Guesses, MergedGuesses, Overlay
-from headstart.drafting.planning.pass_trials import TriedPass
+from headstart.drafting.planning.parts import PlannerParts
+from headstart.drafting.planning.pass_trials import Trials, TriedPass
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
 from headstart.passes.draft_tree import MAX_GRADES
@@ -310,10 +311,8 @@ def test_a_planner_learns_from_the_rounds_of_several(
     head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every pass is told to have taken the same, so that guesses pay on any machine."""
-    monkeypatch.setattr(
-        "headstart.drafting.methods.auto.drafter.try_passes", lambda runner: [TriedPass(rows, 0.01) for rows in (1, 48)]
-    )
-    monkeypatch.setattr("headstart.drafting.methods.auto.drafter.try_context", lambda runner: 0.0)
+    trials = Trials([TriedPass(rows, 0.01) for rows in (1, 48)])
+    monkeypatch.setattr(AutoDrafter, "parts", PlannerParts(trials=lambda runner: trials))
     engine = make_engine("auto", head_directory)
     planner = engine.drafter
     assert isinstance(planner, AutoDrafter)

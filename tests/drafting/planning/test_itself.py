@@ -9,7 +9,8 @@ from toys import hashed_logits
 from headstart.drafting.methods.auto.drafter import AutoDrafter
 from headstart.drafting.planning import itself
 from headstart.drafting.planning.itself import gain
-from headstart.drafting.planning.pass_trials import TriedPass
+from headstart.drafting.planning.parts import PlannerParts
+from headstart.drafting.planning.pass_trials import Trials, TriedPass
 from headstart.drafting.registry import create_drafter
 from headstart.errors import ConfigError
 from headstart.passes.runner import ModelRunner
@@ -44,9 +45,8 @@ def test_the_model_guesses_for_itself_where_that_pays_and_nothing_else_does(
 ) -> None:
     monkeypatch.setattr(itself, "LEAST_SECONDS", least)
     monkeypatch.setattr("headstart.drafting.methods.self_bits.drafter.SelfDrafter.token_seconds", lambda self: cost)
-    monkeypatch.setattr(
-        "headstart.drafting.methods.auto.drafter.try_passes", lambda runner: [TriedPass(1, 0.02), TriedPass(9, 0.02)]
-    )
+    trials = Trials([TriedPass(1, 0.02), TriedPass(9, 0.02)])
+    monkeypatch.setattr(AutoDrafter, "parts", PlannerParts(trials=lambda runner: trials))
     target = LayeredToy(10, hashed_logits(10), hashed_logits(10))
     target.layer_bits, target.multiplies_bytes = bits, bytes_  # type: ignore[attr-defined]
     told: list[str] = []

@@ -155,3 +155,31 @@ def test_a_table_in_a_file_loses_nothing(capsys):
     _, header, row = capsys.readouterr().out.strip().splitlines()
     assert header.split() == " ".join(columns).split()
     assert row.split() == ["none", *["1.00\u20131.01"] * 6]
+
+
+def test_cells_are_measured_kept_and_charted(invoke, tmp_path):
+    given = ["--cells", "--users", "1,2", "--temperatures", "0", "--inputs", "short", "--repeats", "1", "--quiet"]
+    kept = ["--results", str(tmp_path / "cells.jsonl"), "--out", str(tmp_path)]
+    result = invoke(*given, *kept, "--drafters", "suffix")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"suffix: the worst of \d+ cells is fp32, short, \d users?, temperature 0", result.stdout)
+    written = json.loads((tmp_path / "bench-cells.json").read_text())
+    assert written["worst"]["suffix"]["cell"]["stand"]["precision"] == "fp32"
+    assert written["settings"]["minutes"] == 60
+    assert not any(each["differing"] for each in written["cells"])
+    page = (tmp_path / "bench-cells.html").read_text()
+    assert "<svg" in page
+    assert "over plain decoding; worst" in page
+    # What is there is not measured again.
+    again = json.loads(invoke(*given, *kept, "--drafters", "suffix", "--json").stdout)
+    assert again["turns"] == written["turns"]
+    assert again["cells_measured"] == 0
+    other = invoke(*given, *kept[:2], "--drafters", "suffix", "--ignore-eos")
+    assert "ignore_eos is False, not True" in str(other.exception)
+
+
+def test_options_of_cells_go_with_cells(invoke):
+    assert invoke("--users", "2").exit_code == 2
+    assert invoke("--cells", "--input-tokens", "100").exit_code == 2
+    assert "part of the planner" in str(invoke("--cells", "--without", "rets").exception)
+    assert "--precisions names 'fp3'" in str(invoke("--cells", "--precisions", "fp3").exception)

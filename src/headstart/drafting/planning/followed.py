@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from headstart.drafting.inner_sequence import InnerSequence
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.learned_acceptance import Clues, LearnedAcceptance, chances_of, clues_of
-from headstart.drafting.planning.members import OWN_MEMORY, OWN_WEIGHT, Member, Standing
+from headstart.drafting.planning.members import Member, Standing
 from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, Overlay
 
 
@@ -37,7 +37,7 @@ class Followed:
         """Of a sequence that begins: rates start from those of its ``scope``."""
         return cls(
             view,
-            [GuessRates(member.rates[scope], OWN_WEIGHT, OWN_MEMORY) for member in members],
+            [member.own_rates(scope) for member in members],
             [member.learned[scope] for member in members],
             [Standing() for _ in members],
             [None] * len(members),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from headstart.drafting.base import Drafter
@@ -80,6 +80,10 @@ class Member:
 
     def __post_init__(self) -> None:
         self.rates = ScopedMemory(lambda: first_rates(self.drafter, _SHARED_MEMORY))
+
+    def own_rates(self, scope: Hashable) -> GuessRates:
+        """Rates of a sequence that begins: they start from those of its ``scope``."""
+        return GuessRates(self.rates[scope], OWN_WEIGHT, OWN_MEMORY)
 
     def usual(self, roots: int) -> Standing:
         """Its standing over all sequences of batches of about this size, from which new sequences start."""

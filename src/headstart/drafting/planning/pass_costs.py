@@ -117,7 +117,7 @@ class PassCosts:
         points: list[tuple[int, float]] = []
         per_expert = self._known_per_expert()
         for step in range(len(_STEPS) - 1, -1, -1):
-            if self._recent[step] and self._passes - self._last_seen[step] <= _MEMORY:
+            if self._recent[step] and not self.stale(_STEPS[step], _MEMORY):
                 seconds = median([taken - per_expert * called for taken, called in self._recent[step]])
                 # More rows never cost less. Where they seem to, something disturbed the smaller passes.
                 points.append((_STEPS[step], min(seconds, points[-1][1]) if points else seconds))

@@ -33,6 +33,21 @@ class TriedPass(NamedTuple):
     """As in ``PassOutput``."""
 
 
+class Trials(NamedTuple):
+    """What was found out before the first request."""
+
+    passes: Sequence[TriedPass] = ()
+    per_key: float = 0.0
+    """Seconds of a row for each token of its context; 0: not known."""
+    per_expert: float = 0.0
+    """Seconds of a distinct expert that a pass calls; 0: not known, or there are none."""
+
+
+def try_all(runner: ModelRunner) -> Trials:
+    """All trials of this module."""
+    return Trials(try_passes(runner), try_context(runner), try_experts(runner))
+
+
 def try_passes(runner: ModelRunner, of: Sequence[int] = _ROWS) -> list[TriedPass]:
     """Passes of rising size, ``of`` so many rows, as far as they fit in the cache, the positions and about a second.
 

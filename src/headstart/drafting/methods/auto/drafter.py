@@ -32,11 +32,11 @@ from headstart.drafting.planning.beam_plans import BeamPlans
 from headstart.drafting.planning.expert_calls import ExpertCalls
 from headstart.drafting.planning.followed import Followed, merge
 from headstart.drafting.planning.itself import worth_asking
-from headstart.drafting.planning.members import Member, Standing, credits_of
+from headstart.drafting.planning.members import Member, Standing
 from headstart.drafting.planning.merged import Guesses
-from headstart.drafting.planning.pass_trials import try_context, try_experts, try_passes
-from headstart.drafting.planning.planned_stretch import Lane, PlannedStretch
-from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, RoundCosts, TreeSize
+from headstart.drafting.planning.parts import PlannerParts
+from headstart.drafting.planning.planned_stretch import Lane
+from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, TreeSize
 from headstart.drafting.registry import create_drafter
 from headstart.passes.draft_tree import DraftTree
 from headstart.passes.rounds import RoundRecord, StretchDrafting, StretchLimits
@@ -85,6 +85,8 @@ class AutoDrafter:
     """Merges the guesses of several drafters and verifies as many of them as pay."""
 
     Options = AutoOptions
+    parts = PlannerParts()
+    """What it is made of; a subclass may bring others."""
 
     def __init__(self, context: DraftContext, options: AutoOptions) -> None:
         names = options.names or found_drafters(context, options)
@@ -95,7 +97,8 @@ class AutoDrafter:
         )
         self._scope_of = context.scope_of
         self._members = [
-            Member(create_drafter(name, context, **given[name]), 1 << place) for place, name in enumerate(names)
+            self.parts.member(create_drafter(name, context, **given[name]), 1 << place)
+            for place, name in enumerate(names)
         ]
         needs = [member.drafter.needs for member in self._members]
         taps = tuple(sorted({tap for need in needs for tap in need.taps}))
@@ -106,20 +109,20 @@ class AutoDrafter:
         """Best ids are included only in rounds in which a drafter that wants them was asked."""
         self._followed: dict[int, Followed] = {}
         experts = None if context.runner is None else context.runner.backend.config.experts
-        self.costs = RoundCosts(None if experts is None else ExpertCalls(experts.count, experts.used))
+        self.costs = self.parts.costs(None if experts is None else ExpertCalls(experts.count, experts.used))
         """Measured costs of rounds."""
         if context.runner is not None:
             with phase("Timing passes, to know how many guesses pay"):
-                passes = try_passes(context.runner)
-                for tried in passes:
+                trials = self.parts.trials(context.runner)
+                for tried in trials.passes:
                     self.costs.passes.add(tried.rows, tried.seconds, experts=tried.experts)
-                self.costs.passes.begin_per_key(try_context(context.runner))
-                self.costs.passes.begin_per_expert(try_experts(context.runner))
+                self.costs.passes.begin_per_key(trials.per_key)
+                self.costs.passes.begin_per_expert(trials.per_expert)
             if not options.names and names == [FREE] and options.model is None:
-                itself = worth_asking(context, passes, lambda context: create_drafter(ITSELF, context))
-                self._members += [] if itself is None else [Member(itself, 1 << len(self._members))]
+                itself = worth_asking(context, trials.passes, lambda context: create_drafter(ITSELF, context))
+                self._members += [] if itself is None else [self.parts.member(itself, 1 << len(self._members))]
         self._beams = BeamPlans(self.costs)
-        self._merits = credits_of(self._members)
+        self._merits = self.parts.credits(self._members)
         self._round = _Round()
         self._proposed_at = 0.0
 
@@ -205,15 +208,16 @@ class AutoDrafter:
             for place, member in enumerate(self._members)
             if self._keeps(member)
         ]
-        planned = PlannedStretch.of([each.view for each in followed], limits, lanes, self.costs)
+        planned = self.parts.stretch([each.view for each in followed], limits, lanes, self.costs)
         if planned is None:
             return None
 
         def learn(rounds: Sequence[RoundRecord]) -> None:
             planned.learn(rounds)
-            self._merits = credits_of(self._members)
+            self._merits = self.parts.credits(self._members)
 
-        return StretchDrafting(planned.guessers, planned.cut(credits_of([lane.member for lane in lanes])), learn)
+        merits = self.parts.credits([lane.member for lane in lanes])
+        return StretchDrafting(planned.guessers, planned.cut(merits), learn)
 
     def end(self, sequence_id: int) -> None:
         if self._followed.pop(sequence_id, None) is not None:
@@ -346,7 +350,7 @@ class AutoDrafter:
         for member, standing, worth in now.brought:
             member.judge(standing, worth, len(outcomes))
         if now.asked:
-            self._merits = credits_of(self._members)
+            self._merits = self.parts.credits(self._members)
         between = max(0.0, start - self._proposed_at - first.pass_seconds - first.signal_seconds)
         other = between + time.perf_counter() - start
         self.costs.add(first.pass_rows, first.pass_seconds, row_keys, other, now.size, first.pass_experts)

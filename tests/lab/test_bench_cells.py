@@ -1,0 +1,199 @@
+"""Cells: what is measured in which turns, what a later call goes on from, and the work that it may take at most."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headstart.errors import ConfigError
+from headstart.loading.model import Model, load_model
+from headstart.passes.draft_tree import DraftTree
+from headstart.sampling.params import SamplingParams
+from headstart_lab.bench.cells import Budget, Cell, Grid, ResultsFile, Stand, parse_inputs, parse_numbers
+from headstart_lab.bench.cells_report import contributions, exhibits, summarise, to_json, worst
+from headstart_lab.bench.cells_run import CellSitting, Entrant, entrants
+from headstart_lab.bench.planner_parts import named_parts
+from headstart_lab.bench.prompts import BenchPrompt
+from headstart_lab.report.page import Table
+from headstart_lab.workbench import PLAIN
+
+PROMPTS = [
+    BenchPrompt("a", "edit", ("Say it again: one two three four, one two three four, one two",)),
+    BenchPrompt("b", "edit", ("aaaa bbbb aaaa bbbb aaaa",)),
+    BenchPrompt("c", "prose", ("What is a boat?",)),
+]
+SHORT_ALONE = Grid(["fp32"], ["short"], [1, 3], [0.0, 1.0])
+PARAMS = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, seed=0)
+
+
+@pytest.fixture(scope="module")
+def model(torch_model_dir: Path) -> Model:
+    return load_model(torch_model_dir, "fp32")
+
+
+def sitting(
+    model: Model,
+    grid: Grid = SHORT_ALONE,
+    known: list[Entrant] | None = None,
+    results: ResultsFile | None = None,
+    work: bool = True,
+) -> CellSitting:
+    known = known or entrants([PLAIN, "auto"], [])
+    return CellSitting(lambda precision: model, grid, known, PROMPTS, PARAMS, results or ResultsFile(None, {}), work)
+
+
+@pytest.fixture(scope="module")
+def counted(model: Model) -> CellSitting:
+    """Every cell once, by work."""
+    done = sitting(model)
+    done.run(1, None)
+    return done
+
+
+def test_every_cell_is_measured_by_all_in_turns(counted: CellSitting) -> None:
+    turns = counted.results.turns
+    assert {turn.cell for turn in turns} == {
+        Cell(Stand("fp32", "short", users), temperature, group)
+        for users in (1, 3)
+        for temperature in (0.0, 1.0)
+        for group in ("edit", "prose")
+    }
+    assert Counter(turn.contender for turn in turns) == {PLAIN: 8, "auto": 8}
+    # Every prompt is asked, and every user asks.
+    assert {(t.cell.stand.users, t.cell.group, t.tokens) for t in turns} == {
+        (1, "edit", 24),
+        (1, "prose", 12),
+        (3, "edit", 36),
+        (3, "prose", 36),
+    }
+    assert turns[0].contender != turns[2].contender
+
+
+def test_texts_are_plain_decodings_and_work_is_bounded(counted: CellSitting) -> None:
+    summaries = summarise(counted.results.turns)
+    assert len(summaries) == 8
+    assert not any(each.differing for each in summaries)
+    # Counted in bytes of weights, which is what decoding waits for: never more than plainly, in any cell.
+    found = worst(summaries, "auto")
+    assert found is not None
+    assert found.ratio.middle >= 1.0
+    assert max(each.ratio.middle for each in summaries) > 1.2
+    assert all(each.rows is not None and each.rows < 20 for each in summaries)
+    assert any(each.calls for each in summaries)
+
+
+def test_work_is_the_same_in_every_run(model: Model, counted: CellSitting) -> None:
+    again = sitting(model, replace_grid(users=[1]))
+    again.run(1, None)
+    known = {(turn.cell, turn.contender): (turn.work, turn.texts) for turn in counted.results.turns}
+    for turn in again.results.turns:
+        assert (turn.work, turn.texts) == known[turn.cell, turn.contender]
+
+
+def replace_grid(**changes: object) -> Grid:
+    return replace(SHORT_ALONE, **changes)  # type: ignore[arg-type]
+
+
+def test_a_later_call_goes_on_from_the_file(model: Model, tmp_path: Path) -> None:
+    path, settings = tmp_path / "new" / "cells.jsonl", {"max_tokens": 12}
+    one_user = replace_grid(users=[1], temperatures=[0.0])
+    first = sitting(model, one_user, results=ResultsFile(path, settings))
+    first.run(1, None)
+    # The process was killed while it wrote a line.
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"cell": {"stand"')
+    second = sitting(model, replace_grid(temperatures=[0.0]), results=ResultsFile(path, settings))
+    assert second.results.turns == first.results.turns
+    new: list[Cell] = []
+    second.run(1, None, on_turns=lambda turns: new.append(turns[0].cell))
+    assert {cell.stand.users for cell in new} == {3}
+    assert ResultsFile(path, settings).turns == second.results.turns
+    assert all(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    with pytest.raises(ConfigError, match="max_tokens is 12, not 64"):
+        ResultsFile(path, {"max_tokens": 64})
+
+
+@pytest.mark.parametrize("text", ["no json\n", '{"format": "other"}\n', '["a"]\n', "\xff"])
+def test_another_file_is_left_as_it_is(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_bytes(text.encode("latin-1") + b"\n")
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="holds no cells"):
+        ResultsFile(path, {})
+    assert path.read_bytes() == before
+
+
+def test_inputs_that_the_model_cannot_read_are_named(model: Model) -> None:
+    grid = replace_grid(inputs=["short", "256", "8192"], users=[1], temperatures=[0.0])
+    done = sitting(model, grid, [Entrant(PLAIN)])
+    done.run(1, None)
+    assert list(done.left_out) == ["8192 tokens"]
+    assert "context ends at 512" in done.left_out["8192 tokens"]
+    assert {turn.cell.group for turn in done.results.turns if turn.cell.stand.input == "256"} == {"long"}
+
+
+def spoil(drafter, sequences, budgets):
+    """Breaks the engine's promise from outside: it commits a token of its own."""
+    for sequence in sequences:
+        if len(sequence.tokens) == sequence.prompt_length + 3:
+            sequence.tokens[-1] = 65
+    return [DraftTree.empty()] * len(sequences)
+
+
+def test_other_texts_than_plain_decodings_are_found(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headstart.drafting.methods.suffix.drafter.SuffixDrafter.propose", spoil)
+    known = entrants(["suffix"], [])
+    done = sitting(model, replace_grid(users=[1], temperatures=[0.0]), known)
+    done.run(1, None)
+    summaries = summarise(done.results.turns)
+    assert [each.differing for each in summaries] == [1, 1]
+    titles = [each.title for each in exhibits(done.results.turns, summaries, known, {}) if isinstance(each, Table)]
+    assert any("not plain decoding's" in title for title in titles)
+
+
+def test_parts_are_taken_out_one_at_a_time(model: Model) -> None:
+    known = entrants(["auto"], named_parts("min-probability,rests"))
+    done = sitting(model, replace_grid(users=[1], temperatures=[0.0]), known, work=False)
+    done.run(1, None)
+    turns = done.results.turns
+    assert len({turn.texts for turn in turns if turn.cell.group == "edit"}) == 1
+    found = {each.part: each for each in contributions(turns, known)}
+    assert set(found) == {"min-probability", "rests"}
+    assert all(each.cells == 2 and each.lines > 5 and each.worst_without > 0 for each in found.values())
+    summaries = summarise(turns)
+    json.dumps(to_json(turns, summaries, known, {}, {}))
+    first = exhibits(turns, summaries, known, {})[0]
+    assert isinstance(first, Table)
+    assert {row[0] for row in first.rows} == set(found)
+
+
+def test_time_goes_to_the_cheapest_stands_first() -> None:
+    stands = [Stand("bf16", "short", users) for users in (1, 4, 16)]
+    left = 100.0
+    budget = Budget(dict(zip(stands, (5.0, 10.0, 30.0), strict=True)), 3, lambda: left)
+    assert budget.repeats_of(stands[0]) == 2
+    left = 44.0
+    assert [budget.repeats_of(each) for each in stands] == [1, 1, 0]
+    # All takes twice as long as was thought.
+    budget.done(stands[0], 10.0, 1)
+    left = 75.0
+    assert [budget.repeats_of(each) for each in stands[1:]] == [1, 0]
+    left = 81.0
+    assert budget.repeats_of(stands[2]) == 1
+
+
+def test_what_is_asked_for_is_read() -> None:
+    assert parse_inputs("short, 8k,100,8192") == ["short", "8192", "100"]
+    assert parse_numbers("--users", "4,1,4", int, 1) == [4, 1]
+    for wrong in ("", "eight", "0k", "-8"):
+        with pytest.raises(ConfigError, match="--inputs"):
+            parse_inputs(wrong)
+    for wrong in ("", "0", "1.5", "many", "inf", "nan"):
+        with pytest.raises(ConfigError, match="--users"):
+            parse_numbers("--users", wrong, int, 1)
+    with pytest.raises(ConfigError, match="name that first"):
+        entrants(["suffix", "auto"], named_parts("rests"))
