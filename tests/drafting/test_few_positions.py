@@ -13,13 +13,13 @@ from tiny_checkpoint import write_tiny_model
 
 from headstart.drafting.methods.dflash.head import BlockHead, block_config
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
-from headstart.drafting.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart.drafting.registry import available_drafters
 from headstart.engine.outputs import RequestOutput
 from headstart.entrypoints.llm import LLM
 from headstart.loading.model import Model, load_model
 from headstart.sampling.params import SamplingParams
+from headstart_lab.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart_train.files.heads import save_head
 
 POSITIONS = 44

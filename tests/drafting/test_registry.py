@@ -10,10 +10,10 @@ from drafting_toys import ToySequence
 
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext, ScopedMemory
+from headstart.drafting.method import FOLDERS
 from headstart.drafting.options import asked_rows, parse_drafter
 from headstart.drafting.registry import (
     ENTRY_POINT_GROUP,
-    FOLDERS,
     available_drafters,
     create_drafter,
     drafter_info,
@@ -122,7 +122,7 @@ def test_who_asks_for_a_drafter_of_the_core_reads_no_other_folder() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"no drafter 'ngrams'.*none, copy, ngram"):
+    with pytest.raises(ConfigError, match=r"no drafter 'ngrams'.*none, ngram"):
         create_drafter("ngrams", CONTEXT)
 
 

@@ -19,7 +19,6 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockHead, block_config
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
-from headstart.drafting.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads, ParallelKind
 from headstart.drafting.registry import create_drafter
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
@@ -29,6 +28,7 @@ from headstart.models.weights import AttentionWeights, LayerWeights, MlpWeights
 from headstart.passes.batch import TapStates
 from headstart.passes.draft_tree import DraftTree
 from headstart.passes.runner import ModelRunner
+from headstart_lab.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart_train.files.heads import save_head
 
 HIDDEN = 16

@@ -1,15 +1,19 @@
-"""What a method of drafting says of itself: the rows that its folder in ``methods/`` adds to the tables of methods, of
-what can be trained, and of formats of heads."""
+"""What a method of drafting says of itself: the rows that its folder adds to the tables of methods, of what can be
+trained, and of formats of heads. Folders lie in ``methods/``; other packages bring theirs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Literal, get_args
+
+from headstart.common.installed import installed_points
 
 OWN_LAYERS = "some of the target's own layers"
 
@@ -17,10 +21,14 @@ Kind = Literal["plain", "text", "target", "model", "head", "several"]
 """What a drafter runs: nothing; text it has seen; the target's own passes; a draft model; a trained head; others."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
+FOLDERS = "headstart.methods"
+"""Entry points of this group name folders of methods like those of ``methods/``, which are read when somebody asks for
+what these lack."""
+
 
 @dataclass(frozen=True)
 class Method:
-    """One drafter. A folder of ``methods/`` lists its own in ``METHODS``."""
+    """One drafter. A method's folder lists its own in ``METHODS``."""
 
     name: str
     summary: str
@@ -48,7 +56,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Trained:
-    """What ``headstart train`` makes for a method. A folder of ``methods/`` lists its own in ``TRAINED``."""
+    """What ``headstart train`` makes for a method. A method's folder lists its own in ``TRAINED``."""
 
     name: str
     listed: int
@@ -84,7 +92,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class HeadFiles:
-    """Trained heads of a method on disk. A folder of ``methods/`` that has heads describes theirs in ``HEAD_FILES``."""
+    """Trained heads of a method on disk. The folder of a method that has heads describes theirs in ``HEAD_FILES``."""
 
     module: str
     """What reads and writes them: a module with ``find``, ``read`` and ``write`` as ``heads.formats`` has them."""
@@ -100,18 +108,43 @@ def method_folders() -> tuple[Any, ...]:
     return tuple(import_module(f"{__package__}.methods.{name}") for name in names)
 
 
-@cache
+def brought_folders() -> tuple[Any, ...]:
+    """Those that other packages bring; one that is no longer whole is passed over, with a warning."""
+    return _loaded(installed_points(FOLDERS))
+
+
 def head_files() -> tuple[HeadFiles, ...]:
-    """What reads and writes heads, by the names of the methods' folders."""
-    return tuple(folder.HEAD_FILES for folder in method_folders() if hasattr(folder, "HEAD_FILES"))
+    """What reads and writes heads of the methods that come with Headstart, by the names of their folders."""
+    return _head_files(method_folders())
 
 
-@cache
+def brought_head_files() -> tuple[HeadFiles, ...]:
+    """Likewise of those that other packages bring."""
+    return _head_files(brought_folders())
+
+
 def export_formats() -> Mapping[str, tuple[str, ...]]:
     """Formats of other programs -> kinds of heads that may be written in them."""
     found: dict[str, list[str]] = {}
-    for files in head_files():
+    for files in (*head_files(), *brought_head_files()):
         for kind, formats in files.exports.items():
             for name in formats:
                 found.setdefault(name, []).append(kind)
     return {name: tuple(kinds) for name, kinds in found.items()}
+
+
+@cache
+def _loaded(points: tuple[EntryPoint, ...]) -> tuple[Any, ...]:
+    found = []
+    for point in points:
+        try:
+            folder: Any = point.load()
+            _ = [method.name for method in folder.METHODS]
+            found.append(folder)
+        except Exception as error:  # whatever such a package can raise
+            warnings.warn(f"methods of {point.value} are passed over: {error}; install them again.", stacklevel=4)
+    return tuple(found)
+
+
+def _head_files(folders: Iterable[Any]) -> tuple[HeadFiles, ...]:
+    return tuple(folder.HEAD_FILES for folder in folders if hasattr(folder, "HEAD_FILES"))

@@ -21,7 +21,7 @@ from headstart.common.installed import installed_points
 from headstart.common.memory import is_lack_of_memory
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.context import DraftContext
-from headstart.drafting.method import KINDS, Method, Trained, method_folders
+from headstart.drafting.method import KINDS, Method, Trained, brought_folders, method_folders
 from headstart.drafting.options import GuessesForEach, HasOptions, NoOptions, check_files, parse_options
 from headstart.errors import ConfigError, DrafterError, HeadstartError, meant
 
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from headstart.drafting.base import Drafter
 
 ENTRY_POINT_GROUP = "headstart.drafters"
-FOLDERS = "headstart.methods"
-"""Entry points of this group name folders of methods like those of ``methods/``, which are read when somebody asks for
-what these lack."""
 _PARTS = ("needs", "begin", "propose", "observe", "end")
 """Of a drafter."""
 
@@ -44,19 +41,8 @@ def _own() -> dict[str, Method]:
 
 
 def _brought() -> dict[str, Method]:
-    """Those that the folders of other packages bring; one that is no longer whole brings none."""
-    return _rows_of(installed_points(FOLDERS))
-
-
-@cache
-def _rows_of(points: tuple[EntryPoint, ...]) -> dict[str, Method]:
-    found: dict[str, Method] = {}
-    for point in points:
-        try:
-            found |= {method.name: method for method in point.load().METHODS}
-        except Exception as error:  # whatever such a package can raise
-            warnings.warn(f"methods of {point.value} are passed over: {error}; install them again.", stacklevel=3)
-    return found
+    """Those that the folders of other packages bring."""
+    return {method.name: method for folder in brought_folders() for method in folder.METHODS}
 
 
 def _listed() -> dict[str, Method]:
@@ -69,10 +55,10 @@ def _row(name: str) -> Method | None:
     return _own().get(name) or _brought().get(name)
 
 
-@cache
 def trained_kinds() -> dict[str, Trained]:
     """What can be trained, by the name that ``headstart train`` has for it. Imports nothing of the training wing."""
-    rows = [kind for folder in method_folders() for kind in getattr(folder, "TRAINED", ())]
+    folders = (*method_folders(), *brought_folders())
+    rows = [kind for folder in folders for kind in getattr(folder, "TRAINED", ())]
     return {kind.name: kind for kind in sorted(rows, key=lambda kind: kind.listed)}
 
 

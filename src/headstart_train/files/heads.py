@@ -13,7 +13,7 @@ from torch import Tensor
 from headstart.drafting.heads.files import RECORD_KEY, write_description, write_head
 from headstart.drafting.heads.formats import OWN, TrainedHead, WrittenHead, no_place
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.method import HeadFiles, head_files
+from headstart.drafting.method import HeadFiles, brought_head_files, head_files
 
 
 def save_head(
@@ -57,7 +57,7 @@ def export_head(head: TrainedHead, format_name: str, directory: Path, tables: Ta
 
 
 def _files_of(head: TrainedHead) -> HeadFiles:
-    return next(files for files in head_files() if head.kind in files.exports)
+    return next(files for files in (*head_files(), *brought_head_files()) if head.kind in files.exports)
 
 
 def _written(head: TrainedHead, form: str, tables: TargetTables | None, target: str) -> WrittenHead:

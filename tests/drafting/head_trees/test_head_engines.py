@@ -23,13 +23,13 @@ from headstart.drafting.heads.text_vocabulary import TextTokens
 from headstart.drafting.methods.dflash.head import BlockHead, block_config
 from headstart.drafting.methods.eagle.drafter import Eagle3Drafter
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
-from headstart.drafting.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart.engine.outputs import Completion
 from headstart.entrypoints.llm import LLM
 from headstart.loading.model import Model, load_model
 from headstart.models.weight_loading import load_tables
 from headstart.sampling.params import SamplingParams
+from headstart_lab.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart_train.files.heads import save_head
 
 PROMPTS = [list(range(40, 40 + length)) for length in (1, 3, 30, 12)]

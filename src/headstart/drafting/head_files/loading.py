@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from headstart.drafting.heads.files import CONFIG_FILE, RECORD_KEY, read_description, read_tensors
 from headstart.drafting.heads.formats import SPECULATORS_KEY, FoundHead, HeadFolder, TrainedHead
-from headstart.drafting.method import head_files
+from headstart.drafting.method import brought_head_files, head_files
 from headstart.errors import CheckpointError
 from headstart.models.aliases import ALIASES
 from headstart.models.config import ModelConfig
@@ -127,6 +127,12 @@ def _are_named(directory: Path) -> bool:
     return (directory / SINGLE_FILE).is_file() or (directory / INDEX_FILE).is_file()
 
 
+def _claimed(files: HeadFolder, modules: Sequence[Any]) -> tuple[FoundHead, Any] | None:
+    """What the first module takes files for that knows their description, or else their tensors."""
+    found = [(claim, module) for module in modules if (claim := module.find(files)) is not None]
+    return min(found, key=lambda each: each[0].by_tensors, default=None)
+
+
 def _find(files: HeadFolder) -> tuple[FoundHead, Any]:
     """What files are, and the module that reads them.
 
@@ -135,9 +141,11 @@ def _find(files: HeadFolder) -> tuple[FoundHead, Any]:
         CheckpointError: a kind of head that is not read.
     """
     modules = [import_module(each.module) for each in head_files()]
-    found = [(claim, module) for module in modules if (claim := module.find(files)) is not None]
-    if found:
-        return min(found, key=lambda each: each[0].by_tensors)
+    best = _claimed(files, modules)
+    if best is None or best[0].by_tensors:
+        best = _claimed(files, [import_module(each.module) for each in brought_head_files()]) or best
+    if best is not None:
+        return best
     kind = files.description.get(SPECULATORS_KEY)
     if kind is not None:
         *known, last = [name for module in modules for name in getattr(module, "SPECULATORS", ())]

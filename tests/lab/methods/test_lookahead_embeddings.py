@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from headstart.drafting.head_files.loading import load_head
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart.errors import CheckpointError
+from headstart_lab.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart_train.files.heads import export_head, save_head
 
 

@@ -16,7 +16,7 @@ TRAINED = (
     Trained(
         "pass",
         11,
-        "headstart_train.first_steps.lookahead:make",
+        f"{__name__}.training:make",
         settings=("slots",),
         whole_vocabulary=True,
         learning_rate=1e-2,

@@ -9,10 +9,10 @@ from torch import Tensor
 from headstart.drafting.heads.files import load_strictly
 from headstart.drafting.heads.formats import KIND_KEY, OWN, FoundHead, HeadFolder, TrainedHead, WrittenHead
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.lookahead_embeddings.head import KIND, MAX_SLOTS, LookaheadEmbeddings
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
 from headstart.models.families.fields import Fields
+from headstart_lab.methods.lookahead_embeddings.head import KIND, MAX_SLOTS, LookaheadEmbeddings
 
 
 def find(files: HeadFolder) -> FoundHead | None:

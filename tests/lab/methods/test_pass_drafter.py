@@ -10,11 +10,11 @@ from drafting_toys import ToySequence, read_prompt, second_order_target, verify_
 from head_toys import head_context, head_drafter
 
 from headstart.drafting.base import DraftBudget, Drafter
-from headstart.drafting.methods.lookahead_embeddings.drafter import PassOptions
-from headstart.drafting.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart.drafting.registry import create_drafter
 from headstart.errors import CheckpointError, ConfigError
 from headstart.passes.draft_tree import ROOT, DraftTree
+from headstart_lab.methods.lookahead_embeddings.drafter import PassOptions
+from headstart_lab.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart_train.files.heads import save_head
 
 VOCAB = 12

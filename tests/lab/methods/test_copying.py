@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
-from headstart.drafting.methods.copying.drafter import CopyDrafter, CopyOptions, InputCopy
 from headstart.errors import ConfigError
 from headstart.passes.batch import EncoderInput
+from headstart_lab.methods.copying.drafter import CopyDrafter, CopyOptions, InputCopy
 
 
 def unique_place(prompt: list[int], output: list[int], min_match: int) -> int | None:

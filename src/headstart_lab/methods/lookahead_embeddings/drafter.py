@@ -17,10 +17,10 @@ import torch
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_trees.head_source import check_head, open_head
-from headstart.drafting.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart.drafting.options import require
 from headstart.passes.batch import RowInputs
 from headstart.passes.draft_tree import ROOT, DraftTree
+from headstart_lab.methods.lookahead_embeddings.head import LookaheadEmbeddings
 
 
 @dataclass(frozen=True)

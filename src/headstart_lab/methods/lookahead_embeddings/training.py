@@ -7,6 +7,7 @@ The text's keys and values do not depend on what is learnt, so gradients flow th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor
 
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.lookahead_embeddings.head import LookaheadEmbeddings
+from headstart_lab.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart_train.decoder.trainable import TrainableDecoder, attend_masked
 from headstart_train.files.heads import save_head
+from headstart_train.making import Start
 from headstart_train.objectives.losses import LossName
 from headstart_train.objectives.masks import Behind, Rows, sees_text
 from headstart_train.objectives.objective import Chains, HeldOut, StepLosses, Teacher
@@ -24,6 +26,16 @@ from headstart_train.states import Batch
 
 _SPACING = 2
 """Text rows from one set of look-ahead rows to the next, as a multiple of the number of slots."""
+
+
+def make(start: Start) -> LookaheadObjective:
+    """Look-ahead embeddings at their first step, beside the frozen target."""
+    config, tables, ids = start.target.config, start.tables, start.ids
+    lookahead = LookaheadEmbeddings(start.slots, config.hidden_size).to(ids.device)
+    lookahead.begin_like(tables.embedding, config.embedding.scale)
+    weights = replace(start.weights, embedding=tables.embedding)
+    frozen = TrainableDecoder(config, weights, frozen=True, device=ids.device)
+    return LookaheadObjective(lookahead, frozen, tables, ids, loss=start.settings.loss, decay=start.decay)
 
 
 class LookaheadObjective:

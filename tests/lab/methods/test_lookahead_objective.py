@@ -16,7 +16,6 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LM
 
 from headstart.backends.torch.backend import TorchBackend
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart.entrypoints.llm import LLM
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
@@ -25,9 +24,10 @@ from headstart.models.weights import DecoderWeights
 from headstart.passes.batch import FINAL_TAP, RowInputs
 from headstart.passes.runner import ModelRunner, Span
 from headstart.sampling.params import SamplingParams
+from headstart_lab.methods.lookahead_embeddings.head import LookaheadEmbeddings
+from headstart_lab.methods.lookahead_embeddings.training import LookaheadObjective
 from headstart_train.checkpoints import CHECKPOINT_FILE
 from headstart_train.decoder.trainable import TrainableDecoder
-from headstart_train.objectives.lookahead import LookaheadObjective
 from headstart_train.objectives.masks import Behind
 from headstart_train.states import TargetStates
 from headstart_train.trainer import StepReport, Trainer, TrainSettings
