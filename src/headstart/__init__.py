@@ -30,7 +30,8 @@ if TYPE_CHECKING:  # what the standard library's constant would take a tenth of 
     from headstart.entrypoints.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
     from headstart.entrypoints.engine_options import AsyncEngineArgs, EngineArgs
     from headstart.entrypoints.llm import LLM
-    from headstart.entrypoints.request import EncodedPrompt, StreamPiece, TextPrompt, TokensPrompt
+    from headstart.entrypoints.prompts import EncodedPrompt, TextPrompt, TokensPrompt
+    from headstart.entrypoints.request import StreamPiece
     from headstart.errors import CheckpointError, ConfigError, HeadstartError, RequestError
     from headstart.passes.draft_tree import DraftTree
     from headstart.sampling.params import SamplingParams
@@ -54,7 +55,7 @@ _HOMES = {
     "ConfigError": "errors",
     "DraftTree": "passes.draft_tree",
     "Drafter": "drafting.base",
-    "EncodedPrompt": "entrypoints.request",
+    "EncodedPrompt": "entrypoints.prompts",
     "EngineArgs": "entrypoints.engine_options",
     "FinishReason": "engine.outputs",
     "GuidedDecodingParams": "sampling.structured",
@@ -71,9 +72,9 @@ _HOMES = {
     "StreamPiece": "entrypoints.request",
     "StructuredOutputsParams": "sampling.structured",
     "TargetSignals": "drafting.base",
-    "TextPrompt": "entrypoints.request",
+    "TextPrompt": "entrypoints.prompts",
     "TokenOrigin": "engine.outputs",
-    "TokensPrompt": "entrypoints.request",
+    "TokensPrompt": "entrypoints.prompts",
     "VerifyRule": "common.enumerations",
     "available_drafters": "drafting.registry",
 }

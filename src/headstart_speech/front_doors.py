@@ -10,7 +10,7 @@ from dataclasses import replace
 from headstart.drafting.base import SpeculationParams
 from headstart.entrypoints.async_llm import AsyncLLM
 from headstart.entrypoints.llm import LLM
-from headstart.entrypoints.request import naming
+from headstart.entrypoints.prompts import naming
 from headstart.sampling.params import SamplingParams
 from headstart_speech.alignment import Aligner
 from headstart_speech.async_transcription import AsyncTranscription

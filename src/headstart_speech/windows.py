@@ -20,7 +20,8 @@ from headstart.drafting.base import SpeculationParams
 from headstart.engine.constraint import TokenConstraint
 from headstart.engine.outputs import FinishReason, SequenceStats, TokenLogprobs
 from headstart.entrypoints.llm import LLM
-from headstart.entrypoints.request import EncodedPrompt, Sample
+from headstart.entrypoints.prompts import EncodedPrompt
+from headstart.entrypoints.request import Sample
 from headstart.errors import RequestError
 from headstart.loading.model import Model
 from headstart.passes.batch import EncoderInput

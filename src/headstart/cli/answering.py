@@ -16,7 +16,8 @@ from headstart.errors import RequestError
 if TYPE_CHECKING:
     from headstart.drafting.base import SpeculationParams
     from headstart.entrypoints.llm import LLM, OnCommit
-    from headstart.entrypoints.request import EncodedPrompt, StreamPiece
+    from headstart.entrypoints.prompts import EncodedPrompt
+    from headstart.entrypoints.request import StreamPiece
     from headstart.sampling.params import SamplingParams
 
 MOST_TURNS = 7

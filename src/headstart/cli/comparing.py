@@ -11,7 +11,7 @@ from headstart.common.ratio import Ratio
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import Completion, RequestOutput
 from headstart.entrypoints.llm import LLM
-from headstart.entrypoints.request import EncodedPrompt
+from headstart.entrypoints.prompts import EncodedPrompt
 from headstart.passes.batch import EncoderInput
 from headstart.sampling.params import SamplingParams
 

@@ -21,7 +21,7 @@ from headstart.text.prompt_lines import read_lines
 if TYPE_CHECKING:
     from headstart.drafting.base import SpeculationParams
     from headstart.entrypoints.llm import LLM
-    from headstart.entrypoints.request import EncodedPrompt
+    from headstart.entrypoints.prompts import EncodedPrompt
     from headstart.sampling.params import SamplingParams
 
 PLAIN = "none"

@@ -13,7 +13,7 @@ from headstart.text.prompt_lines import FORMS, PromptLine, parse_lines, read_lin
 if TYPE_CHECKING:
     from headstart.entrypoints.llm import LLM
     from headstart.entrypoints.outline import Outline
-    from headstart.entrypoints.request import EncodedPrompt
+    from headstart.entrypoints.prompts import EncodedPrompt
 
 STDIN = "-"
 LABELS = ("id", "category")

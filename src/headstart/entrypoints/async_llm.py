@@ -16,7 +16,8 @@ from headstart.engine.outputs import Completion, RequestOutput, SequenceStats, T
 from headstart.entrypoints.async_engine import AsyncEngine
 from headstart.entrypoints.engine_options import AsyncEngineOptions, EngineOptions
 from headstart.entrypoints.llm import LLM
-from headstart.entrypoints.request import EncodedPrompt, Message, Prompt, Sample, StreamPiece
+from headstart.entrypoints.prompts import EncodedPrompt, Message, Prompt
+from headstart.entrypoints.request import Sample, StreamPiece
 from headstart.errors import RequestError
 from headstart.sampling.params import SamplingParams
 from headstart.text.chat_tokenizer import ChatTokenizer

@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 from headstart.entrypoints.audio import source_of_audio, source_of_features
-from headstart.entrypoints.request import EncodedPrompt, Prompt, encoded
+from headstart.entrypoints.prompts import EncodedPrompt, Prompt, encoded
 from headstart.errors import RequestError
 from headstart.models.config import ModelConfig
 from headstart.models.encoder_decoder import EncoderConfig

@@ -32,18 +32,8 @@ from headstart.entrypoints.beam_search import BeamSearchOutput, BeamSearchParams
 from headstart.entrypoints.encoder_prompt import encoded_for
 from headstart.entrypoints.engine_options import EngineOptions
 from headstart.entrypoints.outline import context_length, source_length
-from headstart.entrypoints.request import (
-    EncodedPrompt,
-    Message,
-    Prompt,
-    Sample,
-    StreamPiece,
-    encoded_chat,
-    listed,
-    listed_chats,
-    naming,
-    require_lossless,
-)
+from headstart.entrypoints.prompts import EncodedPrompt, Message, Prompt, encoded_chat, listed, listed_chats, naming
+from headstart.entrypoints.request import Sample, StreamPiece, require_lossless
 from headstart.errors import ConfigError, RequestError
 from headstart.loading.lending import cache_salt_of, draft_context, heads_for
 from headstart.loading.model import Model, parse_numerics, parse_precision, require_numerics

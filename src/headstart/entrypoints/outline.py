@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from headstart.common.enumerations import Precision
 from headstart.entrypoints.encoder_prompt import encoded_for
-from headstart.entrypoints.request import EncodedPrompt, Message, Prompt, encoded_chat
+from headstart.entrypoints.prompts import EncodedPrompt, Message, Prompt, encoded_chat
 from headstart.errors import ConfigError
 from headstart.loading.describing import describe
 from headstart.loading.model import Model, load_opened

@@ -9,7 +9,8 @@ from headstart.common.machine_load import LoadWatch
 from headstart.engine.outputs import FinishReason
 from headstart.engine.trace import RoundTrace, TracedNode
 from headstart.entrypoints.llm import LLM
-from headstart.entrypoints.request import EncodedPrompt, Message, Sample, StreamPiece
+from headstart.entrypoints.prompts import EncodedPrompt, Message
+from headstart.entrypoints.request import Sample, StreamPiece
 from headstart.text.detokenizer import IncrementalDetokenizer
 from headstart.text.tokenizer import Tokenizer
 

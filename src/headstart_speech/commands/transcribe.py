@@ -139,7 +139,7 @@ def transcribe(
 
     from headstart.cli.progress import Activity
     from headstart.engine.usefulness import Usefulness
-    from headstart.entrypoints.request import naming
+    from headstart.entrypoints.prompts import naming
     from headstart_speech.params import TranscriptionParams, check_sampling
     from headstart_speech.recordings import file_content, read_recording
     from headstart_speech.vocabulary import SpeechTokens

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headstart.entrypoints.llm import LLM
-from headstart.entrypoints.request import EncodedPrompt
+from headstart.entrypoints.prompts import EncodedPrompt
 from headstart.text.corpus import Corpus, Document
 from headstart_train.text.synthesis import Conversation, answer, ask, begin_texts, encode_asked, follow_up, task
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from headstart.entrypoints.llm import LLM
-from headstart.entrypoints.request import EncodedPrompt
+from headstart.entrypoints.prompts import EncodedPrompt
 from headstart.errors import ConfigError, RequestError
 from headstart.sampling.params import SamplingParams
 from headstart.text.chat import ChatTemplate
