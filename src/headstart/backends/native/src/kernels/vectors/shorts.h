@@ -23,12 +23,19 @@ static inline __attribute__((always_inline)) Shorts by_parts(F &&f) {
   return all;
 }
 
+// Part by part: as a whole they are copied in smaller pieces, and a register that is loaded from several stores waits.
 static inline Shorts load_shorts(const void *p) {
-  Shorts all;
-  std::memcpy(&all, p, sizeof all);
-  return all;
+  return by_parts([&](int i) {
+    ShortPart part;
+    std::memcpy(&part, static_cast<const char *>(p) + i * sizeof part, sizeof part);
+    return part;
+  });
 }
-static inline void store_shorts(void *p, Shorts x) { std::memcpy(p, &x, sizeof x); }
+static inline void store_shorts(void *p, Shorts x) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kShortParts; ++i)
+    std::memcpy(static_cast<char *>(p) + i * sizeof x.part[i], &x.part[i], sizeof x.part[i]);
+}
 static inline Shorts operator&(Shorts x, int bits) {
   return by_parts([&](int i) { return x.part[i] & static_cast<uint16_t>(bits); });
 }
