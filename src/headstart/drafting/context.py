@@ -13,6 +13,7 @@ from headstart.errors import ConfigError
 if TYPE_CHECKING:
     from headstart.drafting.base import Drafter, SequenceView
     from headstart.drafting.heads.tables import TargetTables
+    from headstart.drafting.text_store import TextStore
     from headstart.models.multi_token import MultiTokenModules
     from headstart.passes.backend import Backend, BackendKit
     from headstart.passes.runner import ModelRunner
@@ -77,6 +78,9 @@ class DraftContext:
     """The scope of a sequence, which a drafter may have made of a request's (``inner_sequence.request_of``). Requests
     learn from earlier ones of the same scope only. What one request taught shows in the timing of the
     next, so a server that serves several tenants gives each its own."""
+
+    texts: TextStore | None = None
+    """Texts of each scope that drafters may copy from beyond a request's own; None: they keep their own."""
 
     @property
     def kit(self) -> BackendKit | None:

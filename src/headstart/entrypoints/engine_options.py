@@ -16,7 +16,7 @@ from headstart.common import other_names
 from headstart.common.enumerations import BackendChoice, Numerics, Precision, VerifyRule
 from headstart.common.option_values import separated
 from headstart.common.options import Option, Options, declares
-from headstart.drafting import DEFAULT_DRAFTER
+from headstart.drafting import DEFAULT_DRAFTER, STORE_BYTES
 from headstart.drafting.options import parse_drafter
 from headstart.drafting.speculation import (
     GROUP,
@@ -229,6 +229,16 @@ class EngineOptions(Options):
         Option("Number format of the draft model. Left out: the target's.", GROUP, read=other_names.precision),
     ] = None
     draft_tokens: DraftTokens = None
+    drafter_store: Annotated[
+        str | Path | None,
+        Option(
+            "Directory of texts that drafters copy from: what requests said, and what the engine was given, apart for "
+            "each cache_salt. It outlasts restarts, and may be deleted at any time. Left out: only what is given, in "
+            "memory.",
+            GROUP,
+            metavar="DIR",
+        ),
+    ] = None
     drafter_options: Annotated[
         Mapping[str, object] | None,
         Option(
@@ -258,6 +268,15 @@ class EngineOptions(Options):
     verify: Annotated[VerifyRule | str, VERIFY] = VerifyRule.AUTO
     lenience: Lenience = None
     typical: Typical = None
+    drafter_store_bytes: Annotated[
+        int,
+        Option(
+            "Most bytes of drafter_store, a sixteenth of which is for one cache_salt; what is oldest goes first.",
+            GROUP,
+            metavar="N",
+            least=1 << 12,
+        ),
+    ] = STORE_BYTES
     speculation: Annotated[
         SpeculationParams | None,
         Option(
@@ -355,6 +374,8 @@ class EngineOptions(Options):
         from headstart.models.generation_config import named_file
 
         named_file(self.generation_config)
+        if self.drafter_store is not None and (store := Path(self.drafter_store)).exists() and not store.is_dir():
+            raise ConfigError(f"drafter_store is {str(store)!r}, which is no directory; name one, or one to be made.")
         self.requests_speculation()
         chosen = self.chosen_drafter()
         for other in self.more_drafters or ():

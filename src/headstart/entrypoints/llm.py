@@ -20,6 +20,7 @@ from headstart.common.phases import phase
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.options import asked_rows
 from headstart.drafting.registry import create_drafter, drafter_name, free_drafters, guesses_for_each
+from headstart.drafting.text_store import TextStore
 from headstart.engine.beams import BeamGroup
 from headstart.engine.constraint import TokenConstraint
 from headstart.engine.counts import Counter, Vector
@@ -32,9 +33,18 @@ from headstart.entrypoints.beam_search import BeamSearchOutput, BeamSearchParams
 from headstart.entrypoints.encoder_prompt import encoded_for
 from headstart.entrypoints.engine_options import EngineOptions
 from headstart.entrypoints.outline import context_length, source_length
-from headstart.entrypoints.prompts import EncodedPrompt, Message, Prompt, encoded_chat, listed, listed_chats, naming
+from headstart.entrypoints.prompts import (
+    EncodedPrompt,
+    Message,
+    Prompt,
+    encoded,
+    encoded_chat,
+    listed,
+    listed_chats,
+    naming,
+)
 from headstart.entrypoints.request import Sample, StreamPiece, require_lossless
-from headstart.errors import ConfigError, RequestError
+from headstart.errors import ConfigError, RequestError, require_utf8
 from headstart.loading.lending import cache_salt_of, draft_context, heads_for
 from headstart.loading.model import Model, parse_numerics, parse_precision, require_numerics
 from headstart.models.generation_config import sampling_defaults
@@ -89,7 +99,13 @@ class LLM:
         self.drafter_name = drafter_name(drafter)
         draft = None if options.draft_precision is None else parse_precision(options.draft_precision)
         notices = [sentence for sentence in (target.notice, target.kept, target.recorded) if sentence]
-        surroundings = draft_context(target, runner, draft, cache_salt_of, notices.append)
+        self._texts = TextStore(
+            None if options.drafter_store is None else Path(options.drafter_store),
+            options.drafter_store_bytes,
+            target.tokenizer.fingerprint,
+            target.config.vocab_size,
+        )
+        surroundings = draft_context(target, runner, draft, cache_salt_of, notices.append, self._texts)
         more = options.more_drafters
         with phase(f"Preparing the drafter {self.drafter_name}"):
             drafters = {self.drafter_name: create_drafter(drafter, surroundings, **drafter_options)}
@@ -155,6 +171,7 @@ class LLM:
                 self._engine.abort_all()
             self._model = self._engine = None
             self.beside.clear()
+            self._texts.close()
             for name in ("_grammars", "_tokenizer"):
                 vars(self).pop(name, None)
         # Caches and drafters hold on to each other in circles.
@@ -198,6 +215,29 @@ class LLM:
         pass_over(elsewhere, FOREIGN_CALLS, "generate")
         encoded = [self.encode(prompt) for prompt in listed(prompts)]
         return self._run(encoded, sampling_params, speculation, on_commit, strict, cache_salt)
+
+    def add_drafter_texts(self, texts: Prompt | Sequence[Prompt], *, cache_salt: str = "") -> int:
+        """Give drafters texts to copy from: a document that is going to be edited, earlier answers, code. They change
+        what is guessed, never what is said. Any thread may call it, at any time.
+
+        Args:
+            texts: one or several, or their token ids.
+            cache_salt: only requests of the same salt are guessed for with them.
+
+        Returns:
+            Tokens that were taken. The oldest go where a salt's texts exceed its share of ``drafter_store_bytes``.
+
+        Raises:
+            RequestError: a text is none, or no drafter of this engine copies from texts.
+        """
+        tokenizer = self.model.tokenizer
+        try:
+            taken = [encoded(each, tokenizer, False, may_be_empty=True).token_ids for each in listed(texts)]
+            require_utf8(cache_salt, "cache_salt")
+            return self._texts.add_all(cache_salt, taken)
+        except RequestError as error:
+            error.field = "cache_salt" if error.field == "cache_salt" else "texts"
+            raise
 
     def beam_search(
         self,

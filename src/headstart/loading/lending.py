@@ -22,6 +22,7 @@ from headstart.drafting.head_files.shipped import (
 )
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.inner_sequence import request_of
+from headstart.drafting.text_store import TextStore
 from headstart.errors import CheckpointError, ConfigError
 from headstart.loading.beside import modules_beside
 from headstart.loading.candidates import HeadAtHand, heads_at_hand
@@ -47,6 +48,7 @@ def draft_context(
     draft_precision: Precision | None = None,
     scope_of: Callable[[SequenceView], Hashable] = one_scope,
     tell: Callable[[str], None] = lambda sentence: None,
+    texts: TextStore | None = None,
 ) -> DraftContext:
     """The surroundings of drafters for ``model``; what they do not ask for is not loaded.
 
@@ -56,6 +58,7 @@ def draft_context(
         scope_of: which requests learn from each other.
         tell: hears which head is used and why, and why one that is at hand is not; and what else users should know of
             a drafter.
+        texts: that drafters may copy from beyond a request's own.
     """
     precision = model.precision if draft_precision is None else draft_precision
 
@@ -140,6 +143,7 @@ def draft_context(
         digest=model.checkpoint.digest,
         tell=tell,
         scope_of=scope_of,
+        texts=texts,
     )
     return replace(context, lend_stand_in=lambda named, length: stand_in(model, context, named, length))
 

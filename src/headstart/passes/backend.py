@@ -45,6 +45,14 @@ class TextIndex(Protocol):
         """
         ...
 
+    def consult(self, other: object) -> None:
+        """Guess from another index of the same kit, too, as from this text; what is appended to either counts.
+
+        Raises:
+            ConfigError: memory is short.
+        """
+        ...
+
     def guess(self, nodes: int, depth: int) -> tuple[IntArray, IntArray, IntArray]:
         """Tokens, parents and grades of the best tree, [node] each, as ``DraftTree`` has them.
 

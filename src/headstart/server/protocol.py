@@ -380,6 +380,18 @@ class DetokenizeBody(Body):
     tokens: ListOf[_TokenId]
 
 
+class DrafterTextsBody(Body):
+    """``POST /v1/drafter/texts``."""
+
+    texts: Annotated[
+        str | ListOf[int] | ListOf[str] | ListOf[ListOf[int]],
+        one_of("a text, a list of token ids, or a list of either"),
+    ]
+    """What drafters may copy from, such as a document that is going to be edited."""
+    cache_salt: str | None = Field(default=None, max_length=200)
+    """Only requests with the same salt (and the same key) are guessed for with them."""
+
+
 def _at_most(name: str, value: int, bound: int, what: str = "") -> None:
     if value > bound:
         raise RequestError(f"{what}{name} is {value}; this server allows {bound}.", name)

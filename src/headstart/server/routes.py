@@ -20,9 +20,9 @@ from headstart.server.chat_protocol import ChatBody, TokenizeBody
 from headstart.server.chats import ChatForm
 from headstart.server.completions import CompletionForm
 from headstart.server.engine_thread import EngineThread
-from headstart.server.generation import Generator
+from headstart.server.generation import Generator, tenant_salt
 from headstart.server.json_body import JsonRoute
-from headstart.server.protocol import CompletionBody, DetokenizeBody
+from headstart.server.protocol import CompletionBody, DetokenizeBody, DrafterTextsBody
 from headstart.server.replies import Reply
 from headstart.server.responses import ResponseForm
 from headstart.server.responses_protocol import ResponsesBody
@@ -186,6 +186,20 @@ async def detokenize(body: DetokenizeBody, here: Here) -> Response:
             raise RequestError(f"tokens holds {token}; this model's ids go from 0 to {vocab_size - 1}.", "tokens")
     text = await asyncio.to_thread(here.llm.model.tokenizer.decode, body.tokens, False)
     return Reply({"prompt": text})
+
+
+@router.post(
+    "/v1/drafter/texts",
+    response_model=None,
+    tags=["text"],
+    responses=answers(schemas.DrafterTextsReply, "How many tokens were taken.", 400, 413),
+)
+async def drafter_texts(body: DrafterTextsBody, request: Request, here: Here) -> Response:
+    """Give drafters texts to copy from: they change how fast requests of the same key and `cache_salt` are answered,
+    never what is said."""
+    salt = tenant_salt(request, body.cache_salt or "")
+    taken = await asyncio.to_thread(here.llm.add_drafter_texts, body.texts, cache_salt=salt)
+    return Reply({"object": "drafter.texts", "tokens": taken})
 
 
 @router.get(

@@ -237,6 +237,12 @@ class ModelList(BaseModel):
     data: list[ServedModel]
 
 
+class DrafterTextsReply(BaseModel):
+    object: Literal["drafter.texts"]
+    tokens: int
+    """That were taken."""
+
+
 class TokensReply(BaseModel):
     tokens: list[int]
     count: int

@@ -97,8 +97,6 @@ class CellSitting:
     counts_work: bool = False
     left_out: dict[str, str] = field(default_factory=dict)
     """What of the grid is not measured -> why."""
-    expected: int = 0
-    """Cells that are planned."""
     model: Model | None = None
     """The one that was loaded last."""
 
@@ -118,8 +116,12 @@ class CellSitting:
             groups = {each: self._questions(model, each) for each in self.grid.inputs}
             if budget is None:
                 budget = self._plan(model, groups, repeats, lambda: deadline - time.perf_counter())
-                self.expected = sum(len(self.grid.cells(stand, groups[stand.input])) for stand in budget.costs)
-                on_plan(self.expected * repeats)
+                on_plan(
+                    sum(
+                        len(self.grid.cells(stand, groups[stand.input])) * budget.repeats_of(stand)
+                        for stand in budget.costs
+                    )
+                )
             own = [stand for stand in budget.costs if stand.precision == precision]
             for stand in sorted(own, key=budget.costs.__getitem__):
                 cells = self.grid.cells(stand, groups[stand.input])

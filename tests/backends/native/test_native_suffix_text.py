@@ -82,8 +82,35 @@ def test_trees_are_those_of_the_automaton_in_python(options: dict[str, object], 
     assert guessed > 100
 
 
-def test_what_others_wrote_is_compared_in_python() -> None:
-    drafter = create_drafter("suffix", DraftContext(VOCAB), shared_tokens=1000)
-    sequence = toy_sequence(toy_engine(ToyBackend(VOCAB, hashed_logits(VOCAB))), [1, 2, 3])
-    drafter.begin(sequence)
-    assert not isinstance(drafter.caught_up(sequence.id).text, NativeSuffixText)  # type: ignore[attr-defined]
+@pytest.mark.parametrize("isa", isa_params())
+def test_what_others_wrote_is_guessed_from_alike(isa: str) -> None:
+    rng = np.random.default_rng(5)
+    engine = toy_engine(ToyBackend(VOCAB, hashed_logits(VOCAB)))
+    pair = drafters(isa, shared_tokens=120, max_depth=12)
+    guessed, ids = 0, iter(range(1000))
+    for case in range(14):
+        text = random_text(rng, 90)
+        views = [toy_sequence(engine, text[:20], sequence_id=next(ids)) for _ in range(2)]
+        for drafter in pair:
+            for view in views:
+                view.speculation = type(view.speculation)(prediction=tuple(text[40:60]) if case % 4 == 0 else ())
+                drafter.begin(view)
+        ending, staying = views
+        while len(staying.tokens) < len(text):
+            budget = DraftBudget(int(rng.integers(1, 40)), int(rng.integers(1, 40)))
+            (one,), (other,) = (drafter.propose([staying], [budget]) for drafter in pair)
+            assert one.tokens.tolist() == other.tokens.tolist()
+            assert one.parents.tolist() == other.parents.tolist()
+            guessed += len(one)
+            staying.tokens += text[len(staying.tokens) :][: rng.integers(1, 6)]
+            if len(ending.tokens) < 60 < len(staying.tokens):
+                # Another request ends, and a further one brings its text into the index that this one reads.
+                ending.tokens += random_text(rng, 50)
+                more = toy_sequence(engine, [1], sequence_id=next(ids))
+                for drafter in pair:
+                    drafter.end(ending.id)
+                    drafter.begin(more)
+                    drafter.end(more.id)
+        for drafter in pair:
+            drafter.end(staying.id)
+    assert guessed > 100

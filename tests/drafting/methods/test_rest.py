@@ -9,6 +9,7 @@ from drafting_toys import ToySequence
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
 from headstart.drafting.methods.rest.drafter import RestDrafter, RestOptions, tree_of
+from headstart.drafting.text_store import TextStore
 from headstart.errors import CheckpointError, ConfigError
 from headstart.passes.draft_tree import ROOT
 from headstart.text.corpus import Corpus, Document
@@ -98,3 +99,29 @@ def test_what_holds_no_text_is_refused(tmp_path: Path) -> None:
     for wrong in ({"tree_nodes": 0}, {"draft_tokens": 0}, {"max_match": 99}, {"min_probability": 2.0}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             RestOptions("x", **wrong)  # type: ignore[arg-type]
+
+
+def test_texts_that_were_given_are_guessed_from_in_their_scope(tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text("1 2 3", encoding="utf-8")
+    texts = TextStore()
+    context = DraftContext(50, tokenizer=Words(), scope_of=lambda sequence: sequence.id % 2, texts=texts)
+    rest = RestDrafter(context, RestOptions(str(path)))
+
+    def guessed(number: int, tokens: list[int]) -> list[int]:
+        sequence = ToySequence(number, tokens)
+        rest.begin(sequence)
+        (tree,) = rest.propose([sequence], [BUDGET])
+        return tree.tokens.tolist()
+
+    assert guessed(1, [8, 9]) == []
+    for given in ([7, 8, 9, 10], list(range(20, 40)), [8, 9, 11, 12], [30, 2, 4]):
+        texts.add_all(1, [given])
+        guessed(1, [0])
+    # The longest match of the file and of all that was given; both at once where they are as long.
+    assert guessed(1, [8, 9]) == [10, 11, 12]
+    assert guessed(1, [22]) == [*range(23, 32)]
+    assert guessed(1, [1, 2]) == [3]
+    assert guessed(1, [2]) == [3, 4]
+    assert guessed(2, [8, 9]) == []
+    assert guessed(2, [2]) == [3]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import heapq
+from pathlib import Path
 
 import pytest
 from drafting_toys import ToySequence, read_prompt, verify_greedily
@@ -11,6 +12,7 @@ from toys import ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
 from headstart.drafting.base import DraftBudget, SequenceView, SpeculationParams
 from headstart.drafting.context import DraftContext
 from headstart.drafting.methods.suffix.drafter import SuffixDrafter, SuffixOptions
+from headstart.drafting.text_store import TextStore
 from headstart.engine.sequence import Sequence
 from headstart.errors import ConfigError
 from headstart.passes.draft_tree import ROOT, DraftTree
@@ -216,3 +218,24 @@ def test_no_guess_spans_prediction_and_prompt() -> None:
 def test_options_out_of_range_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         SuffixOptions(**options)
+
+
+def test_texts_that_were_given_are_guessed_from_in_their_scope(tmp_path: Path) -> None:
+    def tenant(sequence: SequenceView) -> str:
+        return "odd" if sequence.id % 2 else "even"
+
+    for texts in (TextStore(), TextStore(tmp_path)):
+        context = DraftContext(50, scope_of=tenant, texts=texts)
+        drafter = SuffixDrafter(context, SuffixOptions())
+        assert len(propose(drafter, [5, 11, 12], number=1)) == 0
+        texts.add_all("odd", [[11, 12, 13, 14]])
+        assert propose(drafter, [5, 11, 12], number=3).tokens.tolist() == [13, 14]
+        assert len(propose(drafter, [5, 11, 12], number=4)) == 0
+        # What requests say is kept where there is a place for it.
+        speak(drafter, 5, [21, 22, 23])
+        kept = propose(drafter, [5, 21, 22], number=7).tokens.tolist()
+        assert kept == ([23] if texts.keeps_outputs else [])
+    texts.close()
+    again = SuffixDrafter(DraftContext(50, scope_of=tenant, texts=TextStore(tmp_path)), SuffixOptions())
+    assert propose(again, [5, 21, 22], number=7).tokens.tolist() == [23]
+    assert len(propose(again, [5, 21, 22], number=8)) == 0

@@ -60,6 +60,8 @@ class NativeSuffixText:
             max_depth=max_depth,
         )
         """For the library."""
+        self._consulted: list[NativeSuffixText] = []
+        """They live as long."""
 
     @property
     def learnt(self) -> int:
@@ -79,6 +81,17 @@ class NativeSuffixText:
         ids = np.array(tokens, np.int32)
         if self._library.text_extend(self.compiled.text, address(ids), len(ids)):
             raise ConfigError(_NO_MEMORY)
+
+    def consult(self, other: object) -> None:
+        """See ``TextIndex``.
+
+        Raises:
+            ConfigError: memory is short.
+        """
+        assert isinstance(other, NativeSuffixText)
+        if self._library.text_consult(self.compiled.text, other.compiled.text):
+            raise ConfigError(_NO_MEMORY)
+        self._consulted.append(other)
 
     def guess(self, nodes: int, depth: int) -> tuple[IntArray, IntArray, IntArray]:
         """Tokens, parents and grades of the best tree, [node] each, as ``DraftTree`` has them.

@@ -258,6 +258,14 @@ HEADSTART_API int headstart_text_extend(void *text, const int32_t *tokens, int c
     return 1;
   }
 }
+HEADSTART_API int headstart_text_consult(void *text, const void *other) {
+  try {
+    static_cast<SuffixText *>(text)->consult(*static_cast<const SuffixText *>(other));
+    return 0;
+  } catch (const std::bad_alloc &) {
+    return 1;
+  }
+}
 HEADSTART_API int headstart_text_guess(const HeadstartSuffix *suffix, int nodes, int depth, int32_t *tokens,
                                        int32_t *parents, int32_t *grades) {
   Guesses guesses;

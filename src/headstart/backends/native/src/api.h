@@ -448,6 +448,8 @@ void headstart_text_destroy(void *text);
 void headstart_text_start(void *text);
 // 0, or 1 where memory is short: the text is of no use then.
 int headstart_text_extend(void *text, const int32_t *tokens, int count);
+// Guesses of `text` come from `other`, too, which outlives it and must not grow meanwhile; 1 where memory is short.
+int headstart_text_consult(void *text, const void *other);
 // Guesses after the text's end: how many, -1 where memory is short; tokens, parents and grades [nodes].
 int headstart_text_guess(const HeadstartSuffix *suffix, int nodes, int depth, int32_t *tokens, int32_t *parents,
                          int32_t *grades);

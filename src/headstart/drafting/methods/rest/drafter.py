@@ -1,21 +1,23 @@
 """Retrieval from a store of texts (REST, He et al. 2023, arXiv:2311.08252).
 
 The longest suffix of the sequence that stands somewhere in the store is looked up, and what followed it there becomes
-a tree: the most frequent continuations first. The store never changes. The best text is what the target itself said
+a tree: the most frequent continuations first. The store never changes; beside it are texts that the engine was given
+for a request's scope (``TextStore``). The best text is what the target itself said
 before, such as the corpus of a training; other texts of the same subject serve as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
-from headstart.drafting.context import DraftContext
+from headstart.drafting.context import DraftContext, ScopedMemory
 from headstart.drafting.continuations import GRADE_RATES, Proposal, grow_best_first
 from headstart.drafting.methods.rest.datastore import LONGEST, Datastore
 from headstart.drafting.options import require
+from headstart.drafting.text_store import TextStore
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.files import exists
 from headstart.passes.draft_tree import DraftTree
@@ -23,6 +25,9 @@ from headstart.text.corpus import Corpus
 
 _PLACES = 64
 """Places that are looked at where a string stands in more."""
+_GIVEN_TOKENS = 1 << 15
+"""Of a scope's texts that came while the drafter was at work, the newest; sorting so many takes some hundredths of a
+second."""
 Reached = tuple[int, Sequence[Sequence[int]]]
 """How many tokens these continuations have in common, and the continuations."""
 
@@ -78,13 +83,19 @@ class RestDrafter:
     def __init__(self, context: DraftContext, options: RestOptions) -> None:
         self._options = options
         self._store = _open(context, options.path())
+        self._scope_of, self._texts = context.scope_of, context.texts
+        if self._texts is not None:
+            self._texts.is_read = True
+        self._given = ScopedMemory(GivenTexts)
 
     def begin(self, sequence: SequenceView) -> None:
-        pass
+        if self._texts is not None:
+            scope = self._scope_of(sequence)
+            self._given[scope].read(self._texts, scope)
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         return [
-            self._draft(sequence.tokens, budget) if budget.nodes > 0 and budget.depth > 0 else DraftTree.empty()
+            self._draft(sequence, budget) if budget.nodes > 0 and budget.depth > 0 else DraftTree.empty()
             for sequence, budget in zip(sequences, budgets, strict=True)
         ]
 
@@ -94,14 +105,49 @@ class RestDrafter:
     def end(self, sequence_id: int) -> None:
         pass
 
-    def _draft(self, tokens: Sequence[int], budget: DraftBudget) -> DraftTree:
+    def _draft(self, sequence: SequenceView, budget: DraftBudget) -> DraftTree:
         options = self._options
         depth, nodes = min(budget.depth, options.draft_tokens), min(budget.nodes, options.tree_nodes)
-        matched, low, high = self._store.longest_suffix(tokens[-options.max_match :], options.max_match)
+        recent = sequence.tokens[-options.max_match :]
+        found = [
+            (store, *store.longest_suffix(recent, options.max_match))
+            for store in (self._store, *self._given[self._scope_of(sequence)].stores)
+        ]
+        matched = max(longest for _, longest, *_ in found)
         if not matched:
             return DraftTree.empty()
-        places = self._store.followers(low, high, matched, depth, _PLACES)
+        places = [
+            place
+            for store, longest, low, high in found
+            if longest == matched
+            for place in store.followers(low, high, matched, depth, _PLACES)
+        ]
         return tree_of(places, matched, nodes, options.min_probability).tree()
+
+
+class GivenTexts:
+    """Texts of one scope that came while the drafter was at work, in two stores: the small one is built anew with every
+    text, and goes into the large one when it has an eighth of its size."""
+
+    def __init__(self) -> None:
+        self._newest = 0
+        self._old: list[list[int]] = []
+        self._new: list[list[int]] = []
+        self._large: tuple[Datastore, ...] = ()
+        self.stores: tuple[Datastore, ...] = ()
+
+    def read(self, store: TextStore, scope: Hashable) -> None:
+        """Learn what has come since the last time."""
+        self._newest, texts = store.since(scope, self._newest)
+        if not texts:
+            return
+        self._new += [tokens[-_GIVEN_TOKENS:] for tokens in texts]
+        if 8 * sum(map(len, self._new)) > sum(map(len, self._old)):
+            self._old, self._new = [*self._old, *self._new], []
+            while sum(map(len, self._old)) > _GIVEN_TOKENS:
+                del self._old[0]
+            self._large = (Datastore(self._old),)
+        self.stores = (*self._large, Datastore(self._new)) if self._new else self._large
 
 
 def tree_of(places: Sequence[Sequence[int]], matched: int, nodes: int, least: float) -> Proposal:

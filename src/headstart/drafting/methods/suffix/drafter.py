@@ -11,7 +11,7 @@ suffix that occurred once before makes a certain guess, not one of 1/2.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,9 +28,13 @@ from headstart.drafting.continuations import (
 from headstart.drafting.history import HistoryDrafter
 from headstart.drafting.methods.suffix.suffix_automaton import ROOT_STATE, SuffixAutomaton
 from headstart.drafting.options import require
+from headstart.drafting.text_store import TextStore
 from headstart.passes.backend import TextIndex
 from headstart.passes.draft_tree import DraftTree
 from headstart.passes.rounds import Guesser, StretchDrafting, StretchLimits
+
+_STORED_TOKENS = 1 << 15
+"""Of a scope's texts that are looked through, where ``shared_tokens`` does not say."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,9 @@ class SuffixOptions:
     min_probability: float = 0.1
     """No node is proposed below this estimate."""
     shared_tokens: int = 0
-    """How many output tokens of earlier requests are kept (some 0.7 KB each), the oldest forgotten first; 0: none.
-    Requests of one scope (``DraftContext.scope_of``) then see by their speed what others wrote."""
+    """How many output tokens of earlier requests are kept, the oldest forgotten first, some 0.2 KB each in compiled
+    code and 0.7 KB in Python; 0: none, unless the engine has a ``drafter_store``, which keeps them. Requests of one
+    scope (``DraftContext.scope_of``) then see by their speed what others wrote."""
 
     def __post_init__(self) -> None:
         require(self.tree_nodes >= 1, f"tree_nodes is {self.tree_nodes}; it must be 1 or more.")
@@ -84,13 +89,20 @@ class SuffixState:
 
     Args:
         text: the automaton, the backend's own where it has one.
+        beside: automata of texts of the same scope, which are guessed from, too; the backend's own are consulted by
+            ``text`` itself.
         prediction: a text that the output is expected to resemble, learnt before the sequence's own.
     """
 
     def __init__(
-        self, text: SuffixAutomaton | TextIndex, scope: Hashable, length: int, prediction: Sequence[int] = ()
+        self,
+        text: SuffixAutomaton | TextIndex,
+        beside: Sequence[SuffixAutomaton],
+        scope: Hashable,
+        length: int,
+        prediction: Sequence[int] = (),
     ) -> None:
-        self.text = text
+        self.text, self.beside = text, beside
         self.scope = scope
         self.first_length = length
         self._prediction = prediction
@@ -103,22 +115,31 @@ class SuffixState:
         self.text.extend(tokens)
 
 
-class RecentOutputs:
-    """Outputs of finished requests, in two automata: the older is dropped when the younger is full."""
+class SharedTexts:
+    """Texts of one scope in two indexes: the older is dropped when the younger is full.
 
-    def __init__(self, max_tokens: int, max_depth: int) -> None:
+    Args:
+        new: makes an empty index.
+        max_tokens: of both together.
+    """
+
+    def __init__(self, new: Callable[[], SuffixAutomaton | TextIndex], max_tokens: int) -> None:
+        self._new = new
         self._half = max(1, max_tokens // 2)
-        self._max_depth = max_depth
-        self.automata = [SuffixAutomaton(max_depth)]
+        self._size, self._newest = 0, 0
+        self.indexes: list[SuffixAutomaton | TextIndex] = []
         """Youngest first."""
 
-    def add(self, tokens: Sequence[int]) -> None:
-        """Learn an output; of a very long one the end."""
-        tokens = tokens[-self._half :]
-        if self.automata[0].size + len(tokens) > self._half:
-            self.automata = [SuffixAutomaton(self._max_depth), self.automata[0]]
-        self.automata[0].start_text()
-        self.automata[0].extend(tokens)
+    def read(self, store: TextStore, scope: Hashable) -> None:
+        """Learn what has come since the last time; of a very long text the end."""
+        self._newest, texts = store.since(scope, self._newest)
+        for tokens in texts:
+            tokens = tokens[-self._half :]
+            if not self.indexes or self._size + len(tokens) > self._half:
+                self.indexes, self._size = [self._new(), *self.indexes[:1]], 0
+            self._size += len(tokens)
+            self.indexes[0].start_text()
+            self.indexes[0].extend(tokens)
 
 
 class SuffixDrafter(HistoryDrafter[SuffixState]):
@@ -131,14 +152,23 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
         super().__init__()
         self._options = options
         self._scope_of = context.scope_of
-        self._shared = ScopedMemory(lambda: RecentOutputs(options.shared_tokens, options.max_depth))
-        # What others wrote is compared in Python, so that all of it is there.
-        self._kit = None if options.shared_tokens else context.kit
+        self._kit = context.kit
+        self._texts = context.texts or TextStore()
+        self._texts.is_read = True
+        self._adds_outputs = bool(options.shared_tokens) or self._texts.keeps_outputs
+        self._shared = ScopedMemory(lambda: SharedTexts(self._new_text, options.shared_tokens or _STORED_TOKENS))
 
     def new_state(self, sequence: SequenceView) -> SuffixState:
         prediction = sequence.speculation.prediction
         ids = () if isinstance(prediction, str) else prediction
-        return SuffixState(self._new_text(), self._scope_of(sequence), len(sequence.tokens), ids)
+        scope, text = self._scope_of(sequence), self._new_text()
+        shared = self._shared[scope]
+        shared.read(self._texts, scope)
+        if not isinstance(text, SuffixAutomaton):
+            for index in shared.indexes:
+                text.consult(index)
+        beside = [index for index in shared.indexes if isinstance(index, SuffixAutomaton)]
+        return SuffixState(text, beside, scope, len(sequence.tokens), ids)
 
     def read_source(self, state: SuffixState, tokens: Sequence[int]) -> None:
         state.text.extend(tokens)
@@ -177,8 +207,8 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
 
     def end(self, sequence_id: int) -> None:
         state = self._states.get(sequence_id)
-        if state is not None and self._options.shared_tokens:
-            self._shared[state.scope].add(self._sequences[sequence_id].tokens[state.first_length :])
+        if state is not None and self._adds_outputs:
+            self._texts.add(state.scope, self._sequences[sequence_id].tokens[state.first_length :])
         super().end(sequence_id)
 
     def draft(self, state: SuffixState, sequence: SequenceView, budget: DraftBudget) -> DraftTree:
@@ -188,10 +218,9 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
         depth = min(budget.depth, budget.nodes, self._options.tree_nodes, self._options.max_depth - 1)
         longest = self._options.max_depth - depth
         best = self._better(NOTHING, state.text, *state.text.tip, budget.nodes, depth)
-        if self._options.shared_tokens:
-            recent = sequence.tokens[-longest:]
-            for automaton in self._shared[state.scope].automata:
-                best = self._better(best, automaton, *automaton.longest_suffix(recent), budget.nodes, depth)
+        for automaton in state.beside:
+            matched = automaton.longest_suffix(sequence.tokens[-longest:])
+            best = self._better(best, automaton, *matched, budget.nodes, depth)
         return best.tree()
 
     def _better(

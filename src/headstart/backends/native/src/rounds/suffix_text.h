@@ -18,9 +18,16 @@ class SuffixText {
         ratios_(ratios.first, ratios.first + ratios.count),
         states_(1) {}
 
-  void start_text() { last_ = tip_ = kStart, tip_length_ = 0; }
+  void start_text() {
+    last_ = tip_ = kStart, tip_length_ = 0;
+    for (Reading &reading : consulted_) reading.state = kStart, reading.length = 0;
+  }
+
+  // Guesses come from another text, too, which several may share: it outlives this one, and grows between its calls.
+  void consult(const SuffixText &other) { consulted_.push_back({&other, kStart, 0}); }
 
   void append(int32_t token) {
+    for (Reading &reading : consulted_) reading.follow(token, max_length_);
     const int before = last_;
     if (const int known = next(before, token); known >= 0) {
       // Only a second text meets this: its prefix occurs already.
@@ -50,20 +57,10 @@ class SuffixText {
   void guess(const HeadstartSuffix &options, int nodes, int depth, Guesses &out) {
     out.clear();
     depth = std::min({depth, nodes, options.nodes, options.max_depth - 1});
-    double best = 0.0;
-    int matched = std::min(tip_length_, options.max_depth - depth);
-    for (int state = tip_; state != kStart; state = states_[state].link) {
-      const int shorter = states_[states_[state].link].length;
-      if (shorter >= matched) continue;
-      const double wished = matched * options.factor + options.offset;
-      const int allowed = std::min({nodes, options.nodes, static_cast<int>(std::min(wished, 1e9))});
-      // No tree scores more than its nodes, and shorter suffixes are allowed fewer of them.
-      if (allowed <= best) return;
-      if (!states_[state].following.empty()) {
-        const double score = grow(state, matched, allowed, depth, options.min_probability);
-        if (score > best) best = score, std::swap(out, grown_);
-      }
-      matched = shorter;
+    double best = better(*this, tip_, tip_length_, options, nodes, depth, 0.0, out);
+    for (Reading &reading : consulted_) {
+      reading.settle();
+      best = better(*reading.text, reading.state, reading.length, options, nodes, depth, best, out);
     }
   }
 
@@ -88,27 +85,68 @@ class SuffixText {
     }
   };
 
+  // The longest string at this text's end that another text holds.
+  struct Reading {
+    const SuffixText *text;
+    int state, length;
+
+    // That text may have grown, and the string may have got a state of its own.
+    void settle() {
+      const std::vector<State> &states = text->states_;
+      while (state != kStart && states[states[state].link].length >= length) state = states[state].link;
+    }
+    void follow(int32_t token, int max_length) {
+      settle();
+      int next = -1;
+      while ((next = text->next(state, token)) < 0 && state != kStart)
+        state = text->states_[state].link, length = text->states_[state].length;
+      state = next < 0 ? kStart : next, length = next < 0 ? 0 : std::min(length + 1, max_length);
+    }
+  };
+
+  // A tree of more than `best` below one of the suffixes of a string of some text, into `out`; its sum, or `best`.
+  double better(const SuffixText &text, int state, int length, const HeadstartSuffix &options, int nodes, int depth,
+                double best, Guesses &out) {
+    const std::vector<State> &states = text.states_;
+    int matched = std::min(length, options.max_depth - depth);
+    for (; state != kStart; state = states[state].link) {
+      const int shorter = states[states[state].link].length;
+      if (shorter >= matched) continue;
+      const double wished = matched * options.factor + options.offset;
+      const int allowed = std::min({nodes, options.nodes, static_cast<int>(std::min(wished, 1e9))});
+      // No tree scores more than its nodes, and shorter suffixes are allowed fewer of them.
+      if (allowed <= best) return best;
+      if (!states[state].following.empty()) {
+        const double score = grow(states, state, matched, allowed, depth, options.min_probability);
+        if (score > best) best = score, std::swap(out, grown_);
+      }
+      matched = shorter;
+    }
+    return best;
+  }
+
   int new_state(int length) {
     states_.emplace_back();
     states_.back().length = length;
     return static_cast<int>(states_.size()) - 1;
   }
 
-  std::vector<Step>::iterator place(int state, int32_t token) {
-    std::vector<Step> &steps = states_[state].following;
+  std::vector<Step>::const_iterator place(int state, int32_t token) const {
+    const std::vector<Step> &steps = states_[state].following;
     return std::lower_bound(steps.begin(), steps.end(), token,
                             [](const Step &step, int32_t wanted) { return step.token < wanted; });
   }
-  int next(int state, int32_t token) {
+  int next(int state, int32_t token) const {
     const auto at = place(state, token);
     return at != states_[state].following.end() && at->token == token ? at->state : -1;
   }
   void set_next(int state, int32_t token, int to) {
-    const auto at = place(state, token);
-    if (at != states_[state].following.end() && at->token == token)
+    std::vector<Step> &steps = states_[state].following;
+    const auto at = steps.begin() + (place(state, token) - steps.cbegin());
+    if (at != steps.end() && at->token == token)
       at->state = to;
     else
-      states_[state].following.insert(at, {token, to});
+      steps.insert(at, {token, to});
   }
 
   // Gives the substrings of `state` that are no longer than `before` and `token` a state of their own.
@@ -126,12 +164,12 @@ class SuffixText {
 
   // The likeliest continuations, best first, among equals the one seen last, into `grown_`; the sum of their
   // probabilities.
-  double grow(int state, int matched, int nodes, int depth, double min_probability) {
+  double grow(const std::vector<State> &states, int state, int matched, int nodes, int depth, double min_probability) {
     grown_.clear(), candidates_.clear();
     int pushed = 0, parent = kRoot, level = 0;
     double score = 0.0, probability = 1.0;
     while (true) {
-      if (level < depth) push_children(state, probability, parent, level, min_probability, pushed);
+      if (level < depth) push_children(states, state, probability, parent, level, min_probability, pushed);
       if (candidates_.empty() || grown_.size() == nodes) return score;
       std::pop_heap(candidates_.begin(), candidates_.end());
       const Candidate next = candidates_.back();
@@ -145,22 +183,23 @@ class SuffixText {
     }
   }
 
-  void push_children(int state, double probability, int parent, int level, double min_probability, int &pushed) {
-    const std::vector<Step> &following = states_[state].following;
+  void push_children(const std::vector<State> &states, int state, double probability, int parent, int level,
+                     double min_probability, int &pushed) {
+    const std::vector<Step> &following = states[state].following;
     ranked_.clear();
     int total = 0;
-    for (const Step &step : following) total += states_[step.state].count;
+    for (const Step &step : following) total += states[step.state].count;
     const bool alone = following.size() < 2;
     const double floor = min_probability * total / probability;
     for (const Step &step : following)
-      if (alone || states_[step.state].count >= floor) ranked_.push_back(step);
+      if (alone || states[step.state].count >= floor) ranked_.push_back(step);
     std::sort(ranked_.begin(), ranked_.end(), [&](const Step &a, const Step &b) {
-      const State &one = states_[a.state], &other = states_[b.state];
+      const State &one = states[a.state], &other = states[b.state];
       if (one.count != other.count) return one.count > other.count;
       return one.latest != other.latest ? one.latest > other.latest : a.token < b.token;
     });
     for (const Step &step : ranked_) {
-      const double ratio = alone ? 1.0 : static_cast<double>(states_[step.state].count) / total;
+      const double ratio = alone ? 1.0 : static_cast<double>(states[step.state].count) / total;
       candidates_.push_back({probability * ratio, ratio, pushed++, step.token, step.state, parent, level + 1});
       std::push_heap(candidates_.begin(), candidates_.end());
     }
@@ -169,6 +208,7 @@ class SuffixText {
   const int max_length_;
   const std::vector<double> matches_, ratios_;  // bounds of the grades
   std::vector<State> states_;
+  std::vector<Reading> consulted_;
   int last_ = kStart, tip_ = kStart, tip_length_ = 0, size_ = 0;
   Guesses grown_;
   std::vector<Candidate> candidates_;
