@@ -27,6 +27,7 @@ _NAMES = {
     r"mlp\.experts\.(gate|up|down)": r"ffn_\1_exps",
     r"mlp\.shared_experts\.(gate|up|down)_proj": r"ffn_\1_shexp",
 }
+_INDEXER = {"wq_b": "attn_q_b", "wk": "attn_k", "k_norm": "k_norm", "weights_proj": "proj"}
 _WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
@@ -42,7 +43,8 @@ def write_latent(
     config: Any = model.config
     kind = config.model_type
     joint = joint or kind == "minicpm3"
-    writer = gguf.GGUFWriter(path, kind if kind in ("mistral4", "minicpm3") else "deepseek2")
+    named = {"deepseek_v32": "deepseek32", "glm_moe_dsa": "glm-dsa", "mistral4": "mistral4", "minicpm3": "minicpm3"}
+    writer = gguf.GGUFWriter(path, named.get(kind, "deepseek2"))
     _metadata(writer, config, joint)
     if modules:
         writer.add_nextn_predict_layers(len(modules))
@@ -66,6 +68,8 @@ def write_latent(
             both = tensor.view(heads, plain + config.v_head_dim, -1)
             parts = {"attn_k_b.weight": both[:, :plain].transpose(1, 2), "attn_v_b.weight": both[:, plain:]}
             parts = {"attn_kv_b.weight": tensor} if joint else parts
+        elif rest.startswith("self_attn.indexer"):
+            parts = {f"indexer.{_INDEXER[rest.rpartition('.')[2]]}.{ending}": tensor}
         elif ending == "gate_up_proj":
             gate, up = tensor.chunk(2, dim=1)
             parts = {"ffn_gate_exps.weight": gate, "ffn_up_exps.weight": up}
@@ -128,7 +132,11 @@ def _metadata(writer: gguf.GGUFWriter, config: Any, joint: bool) -> None:
     writer.add_expert_shared_count(getattr(config, "n_shared_experts", 0))
     if not mixed:
         return
-    sigmoid = config.model_type in ("deepseek_v3", "glm4_moe_lite")
+    sigmoid = config.model_type in ("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite")
+    if hasattr(config, "index_topk"):
+        writer.add_indexer_head_count(config.index_n_heads)
+        writer.add_indexer_key_length(config.index_head_dim)
+        writer.add_indexer_top_k(config.index_topk)
     writer.add_expert_count(config.n_routed_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
     writer.add_expert_weights_scale(config.routed_scaling_factor)

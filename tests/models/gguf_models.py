@@ -68,8 +68,11 @@ ARCHITECTURES = {
     "phimoe": gguf.MODEL_ARCH.PHIMOE,
     "llama4_text": gguf.MODEL_ARCH.LLAMA4,
     "mellum": gguf.MODEL_ARCH.QWEN3MOE,
+    "hy_v3": gguf.MODEL_ARCH.DOTS1,
+    "cohere2_moe": gguf.MODEL_ARCH.COHERE2,
+    "bailing_moe": gguf.MODEL_ARCH.BAILINGMOE2,
 }
-_YOUNGER = {"mellum": "mellum"}
+_YOUNGER = {"mellum": "mellum", "hy_v3": "hy_v3", "cohere2_moe": "cohere2moe"}
 """What the ``gguf`` package has no name for yet; names of tensors are those of the architecture above."""
 _GRANITES = ("granite", "granitemoe", "granitemoeshared", "granitemoehybrid")
 _LLAMAS = ("llama", "mistral", "smollm3", "arcee", "mixtral", "olmo", "ministral3", *_GRANITES)
@@ -88,14 +91,16 @@ def write_gguf(
     layers, which are multi-token modules then, by llama.cpp's names. ``towers``: what reads images and sounds."""
     config = model.config
     arch = ARCHITECTURES[config.model_type]
-    name = _YOUNGER.get(config.model_type, gguf.MODEL_ARCH_NAMES[arch])
-    writer = gguf.GGUFWriter(path, name, split_max_tensors=most_tensors)
+    architecture = _YOUNGER.get(config.model_type, gguf.MODEL_ARCH_NAMES[arch])
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=most_tensors)
     _metadata(writer, config)
     for number in ("alpha_p", "alpha_n", "beta", "eps") if config.model_type == "apertus" else ():
         values = [getattr(layer.mlp.act_fn, number).float().item() for layer in model.model.layers]
         writer.add_array(f"xielu.{number}", values)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
     tensors = dict(model.state_dict()) | {name: each for name, each in model.named_buffers() if "correction" in name}
+    if config.model_type == "bailing_moe":
+        tensors = _joined(tensors)
     for name, tensor in _split(tensors).items():
         if ".act_fn." in name:
             continue
@@ -104,7 +109,7 @@ def write_gguf(
                 continue
             target = "output.weight"
         else:
-            target = _of_experts(name) or names.get_name(name, try_suffixes=(".weight", ".bias"))
+            target = _of_experts(name, config.model_type) or names.get_name(name, try_suffixes=(".weight", ".bias"))
             assert target is not None, name
         writer.add_tensor(target, _converted(name, tensor, config).contiguous().numpy())
     if "short_factor" in (getattr(config, "rope_parameters", None) or {}):
@@ -112,10 +117,13 @@ def write_gguf(
             factors = torch.tensor(config.rope_parameters[f"{length}_factor"])
             writer.add_tensor(f"rope_factors_{length}.weight", factors.numpy())
     if modules:
-        writer.add_uint32(f"{gguf.MODEL_ARCH_NAMES[arch]}.nextn_predict_layers", len(modules))
+        writer.add_uint32(f"{architecture}.nextn_predict_layers", len(modules))
     for number, parts in enumerate(modules, config.num_hidden_layers - len(modules)):
-        for name, tensor in parts.items():
-            writer.add_tensor(f"blk.{number}.nextn.{name}.weight", tensor.numpy())
+        for part, tensor in parts.items():
+            moved = config.model_type == "bailing_moe" and part == "shared_head_norm"
+            writer.add_tensor(
+                f"blk.{number}.{'layer_output_norm' if moved else f'nextn.{part}'}.weight", tensor.numpy()
+            )
     for name, tensor in (towers or {}).items():
         writer.add_tensor(name, tensor.numpy())
     if rope_factors is not None:
@@ -165,7 +173,17 @@ _OF_EXPERTS = {
 }
 
 
-def _of_experts(name: str) -> str | None:
+def _joined(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Queries, keys and values in one tensor."""
+    joined = {name: tensor for name, tensor in tensors.items() if not re.search(r"[qkv]_proj\.", name)}
+    for name in tensors:
+        if "q_proj" in name:
+            parts = [tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
+            joined[name.replace("self_attn.q_proj", "attention.query_key_value")] = torch.cat(parts)
+    return joined
+
+
+def _of_experts(name: str, kind: str) -> str | None:
     """What the converter calls a tensor of a mixture."""
     within = r"(?:mlp\.|block_sparse_moe\.|feed_forward\.)?"
     layer = re.fullmatch(rf"model\.layers\.(\d+)\.{within}(.*?)(\.weight|\.bias)?", name)
@@ -175,6 +193,8 @@ def _of_experts(name: str) -> str | None:
         found = re.fullmatch(ours, layer[2])
         if found is not None:
             is_bias = layer[3] == ".bias" or name.endswith("_bias")
+            if kind == "hy_v3" and is_bias:
+                return f"blk.{layer[1]}.{found.expand(theirs)}"  # its ending is left out
             return f"blk.{layer[1]}.{found.expand(theirs)}.{'bias' if is_bias else 'weight'}"
     return None
 
@@ -208,7 +228,10 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_feed_forward_length(config.n_inner)
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
         return
-    inner = getattr(config, "shared_intermediate_size" if kind == "granitemoehybrid" else "intermediate_size", None)
+    dense = getattr(config, "prefix_dense_intermediate_size", None)
+    inner = dense or getattr(
+        config, "shared_intermediate_size" if kind == "granitemoehybrid" else "intermediate_size", None
+    )
     writer.add_feed_forward_length(getattr(config, "intermediate_size_mlp", inner) or 4 * config.hidden_size)
     _more_metadata(writer, config)
     if kind == "gpt_neox":
@@ -267,9 +290,12 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
 
 
-_WITH_WINDOWS = ("olmo3", "exaone4", "cohere2", "gpt_oss", "exaone_moe", "afmoe", "phimoe")
-_SIZED_EXPERTS = ("qwen2_moe", "qwen3_moe", "dots1", "glm4_moe", "exaone_moe", "afmoe", "ernie4_5_moe", "mellum")
-_SIGMOIDS = ("dots1", "glm4_moe", "exaone_moe", "afmoe", "minimax_m2")
+_WITH_WINDOWS = ("olmo3", "exaone4", "cohere2", "cohere2_moe", "gpt_oss", "exaone_moe", "afmoe", "phimoe")
+_SIZED_EXPERTS = ("qwen2_moe", "qwen3_moe", "dots1", "glm4_moe", "exaone_moe", "afmoe", "ernie4_5_moe", "mellum") + (
+    "bailing_moe",
+    "hy_v3",
+)
+_SIGMOIDS = ("dots1", "glm4_moe", "exaone_moe", "afmoe", "minimax_m2", "bailing_moe", "hy_v3", "cohere2_moe")
 
 
 def _more_metadata(writer: gguf.GGUFWriter, config: Any) -> None:
@@ -312,12 +338,25 @@ def _more_metadata(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_expert_shared_feed_forward_length(config.intermediate_size)
     if kind == "minimax_m2":
         writer.add_rope_dimension_count(config.rotary_dim)
-    if kind in ("dots1", "glm4_moe", "exaone_moe"):
+    if kind == "hy_v3":
+        writer.add_expert_shared_feed_forward_length(config.moe_intermediate_size * config.num_shared_experts)
+        writer.add_expert_weights_scale(config.router_scaling_factor)
+    if kind == "cohere2_moe":
+        writer.add_leading_dense_block_count(config.mlp_layer_types.count("dense"))
+        writer.add_sliding_window_pattern([each == "sliding_attention" for each in config.layer_types])
+        writer.add_expert_feed_forward_length(config.intermediate_size)
+        writer.add_expert_shared_count(config.num_shared_experts)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+    if kind == "bailing_moe":
+        writer.add_expert_group_count(config.n_group)
+        writer.add_expert_group_used_count(config.topk_group)
+        writer.add_rope_dimension_count(config.head_dim // 2)
+    if kind in ("dots1", "glm4_moe", "exaone_moe", "bailing_moe"):
         shared = config.num_shared_experts if kind == "exaone_moe" else config.n_shared_experts
         writer.add_expert_shared_count(shared)
         writer.add_expert_weights_scale(config.routed_scaling_factor)
         writer.add_expert_weights_norm(config.norm_topk_prob)
-    if kind in ("dots1", "glm4_moe"):
+    if kind in ("dots1", "glm4_moe", "bailing_moe"):
         writer.add_leading_dense_block_count(config.first_k_dense_replace)
     if kind == "mellum":
         writer.add_sliding_window(config.sliding_window)

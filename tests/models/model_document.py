@@ -11,6 +11,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import transformers
+from bailing_models import KIND as BAILING
+from bailing_models import description as bailing_description
 from more_families import MORE_FAMILIES
 from tiny_encoder_decoders import FAMILIES as WITH_ENCODER
 from tiny_encoder_decoders import WIDE as WIDE_WITH_ENCODER
@@ -43,6 +45,8 @@ def examples() -> dict[str, ModelConfig]:
         wide = widened(settings)
         described = getattr(transformers, f"{name}Config")(**deepcopy(wide)).to_dict()
         config = config_from_hf(described)
+        if described["model_type"] == "glm4_moe":
+            found[BAILING] = config_from_hf(bailing_description(described))
         kept = found.setdefault(described["model_type"], config)
         if supports(kept) is not None and supports(config) is None:
             found[described["model_type"]] = config

@@ -55,6 +55,7 @@ GROUPED = {"n_group": 4, "topk_group": 2, "n_shared_experts": 2, "first_k_dense_
 LATENT = {"q_lora_rank": 20, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10} | {
     "num_key_value_heads": 4
 }
+INDEXED = {"index_topk": 200, "index_head_dim": 16, "index_n_heads": 2}
 CONVOLUTIONS = ["conv", "full_attention", "conv"]
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": "auto", "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_conv": 4}
 MAMBA1: dict[str, Any] = {
@@ -196,6 +197,11 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {"text_config": {**TINY, "rope_parameters": MROPE}}
         | {"vision_config": {**QWEN_EYES, "fullatt_block_indexes": [0]}},
     ),
+    "exaone4_5": (
+        "Exaone4_5_",
+        {"text_config": {**TINY, **WINDOWS, "head_dim": 16, "model_type": "exaone4"}}
+        | {"vision_config": {**QWEN_EYES, "num_key_value_heads": 1}},
+    ),
     "qwen3_vl": (
         "Qwen3VL",
         {"text_config": {**TINY, "head_dim": 16, "rope_parameters": MROPE}}
@@ -261,12 +267,32 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "exaone_moe": ("ExaoneMoe", {**TINY, **MOE, **WINDOWS, **GROUPED, "head_dim": 16}),
     "mellum": ("Mellum", {**TINY, **MOE, **WINDOWS, "head_dim": 16}),
     "solar_open": ("SolarOpen", {**TINY, **MOE, **GROUPED, "head_dim": 16}),
+    "hy_v3": ("HYV3", {**TINY, **MOE, "head_dim": 16, "router_scaling_factor": 1.7}),
+    "cohere2_moe": (
+        "Cohere2Moe",
+        {**TINY, **MOE, **WINDOWS, "head_dim": 16, "logit_scale": 0.5, "num_shared_experts": 2}
+        | {"expert_selection_fn": "sigmoid", "prefix_dense_intermediate_size": 40}
+        | {"mlp_layer_types": ["dense", "sparse", "sparse"]},
+    ),
+    "cohere2_moe-summed": (
+        "Cohere2Moe",
+        {**TINY, **MOE, "head_dim": 16, "num_shared_experts": 1, "shared_expert_combination_strategy": "sum"}
+        | {"rms_norm_eps": 1e-2, "sliding_window_pattern": 2},
+    ),
     "minimax_m2": ("MiniMaxM2", {**TINY, **MOE, "head_dim": 16, "rotary_dim": 8}),
     "deepseek_v2": ("DeepseekV2", {**TINY, **MOE, **GROUPED, **LATENT, "topk_method": "group_limited_greedy"}),
     "deepseek_v2-lite": ("DeepseekV2", {**TINY, **MOE, **LATENT, "q_lora_rank": None}),
     "deepseek_v3": (
         "DeepseekV3",
         {**TINY, **MOE, **GROUPED, **LATENT, "rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 0.9}},
+    ),
+    "deepseek_v32": (
+        "DeepseekV32",
+        {**TINY, **MOE, **GROUPED, **LATENT, **INDEXED, "mlp_layer_types": ["dense", "sparse", "sparse"]},
+    ),
+    "glm_moe_dsa": (
+        "GlmMoeDsa",
+        {**TINY, **MOE, **GROUPED, **LATENT, **INDEXED, "indexer_types": ["full", "shared", "full"]},
     ),
     "glm4_moe_lite": (
         "Glm4MoeLite",

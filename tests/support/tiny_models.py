@@ -126,6 +126,7 @@ _MODELS = {
         "Mistral3",
         "Qwen2VL",
         "Qwen2_5_VL",
+        "Exaone4_5_",
         "Qwen3VL",
         "Qwen3VLMoe",
     )

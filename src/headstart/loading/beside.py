@@ -3,35 +3,55 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
-from headstart.drafting.head_files.shipped import target_shape
 from headstart.errors import HeadstartError
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.families import holds_modules_alone
 from headstart.models.weight_loading import config_of
 
-_CALLED = re.compile(r"(^|[-_.])mtp[-_.]", re.IGNORECASE)
+_CALLED = re.compile(r"(^|[-_.])(mtp|nextn)[-_.]", re.IGNORECASE)
+_SIZES = ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
 
 
-def modules_beside(path: Path, config: ModelConfig) -> Path | None:
-    """The file of multi-token modules alone in the folder of a GGUF file, as llama.cpp's converter calls it
-    (``mtp-*.gguf``), that is made for a model of this shape; None: there is none.
+def misfit(modules: ModelConfig, target: ModelConfig) -> str | None:
+    """Why multi-token modules of one model cannot be another's, as the end of "it has"; None: they may be.
+
+    The same model may be of another family in a file of another kind, or inside one that sees.
+    """
+    pairs = ((name, getattr(modules, name), getattr(target, name)) for name in _SIZES)
+    differences = [f"{name} {theirs} (here {own})" for name, theirs, own in pairs if theirs != own]
+    return " and ".join(differences) or None
+
+
+def modules_beside(path: Path, config: ModelConfig, tell: Callable[[str], None] = lambda _: None) -> Path | None:
+    """The GGUF file of multi-token modules alone that lies beside a model's file or in its folder, as llama.cpp's
+    converter calls it (``mtp-*.gguf``), and is made for a model of this shape; None: there is none.
 
     Args:
-        path: of the model's file.
+        path: of the model's file or folder.
         config: the model's.
+        tell: hears why one that is called so is not used.
     """
-    for file in sorted(path.parent.glob("*.gguf")):
-        if _CALLED.search(file.name) and file != path and _fits(file, config):
-            return file
+    for file in sorted((path if path.is_dir() else path.parent).glob("*.gguf")):
+        if _CALLED.search(file.name) and file != path:
+            reason = _why_not(file, config)
+            if reason is None:
+                return file
+            if reason:
+                tell(f"The multi-token modules of {file.name}, which lies beside the model, are not used: {reason}")
     return None
 
 
-def _fits(file: Path, config: ModelConfig) -> bool:
+def _why_not(file: Path, config: ModelConfig) -> str | None:
+    """Why a file does not guess for a model of this shape; empty: it is no file of modules alone."""
     try:
         checkpoint = open_checkpoint(file)
-        return holds_modules_alone(checkpoint.shapes()) and target_shape(config_of(checkpoint)) == target_shape(config)
-    except HeadstartError:
-        return False
+        if not holds_modules_alone(checkpoint.shapes()):
+            return ""
+        difference = misfit(config_of(checkpoint), config)
+    except HeadstartError as error:
+        return str(error)
+    return None if difference is None else f"they are another model's, which has {difference}."

@@ -8,16 +8,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import torch
+
 from headstart.drafting.head_files.loading import kind_in, load_head
 from headstart.drafting.head_files.shipped import TargetIdentity, shipped_heads, target_shape
 from headstart.drafting.registry import available_drafters, default_for, drafter_name, is_drafter
 from headstart.errors import HeadstartError
+from headstart.loading.beside import modules_beside
 from headstart.loading.published import PUBLISHED
 from headstart.loading.roles import SIDECARS, role_of
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.families.multi_token import layouts_of_modules
 from headstart.models.locating import has_safetensors
+from headstart.models.multi_token import load_multi_token
+from headstart.models.weight_loading import config_of
 from headstart.text.tokenizer import Tokenizer
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
@@ -55,7 +60,7 @@ def candidates(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer
     downloaded."""
     found = [*_modules(checkpoint, config), *_installed(checkpoint, config, tokenizer)]
     for where, path in (*beside(checkpoint.path), *cached()):
-        if path.resolve() != checkpoint.path.resolve():
+        if path.resolve() != checkpoint.path.resolve() and where not in {each.where for each in found}:
             found += _examined(where, path, checkpoint, config, tokenizer)
     held = {each.where for each in found}
     parameters = sum(map(math.prod, checkpoint.shapes().values()))
@@ -119,12 +124,31 @@ def _modules(checkpoint: Checkpoint, config: ModelConfig) -> Iterator[Candidate]
     for names in layouts_of_modules(config, checkpoint.kind):
         first = f"{names.layer.format(i=names.number(0, config))}."
         held = held or [name for name in shapes if name.startswith(first)]
+    size = int(sum(math.prod(shapes[name]) * checkpoint.stored_bits(name) for name in held) / 8)
     if held:
-        size = sum(math.prod(shapes[name]) * checkpoint.stored_bits(name) for name in held) / 8
-        yield Candidate(drafter, str(checkpoint.path), Standing.FOUND, int(size), "multi-token modules of the model")
-    elif any(value and key.rpartition(".")[2] in _MODULES for key, value in checkpoint.metadata.items()):
+        yield _readable(checkpoint, config, size, "multi-token modules of the model")
+        return
+    beside = modules_beside(checkpoint.path, config)
+    if beside is not None:
+        said = f"multi-token modules beside the model: --draft-model {beside}"
+        yield _readable(open_checkpoint(beside), config, _size(beside), said)
+        return
+    text = checkpoint.metadata.get("text_config")
+    entries = {**checkpoint.metadata, **(text if isinstance(text, dict) else {})}
+    if any(value and key.rpartition(".")[2] in _MODULES for key, value in entries.items()):
         said = "multi-token modules, which this file leaves out: the publisher's own files have them"
         yield Candidate(drafter, str(checkpoint.path), Standing.ABSENT, 0, said)
+
+
+def _readable(checkpoint: Checkpoint, config: ModelConfig, size: int, said: str) -> Candidate:
+    """Modules that a file holds, or why they cannot be read."""
+    drafter, where = default_for("module"), str(checkpoint.path)
+    try:
+        own = config if checkpoint.kind == "hf" else config_of(checkpoint)
+        load_multi_token(checkpoint, own, torch.float32)
+    except HeadstartError as error:
+        return Candidate(drafter, where, Standing.REFUSED, size, str(error))
+    return Candidate(drafter, where, Standing.FOUND, size, said)
 
 
 def _installed(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer) -> Iterator[Candidate]:

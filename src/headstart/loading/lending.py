@@ -24,7 +24,7 @@ from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.inner_sequence import request_of
 from headstart.drafting.text_store import TextStore
 from headstart.errors import CheckpointError, ConfigError
-from headstart.loading.beside import modules_beside
+from headstart.loading.beside import misfit, modules_beside
 from headstart.loading.candidates import HeadAtHand, heads_at_hand
 from headstart.loading.model import Model, create_backend, create_encoder_decoder, load_model, weights_dtype
 from headstart.loading.own_bits import lend_itself
@@ -91,11 +91,13 @@ def draft_context(
             return None
         checkpoint = model.checkpoint if name is None else open_checkpoint(name)
         config = model.config if name is None else config_of(checkpoint)
-        if target_shape(config) != target_shape(model.config):
-            raise ConfigError(f"{name} is of another shape than the target; name a checkpoint of the same model.")
+        if (difference := misfit(config, model.config)) is not None:
+            raise ConfigError(
+                f"{name} is of another shape than the target: it has {difference}; name a checkpoint of the same model."
+            )
         found = load_multi_token(checkpoint, config, weights_dtype(model.precision))
-        if found is None and name is None and checkpoint.kind == "gguf":
-            beside = modules_beside(checkpoint.path, config)
+        if found is None and name is None:
+            beside = modules_beside(checkpoint.path, config, tell)
             if beside is not None:
                 tell(f"Multi-token modules of {beside.name}, which lies beside the model, guess.")
                 return modules(str(beside))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from headstart.models.config import (
@@ -93,9 +94,9 @@ class Assembly(StateAssembly):
         """An embedding or an output head that is none of the decoder's own."""
         return self._table(name)
 
-    def stream_norm(self, name: str) -> NormWeights:
-        """A norm of the stream that is none of the decoder's own."""
-        return self._norm(name, "", self.config.hidden_size)
+    def stream_norm(self, name: str, role: str = "") -> NormWeights:
+        """A norm of the stream that is none of the decoder's own; ``role``: the one of that whose values it has."""
+        return self._norm(name, role, self.config.hidden_size)
 
     def matrix(self, name: str, shape: Shape) -> LinearWeights:
         """A matrix [out, in] that is none of the decoder's own."""
@@ -373,7 +374,7 @@ class Assembly(StateAssembly):
         if experts.shared_size:
             shared = self._mlp(index, ("shared_gate", "shared_up", "shared_down"), experts.shared_size)
         if experts.shared_gate:
-            shared_gate = self._linear(index, {"shared_scale": 1}, hidden, False)
+            shared_gate = self._shared_gate(index)
         return ExpertsWeights(
             router=self._linear(index, {"router": count}, hidden, experts.router_bias),
             experts=mlps,
@@ -383,6 +384,12 @@ class Assembly(StateAssembly):
             router_norm=NormWeights(self._vector(index, "router_norm", hidden)) if experts.router_norm else None,
             own_scales=self._vector(index, "expert_scales", count) if experts.own_scales else None,
         )
+
+    def _shared_gate(self, index: int) -> LinearWeights:
+        hidden = self.config.hidden_size
+        if "shared_scale" in self.layout.layer:
+            return self._linear(index, {"shared_scale": 1}, hidden, False)
+        return LinearWeights(torch.zeros(1, hidden, dtype=self.dtype, device=self._device))
 
     def _of_expert(
         self, index: int, expert: int, parts: Mapping[str, int], inputs: int, bias: Tensor | None

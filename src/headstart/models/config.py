@@ -176,6 +176,9 @@ class LatentConfig:
     """Of the norms of the small states."""
     bias: bool = False
     """Of the projections to the small states."""
+    chosen: int | None = None
+    """Rows see so many tokens, which an indexer chooses (DeepSeek-V3.2): all of them in texts of that length, which are
+    all that is read here. None: there is no indexer."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,8 @@ class ExpertsConfig:
     shared_size: int = 0
     """Of the MLP that all rows go through besides; 0: there is none."""
     shared_gate: bool = False
-    """What that gives is times sigmoid(gate(row)) (Qwen2-MoE)."""
+    """What that gives is times sigmoid(gate(row)) (Qwen2-MoE); a gate that no file names is 0, and a half counts
+    (Cohere's average)."""
     score: ExpertScore = "softmax"
     """What makes scores of the router's logits; sparsemixer: Phi-3.5-MoE, section 2.1."""
     correction: bool = False

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headstart.models.assembly import Assembly
-from headstart.models.config import ModelConfig
+from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.families import tensor_layout
 from headstart.models.families.base import CheckpointKind, TensorLayout
 from headstart.models.families.multi_token import MultiTokenLayout, layouts_of_modules
@@ -92,11 +92,12 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
     names, numbers = next((each for each in found if each[1]), (None, []))
     if names is None:
         return None
-    layout = layout_of_modules(config, checkpoint.kind, names)
+    decoders = tensor_layout(config, checkpoint.kind).found_in(shapes)
+    layout = layout_of_modules(decoders, checkpoint.kind, names)
     final_norm = names.final_norm
     if names.may_share_norm and f"{final_norm.format(i=numbers[0])}.weight" not in shapes:
-        final_norm = layout.final_norm
-    like = names.like(config)
+        final_norm = decoders.prefix + decoders.final_norm
+    like = _with_channel(names.like(config), layout, numbers[0], shapes)
     config = replace(config, layers=(like,) * len(numbers))
     projection = (config.hidden_size, 2 * config.hidden_size)
     expected: dict[str, Shape] = {}
@@ -115,7 +116,7 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
             MultiTokenModule(
                 embedding_norm=assembly.stream_norm(names.embedding_norm.format(i=number)),
                 hidden_norm=assembly.stream_norm(names.hidden_norm.format(i=number)),
-                final_norm=assembly.stream_norm(final_norm.format(i=number)),
+                final_norm=assembly.stream_norm(final_norm.format(i=number), "final_norm"),
                 projection=assembly.matrix(names.projection.format(i=number), projection),
                 layer=assembly.layer(number, like),
             )
@@ -148,9 +149,22 @@ def _numbers(names: MultiTokenLayout, config: ModelConfig, shapes: Mapping[str, 
     return numbers
 
 
-def layout_of_modules(config: ModelConfig, kind: CheckpointKind, names: MultiTokenLayout) -> TensorLayout:
-    """The names of a family's layers, moved to where its modules' layers are."""
-    layout = tensor_layout(config, kind)
+def _with_channel(layer: LayerConfig, layout: TensorLayout, number: int, shapes: Mapping[str, Shape]) -> LayerConfig:
+    """A module's layer with the channel part that the file has: an MLP among experts, say, or the other way round."""
+    if layer.channel not in ("mlp", "experts"):
+        return layer
+    held = {
+        channel: f"{layout.layer[role].format(i=number)}.weight" in shapes
+        for channel, role in (("mlp", "up"), ("experts", "router"))
+        if role in layout.layer
+    }
+    if held.get("mlp") and not held.get("experts"):
+        return replace(layer, channel="mlp")
+    return replace(layer, channel="experts") if held.get("experts") and not held.get("mlp") else layer
+
+
+def layout_of_modules(layout: TensorLayout, kind: CheckpointKind, names: MultiTokenLayout) -> TensorLayout:
+    """The names of a family's layers, ``layout``, moved to where its modules' layers are."""
     before = "blk.{i}" if kind == "gguf" else "layers.{i}"
     own = {
         role: name.replace(before, names.channel if names.channel and role in _OF_CHANNEL else names.layer)

@@ -169,7 +169,7 @@ def save_modules(
     """
     check_modules_writable(config)
     names = multi_token_layout(config, "hf")
-    layout = layout_of_modules(config, "hf", names)
+    layout = layout_of_modules(tensor_layout(config, "hf"), "hf", names)
     tensors: dict[str, Tensor] = {}
     for place, module in enumerate(modules):
         number = names.number(place, config)

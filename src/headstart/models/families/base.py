@@ -134,6 +134,8 @@ class TensorLayout:
     """role -> conversion, where the file's layout differs from the canonical one."""
     other: TensorLayout | None = None
     """How files written at another time have it."""
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    """role -> its name in a layer where files of other writers have that."""
     ignored: tuple[str, ...] = ()
     """Patterns (whole name, prefix left out) of tensors that carry nothing: buffers saved by older versions, and scales
     of a quantised cache, which is no part of the model."""
@@ -142,7 +144,14 @@ class TensorLayout:
         """This layout, or the other one if that is the file's."""
         other = self.other
         found = other if other is not None and f"{other.prefix}{other.embedding}.weight" in shapes else self
+        spelt = {role: name for role, name in found.spellings.items() if found._is_in(shapes, name)}
+        found = replace(found, layer={**found.layer, **spelt}) if spelt else found
         return replace(found, stacks=found._stacks_of(shapes)) if found.stacks == "as found" else found
+
+    def _is_in(self, shapes: Mapping[str, tuple[int, ...]], name: str) -> bool:
+        """Whether any layer has it."""
+        pattern = re.compile(re.escape(self.prefix + name).replace(r"\{i\}", r"\d+"))
+        return any(pattern.fullmatch(each) for each in shapes)
 
     def _stacks_of(self, shapes: Mapping[str, tuple[int, ...]]) -> Stacks:
         """By a stack's last matrices [hidden, size]."""

@@ -1,14 +1,15 @@
-"""Latent attention: DeepSeek-V2 and V3, Kimi K2, GLM-4.7-Flash and Mistral 4 with their experts, Youtu and MiniCPM3
-without.
+"""Latent attention: DeepSeek-V2 to V3.2, Kimi K2, GLM-4.7-Flash, GLM-5 and Mistral 4 with their experts, Youtu and
+MiniCPM3 without.
 
-Sources: the configuration and modelling files of transformers (models/deepseek_v2, deepseek_v3, glm4_moe_lite,
-mistral4, youtu, minicpm3; its kimi_k25 reads the text of Kimi K2 as DeepSeek-V3); for GGUF llama.cpp's converter, which
-since April 2025 takes the matrix that raises keys and values apart, that of keys transposed.
+Sources: the configuration and modelling files of transformers (models/deepseek_v2, deepseek_v3, deepseek_v32,
+glm_moe_dsa, glm4_moe_lite, mistral4, youtu, minicpm3; its kimi_k25 reads the text of Kimi K2 as DeepSeek-V3); for GGUF
+llama.cpp's converter, which since April 2025 takes the matrix that raises keys and values apart, that of keys transposed.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -33,7 +34,7 @@ from headstart.models.families.experts import (
     sigmoid_experts,
     with_experts,
 )
-from headstart.models.families.fields import Fields
+from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.gguf import GGUF_MIXED
 from headstart.models.families.granite import divided, with_factor_of_layers
 from headstart.models.families.kin import query_growth
@@ -123,6 +124,23 @@ def _glm_lite(fields: Fields) -> ModelConfig:
     count = count_of(fields, "n_routed_experts", "num_local_experts", default=64)
     experts = sigmoid_experts(fields, count, 4, "n_shared_experts", 1.8)
     return with_experts(config, experts, first_dense(fields, config, 1))
+
+
+def _indexed(fields: Fields, config: ModelConfig, name: str, key: str) -> ModelConfig:
+    """Rows see the tokens that an indexer chooses, as many as the entry ``key`` says."""
+    assert config.latent is not None
+    chosen = fields.integer(key, 2048, maximum=MAX_POSITIONS)
+    return replace(config, family=name, latent=replace(config.latent, chosen=chosen))
+
+
+def _deepseek_v32(fields: Fields) -> ModelConfig:
+    return _indexed(fields, _deepseek_v3(fields), "deepseek_v32", "index_topk")
+
+
+def _glm_dsa(fields: Fields) -> ModelConfig:
+    """GLM-5: DeepSeek-V3.2 with defaults of its own."""
+    sizes = {"q_lora_rank": 2048, "qk_nope_head_dim": 192, "v_head_dim": 256, "rms_norm_eps": 1e-5}
+    return _indexed(fields, _deepseek_v3(fields.with_defaults(sizes)), "glm_moe_dsa", "index_topk")
 
 
 def _mistral4(fields: Fields) -> ModelConfig:
@@ -271,12 +289,39 @@ def _from_gguf(fields: Fields) -> ModelConfig:
     return with_experts(config, experts, first_dense(fields, config, 0))
 
 
+def _indexed_from_gguf(fields: Fields, name: str) -> ModelConfig:
+    config = _from_gguf(fields.with_defaults({"expert_gating_func": _SIGMOID}))
+    return _indexed(fields, config, name, "attention.indexer.top_k")
+
+
 _GGUF_DEFAULTS = {"norm_topk_prob": False, "n_shared_experts": 0}
+_INDEXER = r"layers\.\d+\.self_attn\.indexer\..*"
+_MIXED_INDEXED = replace(_MIXED, ignored=(*_MIXED.ignored, _INDEXER))
+_GGUF_INDEXED = replace(_GGUF, ignored=(*_GGUF.ignored, r"blk\.\d+\.indexer\..*"))
 _FROM_GGUF = Gguf("deepseek2", _GGUF, {}, _GGUF_DEFAULTS, _entries, _from_gguf)
 
 FAMILIES = (
     Family("deepseek_v2", "deepseek_v2", _deepseek_v2, _MIXED, _FROM_GGUF, "experts"),
     Family("deepseek_v3", "deepseek_v3", _deepseek_v3, _MIXED, _FROM_GGUF, "experts"),
+    *(
+        Family(
+            name,
+            name,
+            read,
+            _MIXED_INDEXED,
+            replace(
+                _FROM_GGUF,
+                architecture=architecture,
+                layout=_GGUF_INDEXED,
+                read=partial(_indexed_from_gguf, name=name),
+            ),
+            "experts",
+        )
+        for name, architecture, read in (
+            ("deepseek_v32", "deepseek32", _deepseek_v32),
+            ("glm_moe_dsa", "glm-dsa", _glm_dsa),
+        )
+    ),
     Family("glm4_moe_lite", "glm4_moe_lite", _glm_lite, _MIXED, kind="experts"),
     Family("kimi_k2", "kimi_k2", _deepseek_v3, _MIXED, kind="experts"),
     Family("mistral4", "mistral4", _mistral4, _STACKED_LAYOUT, replace(_FROM_GGUF, architecture="mistral4"), "experts"),

@@ -1,8 +1,9 @@
 """Where checkpoints have their multi-token modules: layers that came with the model and guess further tokens.
 
 Sources: DeepSeek-V3's report (arXiv:2412.19437, section 2.2) and the names in its files; transformers' conversion table
-("MtpModel"), vLLM 0.33's loaders (deepseek_mtp, glm4_moe_mtp, mimo_mtp, qwen3_next_mtp, exaone_moe_mtp,
-nemotron_h_mtp), llama.cpp's converter (conversion/*.py) and what it loads (src/models, "NEXTN").
+("MtpModel"), vLLM 0.33's loaders (deepseek_mtp, glm4_moe_mtp, mimo_mtp, qwen3_next_mtp, exaone_moe_mtp, exaone4_5_mtp,
+nemotron_h_mtp), FastDeploy's ernie4_5_mtp, llama.cpp's converter (conversion/*.py) and what it loads (src/models,
+"NEXTN").
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class MultiTokenLayout:
     """role -> name in a module's layer, where it is not that of other layers."""
     may_share_norm: bool = False
     """Where it has no last norm, that is the decoder's."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of ``LayerConfig`` that its layers have otherwise than the decoder's."""
 
     @property
     def most(self) -> int:
@@ -56,6 +59,9 @@ class MultiTokenLayout:
 
     def like(self, config: ModelConfig) -> LayerConfig:
         """What a module's layer is like; it has both parts, also where the decoder's have one of them."""
+        return replace(self._alike(config), **self.changes)
+
+    def _alike(self, config: ModelConfig) -> LayerConfig:
         if not self.windowed:
             attending = next(layer for layer in config.layers[::-1] if layer.mixer in ("attention", "latent"))
             if attending.channel != "none":
@@ -83,6 +89,19 @@ _DEEPSEEK = _in_layer(
     embedding="model.layers.{i}.embed_tokens",
     head="model.layers.{i}.shared_head.head",
 )
+_WITH_LAST_NORM = replace(_DEEPSEEK, final_norm="model.layers.{i}.final_layernorm")
+"""As others call it."""
+_SEEING_ALL: Mapping[str, Any] = {"rope": 0, "window": None, "channel": "experts"}
+_COHERE = replace(_DEEPSEEK, may_share_norm=True, changes=_SEEING_ALL)
+_ERNIE = MultiTokenLayout(
+    "model.mtp_block.{i}",
+    "model.mtp_emb_norm.{i}",
+    "model.mtp_hidden_norm.{i}",
+    "model.mtp_linear_proj.{i}",
+    "model.mtp_final_norm.{i}",  # which no released file has
+    may_share_norm=True,
+    changes={"channel": "mlp"},
+)
 _GGUF = _in_layer(
     "blk.{i}",
     ("nextn.enorm", "nextn.hnorm", "nextn.eh_proj", "nextn.shared_head_norm"),
@@ -92,6 +111,8 @@ _GGUF = _in_layer(
     may_share_norm=True,
 )
 _GGUF_WINDOWED = replace(_GGUF, windowed=True)
+_GGUF_COHERE = replace(_GGUF, changes=_SEEING_ALL)
+_GGUF_BAILING = replace(_GGUF, final_norm="blk.{i}.layer_output_norm")
 _GGUF_NEMOTRON = replace(_GGUF, own={"mlp_norm": "blk.{i}.post_attention_norm"})
 _NEMOTRON = MultiTokenLayout(
     "mtp.layers.0",
@@ -110,18 +131,21 @@ _LIKE_QWEN = replace(_QWEN, windowed=True)
 
 _LAYOUTS: Mapping[CheckpointKind, Mapping[str, MultiTokenLayout]] = {
     "hf": {
-        "deepseek_v3": _DEEPSEEK,
-        "deepseek_v3_halves": _DEEPSEEK,
-        "glm4_moe": _DEEPSEEK,
-        "glm4_moe_lite": _DEEPSEEK,
+        **dict.fromkeys(
+            ("deepseek_v3", "deepseek_v3_halves", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "glm4_moe_lite"), _DEEPSEEK
+        ),
+        **dict.fromkeys(("bailing_moe", "hy_v3"), _WITH_LAST_NORM),
+        "cohere2_moe": _COHERE,
+        "ernie4_5_moe": _ERNIE,
         "mimo": _MIMO,
         **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _NEMOTRON),
         **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), _QWEN),
-        "exaone_moe": _LIKE_QWEN,
-        "mellum": _LIKE_QWEN,
+        **dict.fromkeys(("exaone_moe", "exaone4_5", "mellum"), _LIKE_QWEN),
     },
     "gguf": {
-        **dict.fromkeys(("exaone_moe", "mellum"), _GGUF_WINDOWED),
+        "bailing_moe": _GGUF_BAILING,
+        "cohere2_moe": _GGUF_COHERE,
+        **dict.fromkeys(("exaone_moe", "exaone4", "mellum"), _GGUF_WINDOWED),
         **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _GGUF_NEMOTRON),
     },
 }

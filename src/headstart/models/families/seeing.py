@@ -1,8 +1,8 @@
 """Models that see, read as the decoder inside them: the encoder of images is left out.
 
 Sources: the configuration and modelling files of transformers (models/llava, llava_next, llava_onevision, mistral3,
-aya_vision, internvl, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe). Qwen's rotations have three positions for an
-image's patches; a text's are all the same one. (Gemma 3's form that sees is in ``gemma``.)
+aya_vision, internvl, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, exaone4_5). Qwen's rotations have three positions
+for an image's patches; a text's are all the same one. (Gemma 3's form that sees is in ``gemma``.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 _INNER = {
     family.model_type: family
     for family in (*llama.FAMILIES, *kin.FAMILIES, *cohere.FAMILIES)
-    if family.model_type in ("llama", "mistral", "ministral3", "qwen2", "qwen3", "cohere2")
+    if family.model_type in ("llama", "mistral", "ministral3", "qwen2", "qwen3", "cohere2", "exaone4")
 }
 """The decoders that are found inside, by their ``model_type``."""
 
@@ -183,6 +183,15 @@ _WRAPPED = tuple(
             head="lm_head",
             left_out=_VISUAL,
             architecture="qwen3vl",
+        ),
+        _Wrapper(
+            "exaone4_5",
+            ("exaone4",),
+            "exaone4",
+            prefix="model.language_model.",
+            head="lm_head",
+            left_out=(*_VISUAL, r"mtp\..*"),
+            other=("model.", "lm_head"),
         ),
     )
     for family in wrapper.families()

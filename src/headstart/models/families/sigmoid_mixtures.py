@@ -1,8 +1,9 @@
 """Mixtures whose scores are sigmoids and chosen with a correction, as in DeepSeek-V3: GLM-4.5, dots, EXAONE, Solar,
-MiniMax-M2, AFMoE.
+MiniMax-M2, AFMoE, Hunyuan 3, Ling and Ring.
 
 Sources: the configuration and modelling files of transformers (models/glm4_moe, dots1, exaone_moe, solar_open,
-minimax_m2, afmoe).
+minimax_m2, afmoe, hy_v3); for Ling and Ring (which came with code of their own) and for GGUF llama.cpp's converter and
+models (bailing.py, hunyuan.py, src/models/bailingmoe2.cpp, hy-v3.cpp).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from headstart.models.config import (
     ModelConfig,
     NormsConfig,
 )
-from headstart.models.families.base import Family, Gguf
+from headstart.models.families.base import Family, Gguf, without
 from headstart.models.families.experts import (
     BY_EXPERT,
     EXPERTS_LAYOUT,
@@ -33,7 +34,13 @@ from headstart.models.families.experts import (
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.gguf import GGUF_MIXED, GGUF_NORMED_AFTER, chosen_by_sigmoid
 from headstart.models.families.kin import exaone_layers
-from headstart.models.families.llama import HF_LAYOUT, base_of, biased, windowed
+from headstart.models.families.llama import (
+    HF_LAYER,
+    HF_LAYOUT,
+    base_of,
+    biased,
+    windowed,
+)
 from headstart.models.families.rope import rope_of, rotated_dim
 
 
@@ -125,7 +132,62 @@ def _dots1(fields: Fields) -> ModelConfig:
     return with_experts(config, experts, first_dense(fields, config, 0))
 
 
+def _hy_v3(fields: Fields) -> ModelConfig:
+    fields.require("mlp_bias", False, default=False)
+    config = base_of(
+        fields,
+        "hy_v3",
+        tied=False,
+        default_theta=11_158_840.0,
+        default_head_dim=128,
+        default_eps=1e-5,
+        attention=replace(biased(fields), qk_norm=HeadNorms()),
+    )
+    count = count_of(fields, "num_experts", "num_local_experts", default=192)
+    named = fields.called({"routed_scaling_factor": "router_scaling_factor"}, {"moe_intermediate_size": 1536})
+    experts = sigmoid_experts(named, count, 8, "num_shared_experts", 2.826)
+    # GGUF files have a size of their own.
+    shared_size = fields.integer("expert_shared_feed_forward_length", experts.shared_size, minimum=0)
+    return with_experts(config, replace(experts, shared_size=shared_size), first_dense(fields, config, 1))
+
+
+def _bailing_moe(fields: Fields) -> ModelConfig:
+    """The second generation of Ling and Ring."""
+    fields.require("score_function", "sigmoid", default="softmax")
+    fields.require("norm_head", False, default=False)
+    fields.require("use_bias", False, default=False)
+    config = base_of(
+        fields,
+        "bailing_moe",
+        tied=False,
+        default_theta=600_000.0,
+        share=0.5,
+        attention=AttentionConfig(
+            qk_norm=HeadNorms() if fields.flag("use_qk_norm", True) else None,
+            qkv_bias=fields.flag("use_qkv_bias", False),
+        ),
+    )
+    experts = sigmoid_experts(fields, count_of(fields, "num_experts", "num_local_experts"), 8, "num_shared_experts")
+    return with_experts(config, experts, first_dense(fields, config, 0))
+
+
 _PLAIN = {"routed_scaling_factor": 1.0, "first_k_dense_replace": 0}
+_BAILING_LAYER = without(HF_LAYER, "q", "k", "v") | {
+    "qkv": "layers.{i}.attention.query_key_value",
+    "output": "layers.{i}.attention.dense",
+    "q_norm": "layers.{i}.attention.query_layernorm",
+    "k_norm": "layers.{i}.attention.key_layernorm",
+}
+_BAILING = layout_with(
+    BY_EXPERT | shared("shared_experts") | {"router_correction": "layers.{i}.mlp.gate.expert_bias"},
+    layer=_BAILING_LAYER,
+    embedding="word_embeddings",
+    beyond=True,
+)
+_HY_LAYER = {
+    "router": "layers.{i}.mlp.router.gate",
+    "router_correction": "layers.{i}.mlp.expert_bias",
+}
 _AFMOE_NAMES = {"route_norm": "expert_weights_norm", "num_dense_layers": "leading_dense_block_count"}
 
 FAMILIES = (
@@ -180,6 +242,39 @@ FAMILIES = (
         _glm4_moe,
         replace(EXPERTS_LAYOUT, beyond=True),
         Gguf("glm4moe", GGUF_NORMED_AFTER, defaults={**_PLAIN, "use_qk_norm": True}, computed=chosen_by_sigmoid),
+        "experts",
+    ),
+    Family(
+        "hy_v3",
+        "hy_v3",
+        _hy_v3,
+        layout_with(BY_EXPERT | shared("shared_mlp") | _HY_LAYER, beyond=True),
+        Gguf(
+            "hy_v3",
+            replace(
+                GGUF_MIXED,
+                layer={**GGUF_MIXED.layer, "router_correction": "blk.{i}.exp_probs_b"},
+                spellings={"router_correction": "blk.{i}.exp_probs_b.bias"},
+            ),
+            defaults={**_PLAIN, "norm_topk_prob": True},
+            computed=chosen_by_sigmoid,
+        ),
+        "experts",
+    ),
+    Family(
+        "bailing_moe",
+        "bailing_moe",
+        _bailing_moe,
+        _BAILING,
+        Gguf(
+            "bailingmoe2",
+            replace(
+                GGUF_MIXED,
+                layer=without(GGUF_MIXED.layer, "q", "k", "v") | {"qkv": "blk.{i}.attn_qkv"},
+            ),
+            defaults={**_PLAIN, "score_function": "sigmoid"},
+            computed=chosen_by_sigmoid,
+        ),
         "experts",
     ),
     Family("dots1", "dots1", _dots1, EXPERTS_LAYOUT, Gguf("dots1", GGUF_MIXED, computed=chosen_by_sigmoid), "experts"),

@@ -9,6 +9,7 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.head_files.loading import kind_in
 from headstart.drafting.options import check_files, parse_options, require
 from headstart.drafting.registry import drafter_options
+from headstart.errors import HeadstartError
 from headstart.models.files import local_path
 
 FREE = "suffix"
@@ -75,9 +76,20 @@ def found_drafters(context: DraftContext, options: AutoOptions) -> list[str]:
         return [FREE, options.head]
     find = context.find_head
     found = None if find is None else next((kind for kind in _HEADS if find(kind) is not None), None)
-    if found is None and context.lend_modules is not None and context.lend_modules(None) is not None:
+    if found is None and _has_modules(context):
         found = _MODULES
         context.tell("Multi-token modules guess for this model, which has no head.")
     elif found is None and find is not None:
         context.tell("No head and no multi-token module guesses for this model; headstart drafters --model lists more.")
     return [FREE] if found is None else [FREE, found]
+
+
+def _has_modules(context: DraftContext) -> bool:
+    """Whether the model has multi-token modules; those that are damaged, nobody has asked for."""
+    if context.lend_modules is None:
+        return False
+    try:
+        return context.lend_modules(None) is not None
+    except HeadstartError as error:
+        context.tell(f"The model's multi-token modules are not used: {error}")
+        return False

@@ -65,6 +65,8 @@ class MtpDrafter(HeadDrafter):
         kit = context.require_runner().backend.kit
         said = options.draft_vocabulary if options.draft_vocabulary < context.vocab_size else 0
         running = kit.multi_token_pass(modules, tables, options.precision, said)
+        where = "the native pass" if running.name.startswith("native") else "PyTorch"
+        context.tell(f"Multi-token modules run in {where} ({running.name}).")
         texts = running.text_rows(context.vocab_size) if options.text_vocabulary else None
         vocabulary = DraftVocabulary(running, context.vocab_size, texts, options.text_vocabulary)
         # Each further module begins one token later.
