@@ -291,9 +291,9 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
 
 
 _WITH_WINDOWS = ("olmo3", "exaone4", "cohere2", "cohere2_moe", "gpt_oss", "exaone_moe", "afmoe", "phimoe")
-_SIZED_EXPERTS = ("qwen2_moe", "qwen3_moe", "dots1", "glm4_moe", "exaone_moe", "afmoe", "ernie4_5_moe", "mellum") + (
-    "bailing_moe",
-    "hy_v3",
+_SIZED_EXPERTS = (
+    *("qwen2_moe", "qwen3_moe", "dots1", "glm4_moe", "exaone_moe", "afmoe", "ernie4_5_moe", "mellum"),
+    *("bailing_moe", "hy_v3"),
 )
 _SIGMOIDS = ("dots1", "glm4_moe", "exaone_moe", "afmoe", "minimax_m2", "bailing_moe", "hy_v3", "cohere2_moe")
 
@@ -303,6 +303,7 @@ def _more_metadata(writer: gguf.GGUFWriter, config: Any) -> None:
     kind = config.model_type
     layer_norms = ("layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
     eps = [getattr(config, name) for name in layer_norms if hasattr(config, name)]
+    eps = [] if kind == "cohere2_moe" and config.rms_norm_eps is not None else eps
     if eps:
         writer.add_layer_norm_eps(eps[0])
     elif kind == "olmo":

@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
 import torch
-from gguf_hybrids import write_hybrid
-from gguf_latent import write_latent
-from gguf_models import write_gguf
-from multi_token_models import Reference, write_modules
+from gguf_modules import WRITERS, alone, written
+from multi_token_models import write_modules
 from safetensors.torch import load_file, save_file
 from tiny_checkpoint import write_tiny_model
 
@@ -43,31 +40,6 @@ def test_all_of_them_are_found(family: str, count: int, tmp_path: Path) -> None:
         assert torch.equal(own.hidden_norm.weight, parts["hidden"])
         assert torch.equal(own.final_norm.weight, parts["final"])
         assert torch.equal(own.projection.weight, parts["projection"])
-
-
-THEIRS = {"embedding": "enorm", "hidden": "hnorm", "projection": "eh_proj", "final": "shared_head_norm"}
-WRITERS = {
-    **dict.fromkeys(("glm4_moe", "exaone_moe"), write_gguf),
-    **dict.fromkeys(("deepseek_v3", "glm4_moe_lite"), write_latent),
-    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "nemotron_h"), write_hybrid),
-}
-SAID: dict[str, dict[str, object]] = {
-    "deepseek_v3": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
-    "exaone_moe": {"n_group": 1, "topk_group": 1},
-    "glm4_moe": {"n_group": 1, "topk_group": 1},
-    "nemotron_h": {"n_group": 1, "topk_group": 1, "time_step_min": 1e-9},
-    "qwen3_next": {"mlp_only_layers": []},
-}
-"""What GGUF files can say."""
-
-
-def written(family: str, directory: Path, count: int = 1, without: str = "", **sizes: object) -> tuple[Reference, Path]:
-    """A tiny checkpoint, and the same as a GGUF file, whose modules lack a part by their names there."""
-    reference = write_modules(family, directory, count, **(SAID.get(family, {}) | sizes))
-    around = [
-        {THEIRS[part]: tensor for part, tensor in parts.items() if THEIRS[part] != without} for parts in reference.parts
-    ]
-    return reference, WRITERS[family](reference.model, directory / "tiny.gguf", modules=around)
 
 
 @pytest.mark.parametrize("family", WRITERS)
@@ -112,38 +84,19 @@ def test_a_gguf_file_may_leave_the_last_norm_to_the_model(tmp_path: Path) -> Non
 def test_a_gguf_file_of_modules_alone(family: str, tmp_path: Path) -> None:
     """As llama.cpp's converter writes with ``--mtp``: no decoder layer, but tables and the last norm."""
     _, path = written(family, tmp_path)
-    alone = without_decoder(path, tmp_path / "mtp-tiny.gguf")
-    found, whole = modules_of(alone), modules_of(path)
+    sidecar = alone(path, tmp_path / "mtp-tiny.gguf")
+    found, whole = modules_of(sidecar), modules_of(path)
     assert found is not None
     assert whole is not None
     assert found.config == replace(whole.config, name=found.config.name)
     assert torch.equal(found.modules[0].projection.weight, whole.modules[0].projection.weight)
     with pytest.raises(CheckpointError, match="holds multi-token modules alone"):
-        load_decoder(open_checkpoint(alone), torch.float32)
+        load_decoder(open_checkpoint(sidecar), torch.float32)
     (tmp_path / "mtp-broken.gguf").write_bytes(b"GGUF")
     assert modules_beside(path, whole.config) is None  # of so many layers
     config = config_of(open_checkpoint(path))
-    assert modules_beside(path, config) == alone
+    assert modules_beside(path, config) == sidecar
     assert modules_beside(path, replace(config, hidden_size=32)) is None
-
-
-def without_decoder(path: Path, to: Path) -> Path:
-    """A GGUF file with the modules of another, and what they share with its model."""
-    reader = gguf.GGUFReader(path)
-    writer = gguf.GGUFWriter(to, reader.fields["general.architecture"].contents())
-    for name, field in reader.fields.items():
-        if not name.startswith(("GGUF.", "general.architecture")):
-            kind = field.types[0]
-            writer.add_key_value(name, field.contents(), kind, field.types[-1] if len(field.types) > 1 else None)
-    last = max(int(tensor.name.split(".")[1]) for tensor in reader.tensors if tensor.name.startswith("blk."))
-    for tensor in reader.tensors:
-        if not tensor.name.startswith("blk.") or tensor.name.startswith(f"blk.{last}."):
-            writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return to
 
 
 def test_tables_of_their_own_are_used(tmp_path: Path) -> None:

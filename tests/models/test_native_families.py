@@ -121,11 +121,11 @@ def test_logits_equal_transformers(family: str, tmp_path: Path) -> None:
 
 
 def test_what_it_lacks_is_said(tmp_path: Path) -> None:
-    make_model("mixtral").save_pretrained(tmp_path)
+    make_model("gemma4_text-experts").save_pretrained(tmp_path)
     config, _ = load_decoder(open_checkpoint(tmp_path), torch.float32)
     assert (
         supports(replace(config, residual=replace(config.residual, parallel=True)))
-        == "PyTorch alone has experts beside attention"
+        == "PyTorch alone has experts and an MLP beside attention"
     )
 
 

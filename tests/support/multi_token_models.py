@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from bailing_models import as_bailing, rename
 from safetensors.torch import load_file, save_file
 from tiny_checkpoint import write_tiny_model
 from tiny_models import make_model
@@ -26,22 +27,29 @@ NAMES = {
     "mellum": ("mtp.layers.{k}.", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm"),
     "nemotron_h": ("mtp.layers.{k}.", "enorm", "hnorm", "eh_proj", "mtp.layers.1.final_layernorm"),
 }
-NAMES["glm4_moe_lite"] = NAMES["deepseek_v3"]
+NAMES |= dict.fromkeys(("glm4_moe_lite", "deepseek_v32", "glm_moe_dsa", "cohere2_moe"), NAMES["deepseek_v3"])
+NAMES["bailing_moe"] = NAMES["deepseek_v3"]  # renamed afterwards
+NAMES["hy_v3"] = ("model.layers.{n}.", "enorm", "hnorm", "eh_proj", "final_layernorm")
+NAMES["ernie4_5_moe"] = (
+    *("model.mtp_block.{k}.", "model.mtp_emb_norm.{k}", "model.mtp_hidden_norm.{k}", "model.mtp_linear_proj.{k}"),
+    "model.norm",
+)
 NAMES |= dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "exaone_moe"), NAMES["mellum"])
 _SLIDING = ("mellum", "exaone_moe")
+_FIRST_DENSE = ("glm4_moe_lite", "deepseek_v32", "glm_moe_dsa", "hy_v3", "cohere2_moe")
 _HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 """Family -> what its modules' layers are called (n: after the model's, k: from 0), and the four parts around them."""
 NATIVE_SIZES: dict[str, dict[str, object]] = {
     "deepseek_v3": {"kv_lora_rank": 64, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 96}
     | {"q_lora_rank": 96, "num_key_value_heads": 4},
-    "glm4_moe": {"head_dim": 32},
+    **{each: {"head_dim": 32} for each in ("glm4_moe", "bailing_moe", "hy_v3", "cohere2_moe", "ernie4_5_moe")},
     "exaone_moe": {"head_dim": 32},
     "nemotron_h": {"head_dim": 32, "n_group": 1, "topk_group": 1},
     "mimo": {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1},
     "mellum": {"head_dim": 32},
     **{each: {"head_dim": 32, "linear_key_head_dim": 32, "linear_value_head_dim": 32} for each in _HYBRID},
 }
-NATIVE_SIZES["glm4_moe_lite"] = NATIVE_SIZES["deepseek_v3"]
+NATIVE_SIZES |= dict.fromkeys(("glm4_moe_lite", "deepseek_v32", "glm_moe_dsa"), NATIVE_SIZES["deepseek_v3"])
 """Family -> sizes that the native pass takes."""
 
 
@@ -122,8 +130,15 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
         settings["layer_types"] = kinds[:layers] + ["sliding_attention"] * modules
     if family == "exaone_moe":
         settings["mlp_layer_types"] = ["dense"] + ["sparse"] * (layers - 1) + ["dense"] * modules
-    if family == "glm4_moe_lite":
+    if family in _FIRST_DENSE:
         settings["mlp_layer_types"] = ["dense"] + ["sparse"] * (layers - 1 + modules)
+    if family == "cohere2_moe":
+        kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+        settings["layer_types"] = kinds[:layers] + ["sliding_attention"] * modules
+    if family == "glm_moe_dsa":
+        settings["indexer_types"] = ["full", "shared", "full"][:layers] + ["full"] * modules
+    if family == "ernie4_5_moe":
+        settings["moe_layer_end_index"] = layers - 1
     if family == "nemotron_h":
         kinds = ["linear_attention", "moe", "full_attention"]
         settings["layers_block_type"] = [*kinds, "full_attention", "moe"]
@@ -131,7 +146,8 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
     if family in _HYBRID:
         kinds = ["linear_attention", "full_attention", "linear_attention"]
         settings["layer_types"] = kinds[:layers] + ["full_attention"] * modules
-    model = make_model("qwen2" if family == "mimo" else family, **settings)
+    like = {"mimo": "qwen2", "bailing_moe": "glm4_moe"}.get(family, family)
+    model = make_model(like, **settings)
     model.save_pretrained(directory)
     path = directory / "model.safetensors"
     tensors = load_file(path)
@@ -151,7 +167,8 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
         parts = {}
         for (part, shape), name in zip(shapes.items(), around, strict=True):
             random = torch.randn(shape, generator=generator)
-            whole = f"{name}.weight" if name.startswith("mtp.") else f"{own}{name}.weight"
+            apart = name.startswith(("mtp.", "model."))
+            whole = f"{name.format(k=k)}.weight" if apart else f"{own}{name}.weight"
             parts[part] = tensors.setdefault(
                 whole, random * (2 * hidden) ** -0.5 if len(shape) > 1 else 1 + random * 0.2
             )
@@ -159,13 +176,16 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
     save_file(tensors, path, metadata={"format": "pt"})
     config = json.loads((directory / "config.json").read_text())
     config["num_hidden_layers"] = layers
-    for key in ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type"):
+    for key in ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type", "indexer_types"):
         if isinstance(config.get(key), list):
             config[key] = config[key][:layers]
     if family == "mimo":
         config["model_type"] = "mimo"
     config["num_nextn_predict_layers"] = modules
     (directory / "config.json").write_text(json.dumps(config))
+    if family == "bailing_moe":
+        rename(directory)
+        as_bailing(model)
     return reference
 
 

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 
 _INFINITE = 1e29
+_MODULES = r"(model\.)?mtp(_\w+)?\..*"
+"""Multi-token modules that are none of the layers (``families.multi_token``)."""
+_BESIDE_LAYERS, _PROJECTION = ".nextn.", ".eh_proj."
+"""In names of those that are layers beyond the decoder's."""
 _GGUF_TOWERS = (r"(v|a|mm|resampler)\..*", r"model\.(image_newline|view_seperator)")
 """What reads images and sounds, which Ollama's files hold beside the text model."""
 
@@ -137,7 +141,7 @@ def _checked(
             " the draft model of mtp."
         )
     layout = tensor_layout(config, kind).found_in(shapes)
-    beyond = layout.beyond or (kind == "gguf" and any(".nextn." in name for name in shapes))
+    beyond = layout.beyond or any(_BESIDE_LAYERS in name or _PROJECTION in name for name in shapes)
     bare = f"{layout.embedding}.weight"
     prefix = "" if layout.prefix + bare not in shapes and bare in shapes else layout.prefix
     of_one = layout.factored_rope is not None
@@ -156,7 +160,7 @@ def _checked(
     if config.head.tied and f"{embedding}.weight" not in shapes and f"{layout.head}.weight" in shapes:
         embedding = layout.head  # what is tied may be stored under either name
     Assembly(config, layout, prefix, dtype, note, None, embedding).decoder(has_factors)
-    left_out = (*layout.ignored, *_unread(config, layout), *(_GGUF_TOWERS if kind == "gguf" else ()))
+    left_out = (*layout.ignored, *_unread(config, layout), *(_GGUF_TOWERS if kind == "gguf" else (_MODULES,)))
     carries_nothing = re.compile("|".join(left_out) or r"(?!)")
 
     def is_surplus(name: str) -> bool:

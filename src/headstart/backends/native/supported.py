@@ -42,7 +42,8 @@ def _lacking(config: ModelConfig) -> str | None:
         "a second path beside attention of this kind": config.residual.side_rank is not None
         and (config.residual.parallel or any(layer.mixer != "attention" for layer in config.layers)),
         "gates of this kind that are cut off": any(layer.sparsity for layer in config.layers) and not config.mlp.gated,
-        "experts beside attention": config.has_experts and config.residual.parallel,
+        "experts and an MLP beside attention": config.residual.parallel
+        and any(layer.channel == "mlp+experts" for layer in config.layers),
         "attention of several kinds": len({layer.mixer for layer in config.layers if layer.attends}) > 1,
         "a limit of heads that are normed one by one": config.attention.qkv_clip is not None
         and norms is not None

@@ -3,7 +3,8 @@ MiniCPM3 without.
 
 Sources: the configuration and modelling files of transformers (models/deepseek_v2, deepseek_v3, deepseek_v32,
 glm_moe_dsa, glm4_moe_lite, mistral4, youtu, minicpm3; its kimi_k25 reads the text of Kimi K2 as DeepSeek-V3); for GGUF
-llama.cpp's converter, which since April 2025 takes the matrix that raises keys and values apart, that of keys transposed.
+llama.cpp's converter, which since April 2025 takes the matrix that raises keys and values apart, that of keys
+transposed.
 """
 
 from __future__ import annotations

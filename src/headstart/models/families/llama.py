@@ -249,7 +249,7 @@ FAMILIES = (
     Family("llama", "llama", _llama, HF_LAYOUT, Gguf("llama", GGUF_INTERLEAVED)),
     Family("mistral", "mistral", _mistral, HF_LAYOUT, Gguf("llama", GGUF_INTERLEAVED)),
     Family("qwen2", "qwen2", _qwen2, HF_LAYOUT, Gguf("qwen2", GGUF_LAYOUT)),
-    Family("mimo", "mimo", _mimo, replace(HF_LAYOUT, ignored=(*HF_LAYOUT.ignored, r"mtp_layers\..*"))),
+    Family("mimo", "mimo", _mimo, HF_LAYOUT),
     Family("qwen3", "qwen3", _qwen3, HF_LAYOUT, Gguf("qwen3", GGUF_LAYOUT)),
     Family("smollm3", "smollm3", _smollm3, HF_LAYOUT, Gguf("smollm3", GGUF_INTERLEAVED)),
 )

@@ -206,7 +206,6 @@ _NEMOTRON = TensorLayout(
     final_norm="norm_f",
     head="lm_head",
     layer=_NEMOTRON_LAYER,
-    ignored=(r"mtp\..*",),
 )
 
 _NEMOTRON_LAYOUT = replace(_NEMOTRON, other=replace(_NEMOTRON, prefix="model."))

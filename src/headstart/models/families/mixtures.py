@@ -37,7 +37,6 @@ from headstart.models.families.kin import HF_INTERLEAVED, POST_NORMS, hunyuan_ro
 from headstart.models.families.llama import (
     GGUF_INTERLEAVED,
     GGUF_MIXED_INTERLEAVED,
-    HF_LAYOUT,
     base_of,
     biased,
     qwen_windows,
@@ -305,7 +304,6 @@ FAMILIES = (
             | {"router_correction": "layers.{i}.mlp.moe_statics.e_score_correction_bias"},
             HF_INTERLEAVED,
             as_rows=frozenset({"router_correction"}),
-            ignored=(*HF_LAYOUT.ignored, r"mtp_.*"),
         ),
         Gguf(
             "ernie4_5-moe",
@@ -319,7 +317,7 @@ FAMILIES = (
         "mellum",
         "mellum",
         _mellum,
-        layout_with(BY_EXPERT, ignored=(*HF_LAYOUT.ignored, r"mtp\..*")),
+        layout_with(BY_EXPERT),
         Gguf("mellum", GGUF_MIXED),
         "experts",
     ),

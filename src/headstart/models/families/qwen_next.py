@@ -154,7 +154,7 @@ _LAYOUT = replace(
     layer=HF_LAYER | _ATTENTION | _DELTA | _APART,
     excerpts={"q": 2, "attention_gate": 2},
     convert={"q": _queries, "attention_gate": _gates},
-    ignored=(*HF_LAYOUT.ignored, r"(model\.)?mtp\..*", r"(model\.)?visual\..*"),
+    ignored=(*HF_LAYOUT.ignored, r"(model\.)?visual\..*"),
 )
 _MOE_LAYOUT = replace(_LAYOUT, layer={**_LAYOUT.layer, **_EXPERTS})
 _NEXT_LAYOUT = replace(

@@ -190,7 +190,7 @@ _WRAPPED = tuple(
             "exaone4",
             prefix="model.language_model.",
             head="lm_head",
-            left_out=(*_VISUAL, r"mtp\..*"),
+            left_out=_VISUAL,
             other=("model.", "lm_head"),
         ),
     )

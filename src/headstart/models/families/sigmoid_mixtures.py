@@ -36,7 +36,6 @@ from headstart.models.families.gguf import GGUF_MIXED, GGUF_NORMED_AFTER, chosen
 from headstart.models.families.kin import exaone_layers
 from headstart.models.families.llama import (
     HF_LAYER,
-    HF_LAYOUT,
     base_of,
     biased,
     windowed,
@@ -205,7 +204,6 @@ FAMILIES = (
         _exaone_moe,
         layout_with(
             BY_EXPERT | shared("shared_experts") | {"router_correction": "layers.{i}.mlp.e_score_correction_bias"},
-            ignored=(*HF_LAYOUT.ignored, r"mtp\..*"),
         ),
         Gguf("exaone-moe", GGUF_MIXED, defaults={**_PLAIN, "sliding_window_pattern": 4}, computed=chosen_by_sigmoid),
         "experts",

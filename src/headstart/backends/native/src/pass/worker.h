@@ -43,7 +43,9 @@ class Worker {
       if (!narrows || t_.narrow_between_layers()) channel_.run(layer, index);
       return;
     }
-    const bool parallel = m_.shape.parallel_residual;  // the MLP reads what the mixer reads
+    // The channel reads what the mixer reads: an MLP's input is packed before the mixer is added, experts go first.
+    const bool parallel = m_.shape.parallel_residual && !layer.experts;
+    const bool goes_first = m_.shape.parallel_residual && layer.experts;
     if (p_.streams) streams_.predict(layer);
     const Activations input = p_.convolves() ? pack_convolved(layer) : entry_.pack_attention_input(layer, index);
     Activations mlp_input;
@@ -58,6 +60,7 @@ class Worker {
       mlp_input = channel_.pack_beside(layer);
       if (t_.packs_alone(t_.rows)) t_.barrier();  // others still read x, which is added to next
     }
+    if (goes_first) channel_.run(layer, index);
     add_mixer(layer);
     if (m_.shape.cross) attention_.run_cross(layer, index, narrows);
     if (p_.side) channel_.add_side();
@@ -65,7 +68,7 @@ class Worker {
       run_convolved_mlp(layer);
     else if (parallel)
       channel_.run_mlp(layer, mlp_input);
-    else if (!layer.is(Channel::none))
+    else if (!goes_first && !layer.is(Channel::none))
       channel_.run(layer, index);
     if (p_.streams) streams_.correct(layer);
     if (layer.input) channel_.run_input(layer);

@@ -1,0 +1,167 @@
+"""Every layout of multi-token modules, as a folder and as a GGUF file: found by the default drafter, run by the native
+pass, and the text is the target's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gguf_modules import WRITERS, alone, written
+from multi_token_models import NATIVE_SIZES, write_modules
+from native_cases import needs_native
+from safetensors.torch import load_file, save_file
+from thinning import thorough_but
+from tiny_checkpoint import write_tokenizer
+
+from headstart.entrypoints.llm import LLM
+from headstart.errors import HeadstartError
+from headstart.loading.candidates import Standing, candidates
+from headstart.loading.model import Model, load_model, load_opened
+from headstart.models.checkpoint import open_checkpoint
+from headstart.sampling.params import SamplingParams
+from headstart.text.tokenizer import Tokenizer
+
+pytestmark = needs_native
+FAMILIES = (*WRITERS, "mimo")
+FEW = ("deepseek_v3", "qwen3_5_text", "bailing_moe", "cohere2_moe", "ernie4_5_moe", "nemotron_h")
+"""Those of ``make test``: of each kind of layer."""
+RUNS_NATIVELY = "Multi-token modules run in the native pass"
+PROMPTS = [[5, 17, 3, 44, 9], [5, 17, 3, 44, 9, 61, 30, 31, 30, 31, 30]]
+GREEDY = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
+CHAIN = {"min_probability": 0.0}
+
+
+def texts(llm: LLM) -> list[list[int]]:
+    return [output.outputs[0].token_ids for output in llm.generate(PROMPTS, GREEDY)]
+
+
+def model_of(path: Path, folder: Path, precision: str) -> Model:
+    """Of a folder, or of a GGUF file with the folder's tokenizer."""
+    if path == folder:
+        return load_model(folder, precision)
+    tokenizer = Tokenizer.from_checkpoint(open_checkpoint(folder))
+    return load_opened(open_checkpoint(path), tokenizer, None, precision)
+
+
+def written_both_ways(family: str, folder: Path) -> list[Path]:
+    """The folder, and the GGUF file beside it, of sizes that the native pass takes."""
+    folder.mkdir()
+    files = folder.parent / "files"
+    files.mkdir()
+    write_tokenizer(folder)
+    if family == "mimo":  # for which llama.cpp has no architecture
+        write_modules(family, folder, 1, **NATIVE_SIZES[family])
+        return [folder]
+    return [folder, written(family, folder, to=files / "tiny.gguf", **NATIVE_SIZES[family])[1]]
+
+
+def check(path: Path, folder: Path, precision: str) -> None:
+    model = model_of(path, folder, precision)
+    plain = texts(LLM(model, "none"))
+    llm = LLM(model, "auto")
+    assert any(RUNS_NATIVELY in notice for notice in llm.notices)
+    assert texts(llm) == plain
+    llm = LLM(model, "mtp", drafter_options=CHAIN, max_batch_size=2)
+    outputs = llm.generate(PROMPTS, GREEDY)
+    assert [output.outputs[0].token_ids for output in outputs] == plain
+    assert all(output.outputs[0].stats.drafted > 0 for output in outputs)
+
+
+@pytest.mark.parametrize("family", thorough_but(FEW, FAMILIES))
+def test_auto_finds_them_and_the_native_pass_runs_them(family: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    for path, precision in zip(written_both_ways(family, folder), ("bf16", "int8"), strict=False):
+        check(path, folder, precision)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("family", FAMILIES)
+def test_so_they_do_in_every_precision(family: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    for path in written_both_ways(family, folder):
+        for precision in ("fp32", "int8-fast", "int4", "int4-fast"):
+            check(path, folder, precision)
+
+
+@pytest.mark.parametrize("family", thorough_but(("qwen3_5_text",), ("qwen3_5_text", "deepseek_v3", "hy_v3")))
+def test_a_file_of_modules_alone_guesses_for_a_folder_and_a_file(family: str, tmp_path: Path) -> None:
+    """It lies beside a file without them, or in a folder; by name it serves as draft model."""
+    folder = tmp_path / "model"
+    whole = written_both_ways(family, folder)[1]
+    sidecar = alone(whole, whole.with_name("mtp-tiny.gguf"))
+    drop_modules(folder, family)
+    trunk = alone(whole, tmp_path / "trunk" / "tiny.gguf", modules=False)
+    named = LLM(model_of(trunk, folder, "bf16"), "mtp", draft_model=sidecar, drafter_options=CHAIN)
+    assert named.generate(PROMPTS[:1], GREEDY)[0].outputs[0].stats.drafted > 0
+    for path, place in ((folder, folder), (trunk, trunk.parent)):
+        beside = place / "mtp-tiny.gguf"
+        beside.write_bytes(sidecar.read_bytes())
+        model = model_of(path, folder, "bf16")
+        plain, llm = texts(LLM(model, "none")), LLM(model, "auto")
+        assert any(beside.name in notice for notice in llm.notices)
+        assert any(RUNS_NATIVELY in notice for notice in llm.notices)
+        assert texts(llm) == plain
+
+
+def drop_modules(folder: Path, family: str) -> None:
+    path = folder / "model.safetensors"
+    tensors = {name: tensor for name, tensor in load_file(path).items() if not is_module(name)}
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def is_module(name: str) -> bool:
+    return name.startswith(("mtp.", "model.layers.3."))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_modules("glm4_moe", tmp_path, 1, **NATIVE_SIZES["glm4_moe"])
+    write_tokenizer(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("missing", r"lacks model\.layers\.3\.eh_proj\.weight"),
+        ("narrow", r"mis-shaped model\.layers\.3\.eh_proj\.weight"),
+    ],
+)
+def test_damaged_modules_are_told_and_decoding_goes_on(fault: str, said: str, folder: Path) -> None:
+    """An error where they were asked for by name."""
+    tensors = load_file(folder / "model.safetensors")
+    name = "model.layers.3.eh_proj.weight"
+    tensors.update({name: tensors[name][:, :-32].contiguous()} if fault == "narrow" else {})
+    if fault == "missing":
+        del tensors[name]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    model = load_model(folder, "bf16")
+    llm = LLM(model, "auto")
+    assert sum("multi-token modules are not used" in notice for notice in llm.notices) == 1
+    assert texts(llm) == texts(LLM(model, "none"))
+    with pytest.raises(HeadstartError, match=said):
+        LLM(model, "mtp")
+    found = candidates(model.checkpoint, model.config, model.tokenizer)
+    assert next(each for each in found if each.drafter == "mtp").standing is Standing.REFUSED
+
+
+@pytest.mark.parametrize("fault", ["another model", "cut short"])
+def test_a_sidecar_that_does_not_fit_is_told_and_decoding_goes_on(fault: str, tmp_path: Path) -> None:
+    folder, other = tmp_path / "model", tmp_path / "other"
+    whole = written_both_ways("qwen3_5_text", folder)[1]
+    drop_modules(folder, "qwen3_5_text")
+    beside = folder / "mtp-other.gguf"
+    if fault == "another model":
+        sizes = NATIVE_SIZES["qwen3_5_text"] | {"hidden_size": 96}
+        alone(written("qwen3_5_text", other, to=tmp_path / "wide.gguf", **sizes)[1], beside)
+    else:
+        beside.write_bytes(alone(whole, tmp_path / "mtp.gguf").read_bytes()[:400])
+    model = load_model(folder, "bf16")
+    llm = LLM(model, "auto")
+    told = [notice for notice in llm.notices if beside.name in notice]
+    assert len(told) == 1
+    assert "are not used" in told[0]
+    assert fault == "cut short" or "hidden_size 96 (here 64)" in told[0]
+    assert texts(llm) == texts(LLM(model, "none"))
+    with pytest.raises(HeadstartError):
+        LLM(model, "mtp", draft_model=beside)
