@@ -19,19 +19,9 @@ from numpy.typing import NDArray
 from tiny_models import make_model, reference_logits
 
 from headstart.backends.native.backend import NativeBackend
-from headstart.backends.native.formats import (
-    ABSENT,
-    BF16,
-    EIGHT,
-    KINDS,
-    LINEARS,
-    MATRICES,
-    OWN,
-    PARTS,
-    linears_of,
-    nearest_forms,
-)
+from headstart.backends.native.formats import ABSENT, BF16, EIGHT, KINDS, OWN, PARTS, nearest_forms
 from headstart.backends.native.loader import load_library
+from headstart.backends.native.matrices import LINEARS, MATRICES, linears_of
 from headstart.backends.native.supported import supports
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.checkpoint import Checkpoint, open_checkpoint

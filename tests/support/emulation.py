@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backends.native import toolchain
-from headstart.backends.native.formats import MATRICES, blocks_forms, experts_of, linears_of
+from headstart.backends.native.formats import blocks_forms
 from headstart.backends.native.isa import InstructionSet
+from headstart.backends.native.matrices import MATRICES, experts_of, linears_of
 from headstart.backends.native.packing import CONSTANTS, NORMS, constants_of, norms_of
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.shapes import layers_of, shape_of

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from headstart.backends.native.backend import NativeBackend
-from headstart.backends.native.formats import LINEARS, linears_of
 from headstart.backends.native.isa import by_name
 from headstart.backends.native.loader import load_library, usable_sets
+from headstart.backends.native.matrices import LINEARS, linears_of
 from headstart.backends.native.packing import Packer
 from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.backends.native.toolchain import find_compiler

@@ -26,9 +26,10 @@ from test_native_numerics import logits_and_taps, mean_error
 from torch import Tensor
 
 from headstart.backends.native.backend import NativeBackend
-from headstart.backends.native.formats import LINEARS, level_bits, linears_of
+from headstart.backends.native.formats import level_bits
 from headstart.backends.native.linear import NativeLinear
 from headstart.backends.native.loader import load_library
+from headstart.backends.native.matrices import LINEARS, linears_of
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.checkpoint import open_checkpoint

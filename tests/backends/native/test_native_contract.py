@@ -13,16 +13,16 @@ import pytest
 
 from headstart.backends.native import (
     block_pass,
-    formats,
     heads,
     library,
+    matrices,
     packing,
     shapes,
     storage,
     stretch,
     supported,
 )
-from headstart.backends.native.formats import (
+from headstart.backends.native.matrices import (
     CROSS_LINEARS,
     DELTA_LINEARS,
     GATE_LINEARS,
@@ -142,7 +142,7 @@ def constant(name: str) -> float:
         ("kClues", learned_acceptance.CLUES),
         ("kLeast", guess_rates._LEAST),
         ("kUnsaid", stretch._UNSAID),
-        ("kLinears", formats.MATRICES),
+        ("kLinears", matrices.MATRICES),
         ("kHeadGates", 1 + get_args(Gate).index("head")),
         ("kMostLength", supported._MOST_LENGTH),
         ("kPageKeys", storage.PAGE_KEYS),
@@ -195,7 +195,7 @@ def test_enumerations_are_in_the_same_order() -> None:
     constants = [snake(each) for each in enumerators("pass/decoder_layer.h", "ConstantIndex")]
     assert constants == [*packing.CONSTANTS, "constants"]
     experts = [snake(each).removeprefix("expert_") for each in enumerators("pass/experts.h", "ExpertLinearIndex")]
-    assert experts == [*formats.EXPERT_LINEARS, "linears"]
+    assert experts == [*matrices.EXPERT_LINEARS, "linears"]
     assert enumerators("pass/experts.h", "ExpertScore") == list(get_args(ExpertScore))
     assert enumerators("pass/experts.h", "GroupScore") == list(get_args(GroupScore))
     own = {name: index for index, name in enumerate(enumerators("pass/decoder_layer.h", "OwnNormIndex"))}

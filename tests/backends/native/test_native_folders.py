@@ -34,16 +34,14 @@ from headstart.backends.native.formats import (
     FLOAT8_KERNELS,
     FOLDER_KERNELS,
     KINDS,
-    LINEARS,
-    MATRICES,
     OWN,
     computed_in,
-    head_row,
     nearest_forms,
     own_types,
 )
 from headstart.backends.native.linear import NativeLinear
 from headstart.backends.native.loader import load_library
+from headstart.backends.native.matrices import LINEARS, MATRICES, head_row
 from headstart.backends.native.packed_model import PackedModel
 from headstart.backends.native.packing import read_matrix
 from headstart.backends.torch.backend import TorchBackend

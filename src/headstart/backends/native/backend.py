@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.backends.native.formats import DecoderParts
 from headstart.backends.native.kit import NativeKit
 from headstart.backends.native.library import Pass
 from headstart.backends.native.loader import load_library
+from headstart.backends.native.matrices import DecoderParts
 from headstart.backends.native.own_weights import NativeOwnWeights
 from headstart.backends.native.packed_model import PackedModel
 from headstart.backends.native.packing import RopeTables, RowTable, address, as_float32, as_int32, as_one

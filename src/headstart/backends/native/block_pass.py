@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from headstart.backends.native.caching_pass import NativeCachingPass, chains, trained_model, unfit_heads
-from headstart.backends.native.formats import LINEARS
 from headstart.backends.native.growth import NativeGrowth, OnePass
 from headstart.backends.native.library import Block
 from headstart.backends.native.linear import NativeLinear, native_kit
+from headstart.backends.native.matrices import LINEARS
 from headstart.backends.native.packing import (
     CONSTANTS,
     FEATURE_NORM,

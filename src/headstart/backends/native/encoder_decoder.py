@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from headstart.backends.native.backend import NativeBackend
-from headstart.backends.native.formats import linears_of, single_form
+from headstart.backends.native.formats import single_form
 from headstart.backends.native.library import Library
 from headstart.backends.native.linear import NativeLinear
+from headstart.backends.native.matrices import linears_of
 from headstart.backends.native.packing import address, as_int32
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.encoder import Encoder, position_table

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.native.formats import LINEARS, experts_of, linears_of
+from headstart.backends.native.matrices import LINEARS, experts_of, linears_of
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.state_weights import DeltaWeights
 from headstart.models.stored import FileMatrix, Matrix, MatrixPart, StoredTensor

@@ -22,18 +22,14 @@ from headstart.backends.native.formats import (
     FOUR,
     KINDS,
     OWN,
-    DecoderParts,
     all_in_bf16,
     blocks_forms,
     computed_in,
-    experts_of,
-    experts_part,
-    head_row,
-    linears_of,
     nearest_forms,
     types_of,
 )
 from headstart.backends.native.library import Layer, Library
+from headstart.backends.native.matrices import DecoderParts, experts_of, experts_part, head_row, linears_of
 from headstart.backends.native.packed_cache import packed_cache
 from headstart.backends.native.packing import (
     COPIED,

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from headstart.backends.native.formats import FOUR, KINDS, MATRICES, PARTS, experts_part, types_of
+from headstart.backends.native.formats import FOUR, KINDS, PARTS, types_of
 from headstart.backends.native.library import Layer, Library, Rows, Shape
 from headstart.backends.native.loader import load_library
+from headstart.backends.native.matrices import MATRICES, experts_part
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
 from headstart.models.config import RopeConfig
