@@ -3,6 +3,7 @@
 // where B is a run of pair tiles (see formats/cells.h) that stand one behind the other (weights) or on cache pages.
 // Every element of C is one chain of operations over the inner steps in order, whatever the number of rows.
 #pragma once
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/products/read_ahead.h"
@@ -88,21 +89,28 @@ static inline void with_row_count(int rows, Work &&work) {
   work(std::integral_constant<int, kMost>{});
 }
 
+// Rows of the next group where `left` are multiplied half by half: as many as registers hold, unless the last group
+// would be too large for whole pairs and too small for halves.
+static inline int halved_group(int left) {
+  const int beyond = left - kHalvedRows;
+  return beyond >= kFmaRows && beyond <= kHalvedRows ? ceil_div(left, 2) : std::min(left, kHalvedRows);
+}
+
 template <class Cell, class Tiles>
 static inline void multiply_fma(int rows, const float *a, size_t a_stride, Tiles tiles, int count, float *c,
                                 size_t c_stride, bool accumulate, bool streamed = false, ReadAhead *ahead = nullptr) {
   constexpr bool can_halve = sizeof(Cell) == 2 && kHalvedRows > kFmaRows;
-  const bool halved = can_halve && rows > kFmaRows;
-  const int most = halved ? kHalvedRows : kFmaRows, groups = ceil_div(rows, most);
-  for (int group = 0; group < groups; ++group) {
-    const int n = group_rows(rows, most, group);
+  const bool halves = can_halve && rows > kFmaRows;
+  const int groups = ceil_div(rows, halves ? kHalvedRows : kFmaRows);
+  for (int group = 0, n = 0; group < groups; ++group, rows -= n, a += n * a_stride, c += n * c_stride) {
+    n = halves ? halved_group(rows) : group_rows(rows, kFmaRows, 0);
     const size_t bytes = count * TileOrder<Cell>::kPairCells * sizeof(Cell);
     const bool paged = sizeof(Cell) == 2 && ahead && groups == 1 && n >= kPagedRows;
     const Prefetch ask = !streamed ? Prefetch{}
                          : paged   ? ahead->by_page(tiles(0), bytes)
                                    : next_block(ahead, tiles(0), bytes, group, groups);
     if constexpr (can_halve) {
-      if (halved)
+      if (n > kFmaRows) {
         with_row_count<kHalvedRows>(n, [&](auto known) {
           for (int half = 0; half < 2; ++half)
             multiply_fma_rows<Cell, known.value, 1>(a, a_stride, tiles, count, half, c, c_stride, accumulate,
@@ -110,13 +118,12 @@ static inline void multiply_fma(int rows, const float *a, size_t a_stride, Tiles
                                                     : half           ? Prefetch{}
                                                                      : ask);
         });
+        continue;
+      }
     }
-    if (!halved)
-      with_row_count<kFmaRows>(n, [&](auto known) {
-        multiply_fma_rows<Cell, known.value, 2>(a, a_stride, tiles, count, 0, c, c_stride, accumulate, ask);
-      });
-    a += n * a_stride;
-    c += n * c_stride;
+    with_row_count<kFmaRows>(n, [&](auto known) {
+      multiply_fma_rows<Cell, known.value, 2>(a, a_stride, tiles, count, 0, c, c_stride, accumulate, ask);
+    });
   }
 }
 

@@ -7,8 +7,8 @@
 #define HEADSTART_KERNEL "kernels/isa/avx2/kernel.h"
 
 constexpr bool kTiledBf16 = false, kTwelveBits = false, kAsksLineByLine = false, kSignedBytes = false;
-constexpr int kTileEntries = 24, kFmaRows = 3, kHalvedRows = 4;
-constexpr int kBlockRows[] = {4, 4};
+constexpr int kTileEntries = 24, kFmaRows = 3, kHalvedRows = 5;
+constexpr int kBlockRows[] = {4, 2};
 constexpr int kStoredRows = 3, kFusedRows = 2;
 constexpr int kScreenedRows = 2;
 constexpr int kWeightHint = kToL2, kTwoBytesAhead = 8192;
