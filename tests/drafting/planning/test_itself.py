@@ -30,25 +30,19 @@ def test_a_gain_is_that_of_the_best_chain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bits", "bytes_", "least", "cost", "taken"),
-    [
-        (16.0, True, 0.0, 0.0, True),
-        (4.5, True, 0.0, 0.0, False),
-        (16.0, False, 0.0, 0.0, False),
-        (16.0, True, 10.0, 0.0, False),
-        (16.0, True, 0.0, 10.0, False),
-    ],
-    ids=["pays", "few bits already", "no products of bytes", "short passes", "too dear"],
+    ("bits", "least", "cost", "taken"),
+    [(16.0, 0.0, 0.0, True), (4.5, 0.0, 0.0, False), (16.0, 10.0, 0.0, False), (16.0, 0.0, 10.0, False)],
+    ids=["pays", "few bits already", "short passes", "too dear"],
 )
 def test_the_model_guesses_for_itself_where_that_pays_and_nothing_else_does(
-    monkeypatch: pytest.MonkeyPatch, bits: float, bytes_: bool, least: float, cost: float, taken: bool
+    monkeypatch: pytest.MonkeyPatch, bits: float, least: float, cost: float, taken: bool
 ) -> None:
     monkeypatch.setattr(itself, "LEAST_SECONDS", least)
     monkeypatch.setattr("headstart.drafting.methods.self_bits.drafter.SelfDrafter.token_seconds", lambda self: cost)
     trials = Trials([TriedPass(1, 0.02), TriedPass(9, 0.02)])
     monkeypatch.setattr(AutoDrafter, "parts", PlannerParts(trials=lambda runner: trials))
     target = LayeredToy(10, hashed_logits(10), hashed_logits(10))
-    target.layer_bits, target.multiplies_bytes = bits, bytes_  # type: ignore[attr-defined]
+    target.layer_bits = bits  # type: ignore[attr-defined]
     told: list[str] = []
     context = replace(model_context(ModelRunner(target, 512, block_size=8), {}), tell=told.append)
     drafter = create_drafter("auto", context)
@@ -60,7 +54,7 @@ def test_the_model_guesses_for_itself_where_that_pays_and_nothing_else_does(
 def test_no_room_for_it_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(itself, "LEAST_SECONDS", 0.0)
     target = LayeredToy(10, hashed_logits(10), hashed_logits(10))
-    target.layer_bits, target.multiplies_bytes = 16.0, True  # type: ignore[attr-defined]
+    target.layer_bits = 16.0  # type: ignore[attr-defined]
 
     def no_room(bits: int | str, layers: int | None) -> object:
         raise ConfigError("there is no room")

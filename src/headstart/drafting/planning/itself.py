@@ -49,9 +49,9 @@ def worth_asking(
     """The drafter that ``create`` makes of the target's own weights, if it pays; None: it does not, or there is no room
     for it, or the target has few bits as it is, or is over before it counts."""
     backend = None if context.runner is None else context.runner.backend
-    # Of the native pass, which alone has other weights; without products of bytes few bits save too little.
+    # Of the native pass, which alone has other weights.
     bits: float = getattr(backend, "layer_bits", 0.0)
-    if context.lend_itself is None or bits < _LEAST_BITS or not getattr(backend, "multiplies_bytes", False):
+    if context.lend_itself is None or bits < _LEAST_BITS:
         return None
     if not passes or passes[0].rows != 1 or passes[0].seconds < LEAST_SECONDS:
         return None
