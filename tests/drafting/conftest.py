@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from assistant_models import assistant_drafter
 from devices import DEVICES
 from drafting_toys import CONTRACT_VOCAB
 from head_toys import head_drafter
@@ -72,6 +73,7 @@ THOROUGH = [
     Case("dflash", {"model": "dflash 2", "draft_tokens": 3}),
     Case("dflash", {"model": "dflash 2", "draws": 2, "tree_nodes": 8}),
     Case("eagle3", {"model": "borrowing", "draft_tokens": 3}),
+    Case("assistant", {"width": 3, "draft_tokens": 3, "min_probability": 0.0}),
     Case("mtp", {"model": "1", "draft_tokens": 3, "min_probability": 0.0}),
 ]
 """Further options, left out by ``make test``."""
@@ -99,6 +101,7 @@ WITHOUT_MODEL = {
     "lookahead",
 }
 WITH_MODEL = {"draft-model", "multi-draft", "hierarchical", "early-exit", "self"}
+WITH_PASSES = {"assistant"}
 WITH_RATES = {"synthetic"}
 WITH_TEXTS = {"rest"}
 
@@ -127,6 +130,8 @@ def new_drafter_of(case: Case) -> Callable[[], Drafter]:
         return lambda: create_drafter(case.name, DraftContext(CONTRACT_VOCAB), **options)
     if case.name in WITH_MODEL:
         return lambda: with_target_cache(case.name, contract_context(CONTRACT_VOCAB), case.options)
+    if case.name in WITH_PASSES:
+        return lambda: assistant_drafter(CONTRACT_VOCAB, case.options)
     if case.name in WITH_HEAD:
         return lambda: head_drafter(case.name, CONTRACT_VOCAB, case.options, device=case.device)
     pytest.skip(f"drafter {case.name} needs more than a vocabulary: give tests/drafting/conftest.py a context for it")

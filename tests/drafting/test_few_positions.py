@@ -116,8 +116,8 @@ VARIANTS: list[tuple[str, dict[str, object]]] = [
 HEADS = {"eagle": "eagle", "eagle2": "eagle", "eagle3": "eagle3"} | {
     name: name for name in ("dflash", "p-eagle", "medusa", "blockwise", "pass")
 }
-NEEDS_MODULES = "mtp"
-"""Runs what came with a target; GPT-2 has nothing of the kind (``tests/drafting/methods/test_mtp.py``)."""
+MADE_FOR_ITS_TARGET = ("mtp", "assistant")
+"""Run what came with a target; GPT-2 has nothing of the kind (``methods/test_mtp.py``, ``test_assistant.py``)."""
 OWN = ("draft-model", "multi-draft", "hierarchical")
 """They run the target's own layers where they are given no model."""
 
@@ -128,7 +128,7 @@ def options_of(name: str) -> dict[str, object]:
     return {"model": HEADS[name]} if name in HEADS else {"layers": 2} if name in OWN else {}
 
 
-CASES = [(name, options_of(name)) for name in available_drafters() if name != NEEDS_MODULES] + VARIANTS
+CASES = [(name, options_of(name)) for name in available_drafters() if name not in MADE_FOR_ITS_TARGET] + VARIANTS
 
 
 def in_folder(folder: Path, options: dict[str, object]) -> dict[str, object]:

@@ -10,7 +10,7 @@ from headstart.drafting.registry import available_drafters, trained_kinds
 
 SOURCE = Path(__file__).parents[2] / "src"
 METHODS = "headstart/drafting/methods/"
-WORDS = {"auto", "none", "pass", "copy", "random", "suffix", "rest", "lookahead", "synthetic", "self"}
+WORDS = {"auto", "none", "pass", "copy", "random", "suffix", "rest", "lookahead", "synthetic", "self", "assistant"}
 """Names that are plain words, too, and mean other things elsewhere."""
 EXCEPTIONS = {
     METHODS + "auto/members.py": "the drafters that it asks unless told otherwise",

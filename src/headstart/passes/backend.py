@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from torch import Tensor
+
 from headstart.drafting.heads.head_pass import BlockHeadPass, HeadPass, MaskedHeadPass, ModulesPass, ParallelHeadsPass
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockHead
@@ -15,6 +17,7 @@ from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.drafting.methods.medusa.head import ParallelHeads
 from headstart.models.config import ModelConfig
 from headstart.models.multi_token import MultiTokenModules
+from headstart.models.weights import DecoderWeights
 from headstart.passes.batch import EncoderInput, IntArray, KVStorage, PassBatch, PassOutput
 from headstart.passes.rounds import Stretches
 from headstart.sampling.kernels import RowKernels
@@ -218,6 +221,56 @@ class GuessesForItself(Protocol):
 
     def guesser(self, depth: int) -> object:
         """What guesses chains of so many tokens in the model's stretches (``passes.rounds.Guesser``)."""
+        ...
+
+
+class KeyReader(Protocol):
+    """A small decoder that keeps nothing: its layers read keys and values of another model's (``LayerConfig.reads``).
+
+    Each of its rows stands on the position of a sequence's root, and sees what the sequence has in the cache.
+    """
+
+    @property
+    def nbytes(self) -> int:
+        """Of its weights."""
+        ...
+
+    def read(
+        self, inputs: Tensor, cached_lengths: IntArray, block_tables: IntArray, storage: KVStorage, *, says: bool
+    ) -> tuple[Tensor, Tensor]:
+        """One pass over rows that do not see each other.
+
+        Args:
+            inputs: [row, hidden] what the first layer reads.
+            cached_lengths: int32 [row] tokens of the row's sequence in the cache, one or more.
+            block_tables: int32 [row, block] as ``PassBatch`` has them.
+            storage: the other model's.
+            says: logits are wanted.
+
+        Returns:
+            float32 states [row, hidden] after the final norm, and logits [row, vocab], or none of them.
+        """
+        ...
+
+
+@runtime_checkable
+class LendsKeys(Protocol):
+    """A backend whose caches other decoders can read."""
+
+    def embedded(self, tokens: IntArray) -> Tensor:
+        """float32 [row, hidden] what the first layer reads of these tokens, wherever they stand."""
+        ...
+
+    def key_reader(self, config: ModelConfig, weights: DecoderWeights, precision: str) -> KeyReader:
+        """What runs a decoder that reads this one's keys and values.
+
+        Args:
+            config: all of its layers read layers of this backend's model.
+            precision: of its matrices; "auto": nearly the file's.
+
+        Raises:
+            ConfigError: the precision cannot be had here, or memory is short.
+        """
         ...
 
 

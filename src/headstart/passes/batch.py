@@ -137,6 +137,27 @@ class PassBatch:
         return len(self.cached_lengths)
 
 
+def rows_at_ends(cached_lengths: IntArray, block_tables: IntArray, says: bool) -> PassBatch:
+    """Rows that see all that is in the cache of their sequence and nothing else, for layers that keep nothing: each
+    stands in for the last cached token, in a sequence of its own.
+
+    Args:
+        cached_lengths: int32 [row], one or more.
+        block_tables: int32 [row, block].
+        says: logits are wanted.
+    """
+    count = len(cached_lengths)
+    return PassBatch(
+        tokens=np.zeros(count, np.int32),
+        parents=np.full(count, -1, np.int32),
+        row_starts=np.arange(count + 1, dtype=np.int32),
+        cached_lengths=cached_lengths - np.int32(1),
+        block_tables=block_tables,
+        logit_rows=np.arange(count if says else 0, dtype=np.int32),
+        taps=(FINAL_TAP,),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class TapStates:
     """States that a pass shows: one block for all taps, made and read at once, on the host."""

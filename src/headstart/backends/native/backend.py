@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 from itertools import accumulate
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headstart.backends.native.key_reader import NativeKeyReader
 from headstart.backends.native.kit import NativeKit
 from headstart.backends.native.library import Pass
 from headstart.backends.native.loader import load_library
@@ -24,6 +26,7 @@ from headstart.backends.native.supported import supports
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
 from headstart.models.config import ModelConfig
+from headstart.models.weights import DecoderWeights
 from headstart.passes.backend import BackendKit
 from headstart.passes.batch import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
 
@@ -42,6 +45,7 @@ class NativeBackend:
         isa: instruction set to use instead of the fastest (see ``load_library``).
         small_head: the output head, too, has levels of 4 bits where a precision in blocks would give it 8; for what
             only guesses.
+        ahead: positions that rows stand ahead of where their sequence puts them; of what reads another one's keys.
 
     Raises:
         ConfigError: the model is not supported, or there is no native path on this machine.
@@ -59,6 +63,7 @@ class NativeBackend:
         threads: int | None = None,
         isa: str | None = None,
         small_head: bool = False,
+        ahead: int = 0,
     ) -> None:
         reason = supports(config)
         if reason is not None:
@@ -87,7 +92,7 @@ class NativeBackend:
             library.set_alibi(
                 self.handle, slopes.data_ptr(), config.attention.alibi.scale, config.attention.alibi.coarse
             )
-        self._ropes = RopeTables(library, self.handle, config.ropes, weights.rope_factors)
+        self._ropes = RopeTables(library, self.handle, config.ropes, weights.rope_factors, ahead)
         self._inputs_table: RowTable | None = None
         """Borrowed by the library."""
         if weights.layer_inputs is not None:
@@ -113,6 +118,23 @@ class NativeBackend:
         self.stretches.host = host.handle
         self._packed.finish_saving()  # of what is given back
         self._library.share_embedding(self.handle, host.handle)
+
+    def embedded(self, tokens: IntArray) -> Tensor:
+        """See ``LendsKeys``."""
+        nothing = RowInputs(np.empty(0, np.int32), torch.empty(0, self.config.hidden_size))
+        return self._first_inputs(tokens, np.zeros(len(tokens), np.int32), nothing)
+
+    def key_reader(self, config: ModelConfig, weights: DecoderWeights, precision: str) -> NativeKeyReader:
+        """See ``LendsKeys``."""
+        asked = ("fp32" if self.keeps_floats else "int8") if precision == "auto" else precision
+        if (asked == "fp32") != self.keeps_floats:
+            raise ConfigError(
+                f"precision is {precision!r}, but the target's keys and values are in "
+                f"{'float32' if self.keeps_floats else 'bf16'}; leave it out."
+            )
+        reader = NativeBackend(config, weights, cast(Precision, asked), self.threads, self._library.isa, ahead=1)
+        reader._host = self
+        return NativeKeyReader(reader)
 
     def guesser(self, depth: int) -> NativeOwnWeights:
         """Guesses for the stretches of the model whose cache this one takes, in chains of ``depth`` tokens at most."""
@@ -173,7 +195,7 @@ class NativeBackend:
             first, size = address(hidden.states), hidden.states.strides[0]
             taps = (ctypes.c_void_p * len(batch.taps))(*range(first, first + size * len(batch.taps), size))
         experts = ctypes.c_double()
-        inputs = None if batch.inputs is None else self._first_inputs(batch, batch.inputs)
+        inputs = None if batch.inputs is None else self._first_inputs(batch.tokens, batch.positions, batch.inputs)
         arguments = Pass(
             **places,
             rows=rows,
@@ -202,12 +224,12 @@ class NativeBackend:
             raise TypeError(f"storage is a {type(storage).__name__} of another backend; allocate it with this one")
         return storage
 
-    def _first_inputs(self, batch: PassBatch, given: RowInputs) -> Tensor:
+    def _first_inputs(self, row_tokens: IntArray, row_positions: IntArray, given: RowInputs) -> Tensor:
         """float32 [row, hidden] what the first layer reads: the library takes all rows' inputs, or none."""
         wanted = (len(given.rows), self.config.hidden_size)
         if given.values.shape != wanted:
             raise ValueError(f"inputs are {tuple(given.values.shape)}; rows x hidden is {wanted}")
-        tokens, positions, rows = (as_int32(each) for each in (batch.tokens, batch.positions, given.rows))
+        tokens, positions, rows = (as_int32(each) for each in (row_tokens, row_positions, given.rows))
         values = as_float32(given.values)
         inputs = torch.empty(len(tokens), self.config.hidden_size)
         self._library.first_inputs(

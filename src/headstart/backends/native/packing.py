@@ -354,16 +354,18 @@ class Packer:
 
 
 class RopeTables:
-    """Cosines and sines that the library borrows, as far as positions have reached."""
+    """Cosines and sines that the library borrows, as far as positions have reached; of positions that lie ``ahead`` of
+    those that it counts."""
 
     def __init__(
-        self, library: Library, model: int, ropes: Sequence[RopeConfig], factors: Tensor | None = None
+        self, library: Library, model: int, ropes: Sequence[RopeConfig], factors: Tensor | None = None, ahead: int = 0
     ) -> None:
         self._library = library
         self._model = model
         self._ropes = [(inverse_frequencies(rope, factors), amplitude(rope)) for rope in ropes]
         self._tables: list[tuple[Tensor, Tensor]] = []
         self._positions = 0
+        self._ahead = ahead
 
     def reach(self, positions: int) -> None:
         """Extend the tables to this many positions."""
@@ -371,7 +373,7 @@ class RopeTables:
             return
         # Doubling keeps this rare; very long models do not pay for positions never reached.
         self._positions = max(positions, 2 * self._positions, 4096)
-        counted = torch.arange(self._positions).float()[:, None]
+        counted = torch.arange(self._ahead, self._ahead + self._positions).float()[:, None]
         angles = [(counted * frequencies, scale) for frequencies, scale in self._ropes]
         self._tables = [
             ((each.cos() * scale).contiguous(), (each.sin() * scale).contiguous()) for each, scale in angles

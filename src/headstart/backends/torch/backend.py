@@ -13,11 +13,13 @@ from torch import Tensor
 from headstart.backends.torch.attention import AttentionLayout
 from headstart.backends.torch.decoder import Decoder, called_experts
 from headstart.backends.torch.device import avoid_attention_plans, finish
+from headstart.backends.torch.key_reader import TorchKeyReader
 from headstart.backends.torch.kit import TorchKit
 from headstart.backends.torch.mixers import cache_row, sights_of, state_shapes
 from headstart.backends.torch.recorded_pass import RecordedPasses, can_record
 from headstart.backends.torch.recorder import Recorder
 from headstart.backends.torch.states import LayerStore, StateLayout
+from headstart.errors import ConfigError
 from headstart.models.config import ModelConfig
 from headstart.models.weights import DecoderWeights
 from headstart.passes.backend import BackendKit
@@ -193,6 +195,26 @@ class TorchBackend:
         finish(self.device)
         taps = TapStates.of({tap: shown.states[tap] for tap in batch.taps})
         return PassOutput(shown.logits, taps, best, experts)
+
+    @torch.inference_mode()
+    def embedded(self, tokens: IntArray) -> Tensor:
+        """See ``LendsKeys``."""
+        ids = self._tensor(tokens)
+        return self.decoder.embed(ids, torch.zeros_like(ids)).float()
+
+    def key_reader(self, config: ModelConfig, weights: DecoderWeights, precision: str) -> TorchKeyReader:
+        """See ``LendsKeys``.
+
+        Raises:
+            ConfigError: the precision is not the one that keys and values have.
+        """
+        own = self.name.removeprefix("torch-")
+        if precision not in ("auto", own):
+            raise ConfigError(
+                f"precision is {precision!r}, but what reads the target's keys and values is computed in {own}, as they"
+                " are; leave it out."
+            )
+        return TorchKeyReader(config, weights, self.dtype, self.device)
 
     def _inputs(self, inputs: RowInputs | None) -> tuple[Tensor, Tensor] | None:
         if inputs is None:

@@ -13,6 +13,7 @@ from headstart.drafting.head_files.loading import check_format, load_head, train
 from headstart.drafting.head_trees.trees import ConfidenceTrees
 from headstart.drafting.heads.formats import TrainedHead
 from headstart.drafting.options import require
+from headstart.drafting.registry import trained_kinds
 from headstart.errors import ConfigError
 from headstart.models.files import local_path
 from headstart.passes.backend import BackendKit
@@ -122,10 +123,11 @@ def open_head(
     shipped = context.find_head(name) if model is None and context.find_head is not None else None
     model = model if shipped is None else str(shipped)
     if not model:
+        made = name in trained_kinds()
         raise ConfigError(
             f"no {name} head is installed for this target; name the directory of one as the draft model "
-            f"(headstart train {name} makes one); those of the default model are installed by `pip install ./heads` "
-            "in a checkout."
+            + (f"(headstart train {name} makes one)" if made else "(its publisher's)")
+            + "; those of the default model are installed by `pip install ./heads` in a checkout."
         )
     head = load_head(model, context.require_runner().backend.config)
     require(

@@ -13,7 +13,7 @@ from headstart.errors import HeadstartError
 from headstart.models.files import local_path
 
 FREE = "suffix"
-_HEADS = ("eagle3", "dflash", "p-eagle")
+_HEADS = ("eagle3", "dflash", "p-eagle", "assistant")
 """Kinds of heads that are run where nobody names drafters; of several that come with Headstart, the first."""
 ITSELF = "self"
 """Runs the target's own weights in fewer bits, where nothing else guesses for it and that pays."""
