@@ -25,6 +25,7 @@ from native_cases import (
     random_weights,
     small_config,
 )
+from thinning import thorough_but
 from torch import Tensor
 
 from headstart.backends.native.backend import NativeBackend
@@ -174,6 +175,72 @@ def test_nothing_ends_where_a_panel_does(config: ModelConfig) -> None:
         assert torch.equal(backend.forward(chain, backend.allocate_cache(20, BLOCK)).logits, logits[path])
 
 
+def fresh_logits(backend: NativeBackend, tokens: Sequence[int]) -> Tensor:
+    """[token, vocab] of a text that nothing is known of."""
+    return backend.forward(make_pass(Rows(tokens, 0, range(8))), backend.allocate_cache(8, BLOCK)).logits
+
+
+@needs_native
+@pytest.mark.parametrize("precision", thorough_but({"bf16"}, ["bf16", "fp32", "int8"]))
+@each_kind
+def test_accepted_rows_are_replayed_to_the_bit(config: ModelConfig, precision: Precision) -> None:
+    """Rounds of trees and chains of which some path is accepted, beside others, forked, rolled back, and looked at by
+    passes through fewer layers: a row gives what it gives in a text that is read at once."""
+    generator = np.random.default_rng(4)
+    backend = native(config, precision, FASTEST, 2)
+    made = runner(backend, 44)
+    texts = {i: random_tokens(size, seed=i) for i, size in enumerate((3, 20, 1))}
+    for i, text in texts.items():
+        made.cache.add(i)
+        read(made, i, text, [7])
+    for turn in range(10):
+        if turn in (3, 6):  # two sequences go on from one state
+            made.cache.remove(2)
+            made.cache.fork(turn % 2, 2)
+            texts[2] = list(texts[turn % 2])
+        if turn == 5:
+            texts[1] = texts[1][: made.cache.truncate(1, len(texts[1]) - 2)]
+        sizes = (1, 18, 3) if turn == 4 else generator.integers(1, 11, 3).tolist()
+        trees = [random_tree(size, turn) if size > 2 and turn != 4 else list(range(-1, size - 1)) for size in sizes]
+        spans = [tree_span(i, random_tokens(len(tree), seed=50 * turn + i), tree) for i, tree in enumerate(trees)]
+        with made.cache.reserve({i: len(tree) for i, tree in enumerate(trees)}):
+            if turn % 3 == 0:
+                made.forward(spans[:1], num_layers=2)
+            outputs = made.forward(spans)
+            for span, tree, output in zip(spans, trees, outputs, strict=True):
+                text = texts[span.sequence_id]
+                for leaf in sorted(set(range(len(tree))) - set(tree)):
+                    path = path_to(tree, leaf)
+                    expected = fresh_logits(backend, [*text, *span.tokens[path].tolist()])
+                    assert torch.equal(output.logits[path], expected[len(text) :])
+                kept = path_to(tree, int(generator.integers(len(tree))))
+                made.cache.commit(span.sequence_id, kept)
+                text += span.tokens[kept].tolist()
+        made.cache.check()
+
+
+@needs_native
+@each_kind
+def test_long_ways_and_short_journals_change_nothing(config: ModelConfig) -> None:
+    """States that are written whole beside replayed ones: far from where a pass begins, across the end of a panel, and
+    where what entered the recurrence finds no more room."""
+    tokens, (sequences, size) = random_tokens(60), (18, 15)
+    backend = native(config, "bf16", FASTEST, 2)
+    expected = fresh_logits(backend, tokens)
+    storage = backend.allocate_cache(2 * sequences, BLOCK, 2 * sequences + 3)
+    batch = make_pass(*(Rows(tokens[:size], 0, [i]) for i in range(sequences)))
+    after = np.full(batch.num_rows, -1, np.int32)
+    after[size - 2 :: size], after[size - 1 :: size] = range(sequences), range(sequences, 2 * sequences)
+    assert batch.num_rows > 256
+    backend.forward(replace(batch, states_before=np.full(sequences, -1, np.int32), states_after=after), storage)
+    others = np.arange(2 * sequences, 2 * sequences + 3, dtype=np.int32)
+    for first, slot in ((size - 1, 0), (size, sequences)):
+        for i in range(sequences):
+            chain = make_pass(Rows(tokens[first : first + 3], first, [i]))
+            said = replace(chain, states_before=np.array([slot + i], np.int32), states_after=others)
+            assert torch.equal(backend.forward(said, storage).logits, expected[first : first + 3])
+
+
 @needs_native
 @each_kind
 def test_rows_that_nobody_asks_of_leave_their_states(config: ModelConfig) -> None:
@@ -249,6 +316,10 @@ def test_what_is_wrong_with_states_is_said() -> None:
     for before, after in ((2, -1), (0, 2)):
         told = {"states_before": np.array([before], np.int32), "states_after": np.full(2, after, np.int32)}
         with pytest.raises(ValueError, match="is outside the cache"):
+            backend.forward(replace(batch, **told), storage)
+    for taken in (0, 1):
+        told = {"states_before": np.zeros(1, np.int32), "states_after": np.full(2, taken, np.int32)}
+        with pytest.raises(ValueError, match="would stand where another one does"):
             backend.forward(replace(batch, **told), storage)
     with pytest.raises(ValueError, match="do not fit 1 sequences and 2 rows"):
         backend.forward(

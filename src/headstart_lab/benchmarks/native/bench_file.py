@@ -18,6 +18,8 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from itertools import chain as concatenated
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,7 @@ class Own:
         self._blocks = blocks
         self._storage = backend.allocate_cache(blocks, num_states=64 if config.keeps_states else 0)
         self._tokens = torch.randint(300, config.vocab_size, (max(prompt, context),))
-        backend.forward(self._chain(context, 0, 0), self._storage)
+        backend.forward(self._chain(context, 0, 0)[0], self._storage)
 
     def rows(self, count: int, passes: int) -> float:
         """Seconds of a pass of so many rows that all want their logits."""
@@ -66,21 +68,26 @@ class Own:
         """Seconds until the first token is known."""
         return self._seconds(self._chain(length, 0, 1), 1)
 
-    def _chain(self, count: int, cached: int, wanted: int) -> PassBatch:
-        """Of a text whose state after the context is in slot 0; those after further rows go to others."""
+    def _chain(self, count: int, cached: int, wanted: int) -> list[PassBatch]:
+        """Passes in turn, of a text whose state after the context is in slot 0: as where guesses are verified, each
+        goes on from the state after the middle row of the one before."""
         batch = chain(self._tokens[:count], cached, self._blocks, wanted)
         if not self.backend.config.keeps_states:
-            return batch
-        after = np.full(count, -1, np.int32)
-        if cached:
-            after[:] = np.arange(1, count + 1)
-        else:
+            return [batch]
+        if not cached:
+            after = np.full(count, -1, np.int32)
             after[-1] = 0 if count == self._context else 63
-        return replace(batch, states_before=np.array([0 if cached else -1], np.int32), states_after=after)
+            return [replace(batch, states_before=np.array([-1], np.int32), states_after=after)]
+        slots = np.arange(1, 2 * count + 1, dtype=np.int32).reshape(2, count)
+        middles = slots[:, count // 2]
+        return [
+            replace(batch, states_before=before, states_after=after)
+            for before, after in ((np.zeros(1, np.int32), slots[0]), (middles[:1], slots[1]), (middles[1:], slots[0]))
+        ]
 
-    def _seconds(self, batch: PassBatch, passes: int) -> float:
+    def _seconds(self, batches: list[PassBatch], passes: int) -> float:
         start = time.perf_counter()
-        for _ in range(passes):
+        for batch in islice(concatenated(batches, cycle(batches[1:] or batches)), passes):
             self.backend.forward(batch, self._storage)
         return (time.perf_counter() - start) / passes
 

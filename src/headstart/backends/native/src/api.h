@@ -130,7 +130,8 @@ struct HeadstartPass {
   int32_t context_rows{};
   int32_t both_ways{};  // rows of a sequence see those behind them, too
   // Where layers keep states: [sequences] the slot of that after the cached tokens, -1 where there are none; [rows] the
-  // slot that the one after the row goes to, -1: nowhere. Null: of texts of which nothing is cached, and none is kept.
+  // slot that the one after the row goes to, each one of its own, -1: nowhere. Null: of texts of which nothing is
+  // cached, and none is kept.
   const int32_t *states_before{}, *states_after{};
 };
 

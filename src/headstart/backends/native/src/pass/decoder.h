@@ -289,17 +289,21 @@ class Decoder {
   }
 
   StateShape state_of(const DecoderLayer &layer) const {
-    if (layer.is(Mixer::convolution)) return {shape.convolution.length - 1, shape.hidden, 0, 0};
+    if (layer.is(Mixer::convolution)) return {shape.convolution.length - 1, shape.hidden};
     const HeadstartDelta &delta = shape.delta;
     if (layer.is(Mixer::delta))
       return {delta.length - 1, convolved(shape.delta), delta.value_heads * delta.value_dim / kDeltaBand,
-              delta.key_dim * kDeltaBand};
+              delta.key_dim * kDeltaBand, convolved(delta) + 2 * round_up(delta.value_heads, 16)};
     const HeadstartMamba &mamba = shape.mamba;
-    if (layer.is(Mixer::mamba)) return {mamba.length - 1, mamba.inner, mamba.inner / 16, mamba.state_size * 16};
+    if (layer.is(Mixer::mamba))
+      return {mamba.length - 1, mamba.inner, mamba.inner / 16, mamba.state_size * 16,
+              mamba.inner + kPadding + round_up(mamba.step_rank, kPadding) + 2 * round_up(mamba.state_size, 16) +
+                  round_up(mamba.inner, kColumns)};
     if (layer.is(Mixer::mamba2) || layer.is(Mixer::attention_mamba2)) {
       const HeadstartMamba2 &of = shape.mamba2;
       const int bands = of.heads * ceil_div(of.head_dim, kMamba2Band);
-      return {of.length - 1, round_up(convolved(of), 16), bands, of.state_size * kMamba2Band};
+      const int channels = round_up(convolved(of), 16);
+      return {of.length - 1, channels, bands, of.state_size * kMamba2Band, channels + 2 * round_up(of.heads, 16)};
     }
     return {};
   }

@@ -51,35 +51,32 @@ static inline void make_unit(float *x, int size, float factor) {
 class GatedDelta {
  public:
   GatedDelta(const HeadstartDelta &of, const DecoderLayer &layer, const LayerStates &states, const MixerRows &rows,
-             const MixerScratch &scratch, int thread, int threads)
+             float *copies, int thread, int threads)
       : of_(of),
         layer_(layer),
         states_(states),
         rows_(rows),
-        scratch_(scratch),
+        copies_(copies),
         thread_(thread),
         threads_(threads),
         keys_(of.key_heads * of.key_dim),
         heads_(of.value_heads) {}
 
-  // Numbers that a row's units share, behind what was convolved of it: decays of heads, and shares.
-  static int besides(const HeadstartDelta &of) { return 2 * round_up(of.value_heads, 16); }
-
   template <class Meet>
   void run(Meet &&meet) const {
-    convolve_projected(layer_, states_, rows_, scratch_, 0, thread_, threads_);
+    convolve_projected(layer_, states_, rows_, 0, thread_, threads_);
     meet();
     mine(2 * of_.key_heads + 1, [&](int row, int part) { part ? take_unit(row, part - 1) : take_rates(row); });
     meet();
     const int bands = of_.value_dim / kDeltaBand, shared = heads_ / of_.key_heads;
-    recur(states_, thread_, threads_, scratch_.running, [&](int unit, int row, const float *before, float *after) {
+    const auto advance = [&](int unit, int row, const float *entered, const float *before, float *after) {
       const int head = unit / bands, key_head = of_.tiled ? head % of_.key_heads : head / shared;
-      float *const convolved = scratch_.convolved_of(row), *const rates = rates_of(row);
-      float *const value = convolved + 2 * keys_ + unit * kDeltaBand;
-      const float *const query = convolved + key_head * of_.key_dim;
+      const float *const query = entered + key_head * of_.key_dim, *const rates = entered + states_.shape.channels;
+      float unread[kDeltaBand], *const given = row < 0 ? unread : rows_.projected_of(row) + unit * kDeltaBand;
       advance_delta(before, after, of_.key_dim, rates[head], rates[round_up(heads_, 16) + head], query + keys_, query,
-                    value, value);
-    });
+                    entered + 2 * keys_ + unit * kDeltaBand, given);
+    };
+    recur(states_, thread_, threads_, copies_, advance);
     meet();
     mine(heads_, [&](int row, int head) { give(row, head); });
   }
@@ -93,18 +90,17 @@ class GatedDelta {
       work(static_cast<int>(i / parts), static_cast<int>(i % parts));
   }
 
-  float *rates_of(int row) const { return scratch_.convolved_of(row) + states_.shape.channels; }
-
   // Queries first, then keys.
   void take_unit(int row, int head) const {
     const float factor = head < of_.key_heads ? 1.f / std::sqrt(static_cast<float>(of_.key_dim)) : 1.f;
-    make_unit(scratch_.convolved_of(row) + head * of_.key_dim, of_.key_dim, factor);
+    make_unit(states_.entering(row) + head * of_.key_dim, of_.key_dim, factor);
   }
 
+  // Behind what is convolved: decays of heads, and shares.
   void take_rates(int row) const {
     const float *const share = rows_.projected_of(row) + layer_.beside, *const step = share + heads_;
     const float *const bias = layer_.constants[kStepBias].data(), *const decay = layer_.constants[kDecay].data();
-    float *const to = rates_of(row);
+    float *const to = states_.entering(row) + states_.shape.channels;
     for (int k = 0; k < heads_; k += 16) {
       const Lanes steps = softplus(load(step + k) + load(bias + k));
       store(to + k, exp(load(decay + k) * steps));
@@ -116,7 +112,7 @@ class GatedDelta {
   void give(int row, int head) const {
     if (rows_.places[row] < 0) return;
     const int size = of_.value_dim, at = head * size;
-    float *const given = scratch_.convolved_of(row) + 2 * keys_ + at;
+    float *const given = rows_.projected_of(row) + at;
     const float *const gate = rows_.projected_of(row) + states_.shape.channels + at;
     normalise(NormKind::rms, layer_.constants[kStateNorm].data(), nullptr, size, of_.norm_eps, given, size, given);
     for (int k = 0; k < size; k += 16)
@@ -128,6 +124,6 @@ class GatedDelta {
   const DecoderLayer &layer_;
   const LayerStates &states_;
   const MixerRows &rows_;
-  const MixerScratch &scratch_;
+  float *const copies_;
   const int thread_, threads_, keys_, heads_;
 };

@@ -25,32 +25,31 @@ static inline Lanes advance_mamba(const float *before, float *after, int size, c
 }
 
 // A layer between its projections. The first one gives what a row writes [inner], and its gate. What is convolved of it
-// chooses what steps are made of, where to and from where: each stands by itself, filled up with zeros.
+// enters the recurrence, and chooses what steps are made of, where to and from where: each stands by itself, filled up
+// with zeros. These follow, then the steps.
 class Mamba {
  public:
   explicit Mamba(const Decoder &model)
       : m_(model),
         of_(model.shape.mamba),
-        where_to_(round_up(of_.step_rank, kPadding)),
-        from_where_(where_to_ + round_up(of_.state_size, 16)) {
+        chosen_(of_.inner + kPadding),
+        where_to_(chosen_ + round_up(of_.step_rank, kPadding)),
+        from_where_(where_to_ + round_up(of_.state_size, 16)),
+        steps_(from_where_ + round_up(of_.state_size, 16)) {
     const int widest = round_up(std::max(of_.inner, of_.step_rank), kPadding);
     for (int form = 0; form < Decoder::kForms; ++form)
       if (m_.has_form(form))
         input_[form] = packed_rows(m_.precision_of_form(form), m_.kernels[form].element, memory_, kPanelRows, widest);
-    selected_ = rows_of(of_.step_rank + 2 * of_.state_size);
-    chosen_ = rows_of(from_where_ + of_.state_size);
-    steps_ = rows_of(of_.inner);
+    selected_stride_ = round_up(of_.step_rank + 2 * of_.state_size, kColumns) + 16;
+    selected_ = memory_.emplace_back(kPanelRows * selected_stride_ * sizeof(float)).as<float>();
   }
-
-  // Columns of zeros that the scratch needs behind what is convolved: rows are read up to whole tiles.
-  static int besides(const HeadstartMamba &of) { return of.inner ? kPadding : 0; }
 
   // One thread's part; `meet()` is a barrier.
   template <class Meet>
-  void run(const DecoderLayer &layer, const LayerStates &states, const MixerRows &rows, const MixerScratch &scratch,
-           int thread, ReadAhead &ahead, PairDeal &deal, Meet &&meet) const {
+  void run(const DecoderLayer &layer, const LayerStates &states, const MixerRows &rows, float *copies, int thread,
+           ReadAhead &ahead, PairDeal &deal, Meet &&meet) const {
     const int threads = m_.shape.threads, count = states.layout.rows();
-    const auto multiply = [&](const PackedLinear &linear, const Rows &to, auto &&source) {
+    const auto multiply = [&](const PackedLinear &linear, auto &&source, auto &&to) {
       const int form = m_.form_of(linear);
       for (int row = thread; row < count; row += threads)
         m_.kernels[form].store_row(input_[form], row, source(row), linear.padded_inputs);
@@ -58,63 +57,58 @@ class Mamba {
       run_linear(m_.kernels[form], linear, input_[form], count, thread, ahead, deal,
                  [&](int pair, int row, int n, const float *out) {
                    for (int r = 0; r < n; ++r)
-                     std::memcpy(to.row(row + r) + pair * kColumns, out + r * kColumns, kColumns * sizeof(float));
+                     std::memcpy(to(row + r) + pair * kColumns, out + r * kColumns, kColumns * sizeof(float));
                  });
       meet();
     };
-    convolve_projected(layer, states, rows, scratch, 0, thread, threads);
+    convolve_projected(layer, states, rows, 0, thread, threads);
     meet();
-    multiply(layer.linears[kSelection], selected_, [&](int row) { return scratch.convolved_of(row); });
-    multiply(layer.linears[kStep], steps_, [&](int row) {
-      choose(layer, row);
-      return chosen_.row(row);
-    });
-    recur(states, thread, threads, scratch.running, [&](int unit, int row, const float *before, float *after) {
+    multiply(
+        layer.linears[kSelection], [&](int row) { return states.entering(row); },
+        [this](int row) { return selected_ + row * selected_stride_; });
+    multiply(
+        layer.linears[kStep],
+        [&](int row) {
+          choose(layer, selected_ + row * selected_stride_, states.entering(row));
+          return states.entering(row) + chosen_;
+        },
+        [&](int row) { return states.entering(row) + steps_; });
+    const auto advance = [&](int unit, int row, const float *entered, const float *before, float *after) {
       const int channel = 16 * unit;
-      const Lanes written = load(scratch.convolved_of(row) + channel);
-      const Lanes step = softplus(load(steps_.row(row) + channel) + load(layer.constants[kStepBias].data() + channel));
+      const Lanes written = load(entered + channel);
+      const Lanes step = softplus(load(entered + steps_ + channel) + load(layer.constants[kStepBias].data() + channel));
       const float *const decay = layer.constants[kDecay].data() + channel * of_.state_size;
-      const Lanes seen = advance_mamba(before, after, of_.state_size, decay, step, written,
-                                       chosen_.row(row) + where_to_, chosen_.row(row) + from_where_);
-      if (rows.places[row] < 0) return;
+      const Lanes seen = advance_mamba(before, after, of_.state_size, decay, step, written, entered + where_to_,
+                                       entered + from_where_);
+      if (row < 0 || rows.places[row] < 0) return;
       const Lanes given = seen + written * load(layer.constants[kSkip].data() + channel);
       const Lanes gate = load(rows.projected_of(row) + of_.inner + channel);
       store_activation(rows.kind, rows.out, rows.places[row], channel, given * activate(Activation::silu, gate));
-    });
+    };
+    recur(states, thread, threads, copies, advance);
   }
 
  private:
-  // [panel row]
-  struct Rows {
-    float *data;
-    size_t stride;
-    float *row(int row) const { return data + row * stride; }
-  };
-
-  Rows rows_of(int columns) {
-    const size_t stride = round_up(columns, kColumns) + 16;
-    return {memory_.emplace_back(kPanelRows * stride * sizeof(float)).as<float>(), stride};
-  }
-
   // What steps are made of, where to and from where, normed where the model does that.
-  void choose(const DecoderLayer &layer, int row) const {
+  void choose(const DecoderLayer &layer, const float *from, float *entering) const {
     const std::vector<float> &norms = layer.constants[kStateNorm];
-    const float *from = selected_.row(row), *norm = norms.data();
+    const float *norm = norms.data();
     const auto take = [&](int size, int at) {
-      float *const to = chosen_.row(row) + at;
+      float *const to = entering + at;
       if (norms.empty())
         std::memcpy(to, from, size * sizeof(float));
       else
         normalise(NormKind::rms, norm, nullptr, size, of_.norm_eps, from, size, to);
       from += size, norm += round_up(size, 16);
     };
-    take(of_.step_rank, 0), take(of_.state_size, where_to_), take(of_.state_size, from_where_);
+    take(of_.step_rank, chosen_), take(of_.state_size, where_to_), take(of_.state_size, from_where_);
   }
 
   const Decoder &m_;
   const HeadstartMamba &of_;
-  const int where_to_, from_where_;  // where they begin in a row of what is chosen
+  const int chosen_, where_to_, from_where_, steps_;  // where they begin in what enters the recurrence
   std::vector<AlignedBuffer> memory_;
   std::array<Activations, Decoder::kForms> input_;
-  Rows selected_, chosen_, steps_;
+  float *selected_;  // [panel row][selected_stride_]
+  size_t selected_stride_;
 };

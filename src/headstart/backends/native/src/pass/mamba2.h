@@ -31,35 +31,33 @@ static inline void advance_mamba2(const float *before, float *after, int size, f
 }
 
 // One thread's part of a layer between its projections. The first one gives a row's gate [inner], what it writes
-// [inner], where to and from where [groups][state_size], and its steps [heads]. The scratch has what of that is
-// convolved, where what a row writes gives way to what it reads, then steps [heads filled up] and decays.
+// [inner], where to and from where [groups][state_size], and its steps [heads]; what a row writes gives way to what it
+// reads. What of that is convolved enters the recurrence, then steps [heads filled up] and decays.
 class Mamba2 {
  public:
   Mamba2(const HeadstartMamba2 &of, const DecoderLayer &layer, const LayerStates &states, const MixerRows &rows,
-         const MixerScratch &scratch, int thread, int threads)
+         float *copies, int thread, int threads)
       : of_(of),
         layer_(layer),
         states_(states),
         rows_(rows),
-        scratch_(scratch),
+        copies_(copies),
         thread_(thread),
         threads_(threads),
         inner_(of.heads * of.head_dim),
         steps_(states.shape.channels),
         decays_(steps_ + round_up(of.heads, 16)) {}
 
-  // Numbers that a row's units share, behind what was convolved of it.
-  static int besides(const HeadstartMamba2 &of) { return 2 * round_up(of.heads, 16); }
-
   template <class Meet>
   void run(Meet &&meet) const {
-    convolve_projected(layer_, states_, rows_, scratch_, inner_, thread_, threads_);
+    convolve_projected(layer_, states_, rows_, inner_, thread_, threads_);
     for (int row = thread_; row < states_.layout.rows(); row += threads_) choose_steps(row);
     meet();
     const int bands = ceil_div(of_.head_dim, kMamba2Band);
-    recur(states_, thread_, threads_, scratch_.running, [&](int unit, int row, const float *before, float *after) {
-      advance(unit / bands, unit % bands * kMamba2Band, row, before, after);
-    });
+    recur(states_, thread_, threads_, copies_,
+          [&](int unit, int row, const float *entered, const float *before, float *after) {
+            advance(unit / bands, unit % bands * kMamba2Band, row, entered, before, after);
+          });
     meet();
     for (int row = thread_; row < states_.layout.rows(); row += threads_)
       if (rows_.places[row] >= 0) finish(row, rows_.places[row]);
@@ -72,29 +70,29 @@ class Mamba2 {
     for (int head = 0; head < of_.heads; head += 16) {
       Lanes step = softplus(load(rows_.projected_of(row) + chosen + head) + load(bias + head));
       step = min(splat(of_.most_step), max(splat(of_.least_step), step));  // what is no number stands second, and stays
-      store(scratch_.convolved_of(row) + steps_ + head, step);
-      store(scratch_.convolved_of(row) + decays_ + head, exp(step * load(decay + head)));
+      store(states_.entering(row) + steps_ + head, step);
+      store(states_.entering(row) + decays_ + head, exp(step * load(decay + head)));
     }
   }
 
   // Elements of a head from `first` on.
-  void advance(int head, int first, int row, const float *before, float *after) const {
-    float *const convolved = scratch_.convolved_of(row), *const x = convolved + head * of_.head_dim + first;
-    const float *const where_to = convolved + inner_ + head / (of_.heads / of_.groups) * of_.state_size;
+  void advance(int head, int first, int row, const float *entered, const float *before, float *after) const {
+    const int at = head * of_.head_dim + first;
+    const float *const where_to = entered + inner_ + head / (of_.heads / of_.groups) * of_.state_size;
     const int count = std::min(kMamba2Band, of_.head_dim - first);
     alignas(64) float written[kMamba2Band] = {}, scaled[kMamba2Band], given[kMamba2Band];
-    std::memcpy(written, x, count * sizeof(float));
-    for (int i = 0; i < kMamba2Band; i += 16) store(scaled + i, load(written + i) * splat(convolved[steps_ + head]));
-    advance_mamba2(before, after, of_.state_size, convolved[decays_ + head], scaled, where_to,
+    std::memcpy(written, entered + at, count * sizeof(float));
+    for (int i = 0; i < kMamba2Band; i += 16) store(scaled + i, load(written + i) * splat(entered[steps_ + head]));
+    advance_mamba2(before, after, of_.state_size, entered[decays_ + head], scaled, where_to,
                    where_to + of_.groups * of_.state_size, given);
+    if (row < 0) return;
     const Lanes skip = splat(layer_.constants[kSkip][head]);
     for (int i = 0; i < kMamba2Band; i += 16) store(given + i, load(given + i) + load(written + i) * skip);
-    std::memcpy(x, given, count * sizeof(float));
+    std::memcpy(rows_.projected_of(row) + inner_ + at, given, count * sizeof(float));
   }
 
   void finish(int row, int place) const {
-    float *const given = scratch_.convolved_of(row);
-    const float *const gate = rows_.projected_of(row);
+    float *const gate = rows_.projected_of(row), *const given = gate + inner_;
     const StateNorm norm = static_cast<StateNorm>(of_.norm);
     if (norm == StateNorm::before_gate) norm_groups(given);
     for (int k = 0; k < inner_; k += 16) store(given + k, load(given + k) * activate(Activation::silu, load(gate + k)));
@@ -113,7 +111,7 @@ class Mamba2 {
   const DecoderLayer &layer_;
   const LayerStates &states_;
   const MixerRows &rows_;
-  const MixerScratch &scratch_;
+  float *const copies_;
   const int thread_, threads_, inner_;
-  const int steps_, decays_;  // where they begin in the scratch
+  const int steps_, decays_;  // where they begin in what enters the recurrence
 };

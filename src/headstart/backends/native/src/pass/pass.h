@@ -27,6 +27,7 @@ class PassRunner {
       }
       if (!complete) return "OpenMP gave fewer threads than the backend was built for";
       panel_.head->end_panel();
+      if (panel_.states) panel_.states->end_panel();
     }
     if (pass.experts) *pass.experts = panel_.experts ? panel_.experts->called(pass.layers) : 0.0;
     return nullptr;
