@@ -19,7 +19,7 @@ EXCEPTIONS = {
     METHODS + "p_eagle/__init__.py": "P-EAGLE's head begins from EAGLE-3's",
     METHODS + "medusa/": "blockwise heads are of the same module",
     "headstart/loading/roles.py": "names of file formats",
-    "headstart/loading/stand_ins.py": "shapes of what nobody has trained yet",
+    "headstart_lab/stand_ins.py": "shapes of what nobody has trained yet",
     "headstart_lab/plan/published_rates.py": "what is published of drafters, by their names",
     "headstart/common/other_names.py": "vLLM's names of its options",
     "headstart_lab/commands/theory.py": "a model of guesses in the theory of speed",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
-    from headstart.drafting.base import Drafter, SequenceView
+    from headstart.drafting.base import SequenceView
     from headstart.drafting.heads.tables import TargetTables
     from headstart.drafting.text_store import TextStore
     from headstart.models.multi_token import MultiTokenModules
@@ -68,8 +68,8 @@ class DraftContext:
     """Directory of the trained head of a kind that comes with Headstart for this target; None: none does."""
     stand_in: Callable[[], object] | None = None
     """A head with random weights in place of a trained one that nobody names, to know what it would cost."""
-    lend_stand_in: Callable[[str, int], Drafter] | None = None
-    """A drafter of a name ("draft-model=0.5B" with its size) that guesses so many tokens with random weights."""
+    target: object | None = None
+    """The loaded target (``loading.model.Model``), for drafters of packages that make something of its shape."""
     digest: Callable[[], str] | None = None
     """Identity of the target's weights, to be compared with what a trained head records of its target."""
     tell: Callable[[str], None] = lambda sentence: None
@@ -111,9 +111,9 @@ class DraftContext:
         """The lender of the target in fewer bits, likewise."""
         return _required("lend_itself", self.lend_itself)
 
-    def require_stand_in(self) -> Callable[[str, int], Drafter]:
-        """The lender of stand-ins, likewise."""
-        return _required("lend_stand_in", self.lend_stand_in)
+    def require_target(self) -> object:
+        """The loaded target, likewise."""
+        return _required("target", self.target)
 
     def require_tables(self) -> Callable[[], TargetTables]:
         """The lender of the target's embedding and output head, likewise."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -30,7 +29,6 @@ from headstart.loading.model import Model, create_backend, create_encoder_decode
 from headstart.loading.own_bits import lend_itself
 from headstart.loading.reading import Reading
 from headstart.loading.roles import require_language_model
-from headstart.loading.stand_ins import stand_in
 from headstart.models.aliases import ALIASES
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
@@ -132,7 +130,7 @@ def draft_context(
             tell_once(missing)
         return None
 
-    context = DraftContext(
+    return DraftContext(
         vocab_size=model.config.vocab_size,
         runner=runner,
         tokenizer=model.tokenizer,
@@ -146,8 +144,8 @@ def draft_context(
         tell=tell,
         scope_of=scope_of,
         texts=texts,
+        target=model,
     )
-    return replace(context, lend_stand_in=lambda named, length: stand_in(model, context, named, length))
 
 
 def _require_open(model: Model) -> None:

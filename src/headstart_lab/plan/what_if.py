@@ -16,6 +16,7 @@ from headstart_lab.methods.synthetic.drafter import SyntheticOptions
 from headstart_lab.plan.pass_times import PassTimes
 from headstart_lab.plan.profiles import Profile
 from headstart_lab.plan.published_rates import LONGEST, PUBLISHED
+from headstart_lab.stand_ins import stand_in
 from headstart_lab.workbench import Contender
 
 _PLACES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
@@ -109,7 +110,7 @@ def rates_of(named: str, told: str | None) -> tuple[tuple[float, ...], str]:
 
 def contender(named: str, length: int) -> Contender:
     """The stand-in of a drafter, to be measured."""
-    return Contender(f"stand-in for {named}", lambda context: context.require_stand_in()(named, length))
+    return Contender(f"stand-in for {named}", lambda context: stand_in(context, named, length))
 
 
 def what_if(

@@ -20,6 +20,7 @@ from headstart.drafting.options import require
 from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.noise import Stream
 from headstart.sampling.params import SamplingParams
+from headstart_lab.stand_ins import stand_in
 
 _OF_THE_ANSWER = ("max_tokens", "stop", "stop_token_ids", "include_stop_str_in_output", "skip_special_tokens")
 _OF_THE_REPLY = ("n", "seed", "logprobs", "prompt_logprobs", "truncate_prompt_tokens")
@@ -96,7 +97,7 @@ class SyntheticDrafter(HistoryDrafter[RecordedText]):
         super().__init__()
         require(bool(options.chances), "this drafter guesses right at rates that you choose; give rates=0.8,0.6, say.")
         length = len(options.chances)
-        self._cost = None if options.cost is None else context.require_stand_in()(options.cost, length)
+        self._cost = None if options.cost is None else stand_in(context, options.cost, length)
         self._vocab_size = context.vocab_size
         self._chances = options.chances
         self._scope_of = context.scope_of

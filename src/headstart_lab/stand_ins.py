@@ -43,16 +43,19 @@ _WIDTH = 64
 """Numbers of its stream for each of its layers, and what they come in multiples of."""
 
 
-def stand_in(model: Model, context: DraftContext, named: str, length: int) -> Drafter:
+def stand_in(context: DraftContext, named: str, length: int) -> Drafter:
     """A drafter that guesses chains of ``length`` tokens with random weights.
 
     Args:
+        context: of a loaded target.
         named: "eagle3", say; a draft model with its size, as "draft-model=0.5B".
 
     Raises:
-        ConfigError: it runs nothing that can be made up, or of no size that can.
+        ConfigError: it runs nothing that can be made up, or of no size that can, or there is no target.
     """
     name, _, size = named.partition("=")
+    model = context.require_target()
+    assert isinstance(model, Model)
     context, options = _surroundings(model, context, name, size)
     return create_drafter(name, context, draft_tokens=length, **options)
 
