@@ -9,8 +9,7 @@ from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from random import Random
-from threading import Lock
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from headstart.common.installed import AddedMethod
 from headstart.common.memory import MemoryUse
@@ -18,21 +17,15 @@ from headstart.common.options import takes, tells_options
 from headstart.common.other_names import FOREIGN_CALLS, pass_over
 from headstart.common.phases import phase
 from headstart.drafting.base import SpeculationParams
-from headstart.drafting.options import asked_rows
-from headstart.drafting.registry import create_drafter, drafter_name, free_drafters, guesses_for_each
-from headstart.drafting.text_store import TextStore
 from headstart.engine.beams import BeamGroup
 from headstart.engine.constraint import TokenConstraint
 from headstart.engine.counts import Counter, Vector
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
-from headstart.engine.pool import DrafterPool
-from headstart.engine.sizing import cache_room, engine_limits, state_room
-from headstart.engine.stretch import SHOWN_SECONDS, UNSEEN_SECONDS
 from headstart.entrypoints.beam_search import BeamSearchOutput, BeamSearchParams
 from headstart.entrypoints.encoder_prompt import encoded_for
+from headstart.entrypoints.engine_making import make_engine
 from headstart.entrypoints.engine_options import EngineOptions
-from headstart.entrypoints.outline import context_length, source_length
 from headstart.entrypoints.prompts import (
     EncodedPrompt,
     Message,
@@ -44,12 +37,10 @@ from headstart.entrypoints.prompts import (
     naming,
 )
 from headstart.entrypoints.request import Sample, StreamPiece, require_lossless
+from headstart.entrypoints.turns import CLOSED, Turns
 from headstart.errors import ConfigError, RequestError, require_utf8
-from headstart.loading.lending import cache_salt_of, draft_context, heads_for
-from headstart.loading.model import Model, parse_numerics, parse_precision, require_numerics
+from headstart.loading.model import Model, parse_numerics, require_numerics
 from headstart.models.generation_config import sampling_defaults
-from headstart.passes.cache.prefix import PrefixIndex
-from headstart.passes.runner import ModelRunner
 from headstart.sampling.noise import fresh_seed
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.structured import StructuredOutputsParams
@@ -57,7 +48,6 @@ from headstart.text.chat_tokenizer import ChatTokenizer
 from headstart.text.grammar import GrammarCompiler
 
 OnCommit = Callable[[StreamPiece], None]
-Part = TypeVar("Part", Model, Engine)
 
 
 @tells_options(EngineOptions)
@@ -84,45 +74,17 @@ class LLM:
         require_numerics(target, options.numerics)
         self.sampling_defaults = sampling_defaults(target.checkpoint, options.generation_config)
         """What a request gets that leaves sampling parameters out."""
-        context = context_length(target.config, options.max_context)
-        size, depth = options.max_batch_size, self.speculation.draft_tokens
-        shared = max(depth or 0, self.speculation.tree_nodes or 0, asked_rows(drafter_options))
-        guesses = max(shared, size * guesses_for_each(drafter, drafter_options))
-        limits = engine_limits(context, size, options.max_rows, guesses, source_length(target.config, context))
-        prefixes = PrefixIndex(f"{target.name}/{target.backend.name}") if options.prefix_caching else None
-        runner = ModelRunner(
-            target.backend,
-            cache_room(target.backend, limits, options.cache_tokens),
-            prefixes=prefixes,
-            num_states=state_room(target.backend, limits),
-        )
-        self.drafter_name = drafter_name(drafter)
-        draft = None if options.draft_precision is None else parse_precision(options.draft_precision)
-        notices = [sentence for sentence in (target.notice, target.kept, target.recorded) if sentence]
-        self._texts = TextStore(
-            None if options.drafter_store is None else Path(options.drafter_store),
-            options.drafter_store_bytes,
-            target.tokenizer.fingerprint,
-            target.config.vocab_size,
-        )
-        surroundings = draft_context(target, runner, draft, cache_salt_of, notices.append, self._texts)
-        more = options.more_drafters
-        with phase(f"Preparing the drafter {self.drafter_name}"):
-            drafters = {self.drafter_name: create_drafter(drafter, surroundings, **drafter_options)}
-            for name in map(drafter_name, (*free_drafters(), *heads_for(target).by_kind) if more is None else more):
-                if name not in drafters:
-                    drafters[name] = create_drafter(name, surroundings)
-        self.notices = tuple(notices)
+        made = make_engine(target, options, drafter, drafter_options)
+        self.notices = made.notices
         """What a user may want to know of how it was set up, a sentence each: which trained head drafts, and why."""
+        self.drafter_name = made.engine.drafters.default
         self._model: Model | None = target
-        self._engine: Engine | None = Engine(runner, DrafterPool(drafters, self.drafter_name, options.tolerant), limits)
+        self._turns = Turns(made.engine)
+        self._texts = made.texts
         self._fresh_seed = fresh_seed if options.seed is None else partial(Random(options.seed).getrandbits, 64)
         self._ids = count()
         self.beside: dict[str, Any] = {}
         """What other packages keep beside the model until ``close``, by names of their own."""
-        self._lock = Lock()
-        """Calls of several threads, and streams that are not read to their end yet, take turns at the engine, pass by
-        pass."""
 
     @classmethod
     def from_options(cls, options: EngineOptions) -> Self:
@@ -137,12 +99,14 @@ class LLM:
     @property
     def model(self) -> Model:
         """The target."""
-        return _unless_closed(self._model)
+        if self._model is None:
+            raise ConfigError(CLOSED)
+        return self._model
 
     @property
     def engine(self) -> Engine:
         """The queue of its requests."""
-        return _unless_closed(self._engine)
+        return self._turns.engine
 
     @property
     def memory(self) -> MemoryUse:
@@ -166,14 +130,12 @@ class LLM:
     def close(self) -> None:
         """End all requests (finish reason "abort") and free weights, caches and drafters. Whatever else is called from
         then on raises ConfigError. A model that was given loaded stays with its owner."""
-        with self._lock:
-            if self._engine is not None:
-                self._engine.abort_all()
-            self._model = self._engine = None
-            self.beside.clear()
-            self._texts.close()
-            for name in ("_grammars", "_tokenizer"):
-                vars(self).pop(name, None)
+        self._turns.close()
+        self._model = None
+        self.beside.clear()
+        self._texts.close()
+        for name in ("_grammars", "_tokenizer"):
+            vars(self).pop(name, None)
         # Caches and drafters hold on to each other in circles.
         gc.collect()
 
@@ -267,13 +229,11 @@ class LLM:
             RequestError: one cannot be served; none is decoded further then.
         """
         try:
-            with self._lock:
-                for sample in samples:
-                    self.engine.add(sample.sequence)
-            for _ in self._rounds(samples, False):
+            self._turns.admit(samples)
+            for _ in self._turns.rounds(samples, False):
                 pass
         finally:
-            self._abort(samples)
+            self._turns.abort(samples)
 
     transcribe = AddedMethod()
     """What recordings say: ``headstart_speech.front_doors.transcribe``."""
@@ -334,10 +294,8 @@ class LLM:
             raise RequestError("give either a prompt or messages.", "prompt")
         samples = self._samples([request], sampling_params, speculation)
         try:
-            with self._lock:
-                for sample in samples:
-                    self.engine.add(sample.sequence)
-            for pieces in self._rounds(samples, True):
+            self._turns.admit(samples)
+            for pieces in self._turns.rounds(samples, True):
                 yield from pieces
                 if stopped():
                     break
@@ -345,7 +303,7 @@ class LLM:
                 if sample.sequence.error is not None:
                     raise RequestError(sample.sequence.error)
         finally:
-            self._abort(samples)
+            self._turns.abort(samples)
 
     def encode(self, prompt: Prompt, add_special_tokens: bool = True) -> EncodedPrompt:
         """A prompt's token ids, with or without the special tokens that the tokenizer adds to a text.
@@ -467,18 +425,18 @@ class LLM:
         try:
             for sample in samples:
                 try:
-                    with naming(sample.prompt_index, len(prompts) if strict else 1), self._lock:
-                        self.engine.add(sample.sequence)
+                    with naming(sample.prompt_index, len(prompts) if strict else 1):
+                        self._turns.admit([sample])
                     admitted.append(sample)
                 except RequestError as error:
                     if strict:
                         raise
                     sample.sequence.fail(str(error), refused=True, field=error.field)
-            for pieces in self._rounds(admitted, on_commit is not None):
+            for pieces in self._turns.rounds(admitted, on_commit is not None):
                 for piece in pieces:
                     on_commit(piece)  # type: ignore[misc]
         finally:
-            self._abort(samples)
+            self._turns.abort(samples)
         together: dict[int, list[Sample]] = {}
         for sample in samples:
             together.setdefault(sample.prompt_index, []).append(sample)
@@ -502,32 +460,3 @@ class LLM:
             with naming(index, len(prompts)):
                 samples += self.samples(prompt, wanted, speculation, prompt_index=index, cache_salt=cache_salt)
         return samples
-
-    def _rounds(self, samples: Sequence[Sample], wanted: bool) -> Iterator[list[StreamPiece]]:
-        """Run the engine until these samples have finished, and yield their new pieces after each pass.
-
-        Passes that other calls run count, too. If ``wanted`` is False, no pieces are made, and rounds are run at
-        once for longer while no other call's samples take part.
-        """
-        finished, own = False, {id(sample.sequence) for sample in samples}
-        while not finished:
-            with self._lock:
-                finished = all(sample.sequence.finished for sample in samples)
-                if not finished:
-                    engine = self.engine
-                    alone = all(id(sequence) in own for sequence in (*engine.running, *engine.waiting))
-                    engine.step(UNSEEN_SECONDS if alone and not wanted else SHOWN_SECONDS)
-                pieces = [piece for sample in samples if wanted and (piece := sample.next_piece()) is not None]
-            yield pieces
-
-    def _abort(self, samples: Sequence[Sample]) -> None:
-        with self._lock:
-            if self._engine is not None:
-                for sample in samples:
-                    self._engine.abort(sample.sequence)
-
-
-def _unless_closed(part: Part | None) -> Part:
-    if part is None:
-        raise ConfigError("this LLM is closed; make a new one.")
-    return part

@@ -1,0 +1,80 @@
+"""An engine of a loaded target, with the cache and the drafters that its options ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headstart.common.phases import phase
+from headstart.drafting.options import asked_rows
+from headstart.drafting.registry import create_drafter, drafter_name, free_drafters, guesses_for_each
+from headstart.drafting.text_store import TextStore
+from headstart.engine.engine import Engine
+from headstart.engine.pool import DrafterPool
+from headstart.engine.schedule import Limits
+from headstart.engine.sizing import cache_room, engine_limits, state_room
+from headstart.entrypoints.engine_options import EngineOptions
+from headstart.entrypoints.outline import context_length, source_length
+from headstart.loading.lending import cache_salt_of, draft_context, heads_for
+from headstart.loading.model import Model, parse_precision
+from headstart.passes.cache.prefix import PrefixIndex
+from headstart.passes.runner import ModelRunner
+
+
+class MadeEngine(NamedTuple):
+    """An engine, and what was made on the way."""
+
+    engine: Engine
+    texts: TextStore
+    """That its drafters copy from beyond a request's own; to be closed with it."""
+    notices: tuple[str, ...]
+    """What a user may want to know of how it was set up, a sentence each."""
+
+
+def make_engine(
+    target: Model, options: EngineOptions, drafter: str | type[Any], drafter_options: Mapping[str, object]
+) -> MadeEngine:
+    """An engine with its drafters.
+
+    Args:
+        drafter, drafter_options: as ``EngineOptions.check`` gives them.
+
+    Raises:
+        ConfigError, CheckpointError: an option does not fit the target, or a drafter cannot be made.
+    """
+    limits = _limits(target, options, drafter, drafter_options)
+    prefixes = PrefixIndex(f"{target.name}/{target.backend.name}") if options.prefix_caching else None
+    runner = ModelRunner(
+        target.backend,
+        cache_room(target.backend, limits, options.cache_tokens),
+        prefixes=prefixes,
+        num_states=state_room(target.backend, limits),
+    )
+    notices = [sentence for sentence in (target.notice, target.kept, target.recorded) if sentence]
+    texts = TextStore(
+        None if options.drafter_store is None else Path(options.drafter_store),
+        options.drafter_store_bytes,
+        target.tokenizer.fingerprint,
+        target.config.vocab_size,
+    )
+    precision = None if options.draft_precision is None else parse_precision(options.draft_precision)
+    surroundings = draft_context(target, runner, precision, cache_salt_of, notices.append, texts)
+    default, more = drafter_name(drafter), options.more_drafters
+    with phase(f"Preparing the drafter {default}"):
+        drafters = {default: create_drafter(drafter, surroundings, **drafter_options)}
+        for name in map(drafter_name, (*free_drafters(), *heads_for(target).by_kind) if more is None else more):
+            if name not in drafters:
+                drafters[name] = create_drafter(name, surroundings)
+    engine = Engine(runner, DrafterPool(drafters, default, options.tolerant), limits)
+    return MadeEngine(engine, texts, tuple(notices))
+
+
+def _limits(
+    target: Model, options: EngineOptions, drafter: str | type[Any], drafter_options: Mapping[str, object]
+) -> Limits:
+    context = context_length(target.config, options.max_context)
+    size, speculation = options.max_batch_size, options.requests_speculation()
+    shared = max(speculation.draft_tokens or 0, speculation.tree_nodes or 0, asked_rows(drafter_options))
+    guesses = max(shared, size * guesses_for_each(drafter, drafter_options))
+    return engine_limits(context, size, options.max_rows, guesses, source_length(target.config, context))
