@@ -49,7 +49,11 @@ BLOCKS: Mapping[str, Mapping[str, object]] = {
         "confidence": True,
     },
 }
-VARIANTS = ("eagle3", "eagle2", "p-eagle", *BLOCKS)
+EAGLES: Mapping[str, Mapping[str, object]] = {
+    "eagle3 of Qwen 3's layers": {"head_norms": True, "fc_norm": False, "norm_before_fc": True},
+    "eagle3 with a window": {"windows": (5,), "norm_output": False},
+}
+VARIANTS = ("eagle3", "eagle2", "p-eagle", *EAGLES, *BLOCKS)
 SPEAKING = [variant for variant in VARIANTS if variant != "eagle2"]
 REDUCED = [variant for variant in SPEAKING if "draft_vocab_size" not in BLOCKS.get(variant, {})]
 TARGET = replace(head_target(VOCAB), hidden_size=HIDDEN, head_dim=32, ropes=(RopeConfig(1000.0, 32),))
@@ -89,7 +93,11 @@ def random_head(variant: str, num_layers: int = 1) -> EagleHead | BlockHead:
     reduced = None if variant == "eagle" else DRAFT_VOCAB
     fused = "eagle" if variant == "eagle" else "eagle3"
     masks = {"slots": SLOTS, "mask_token_id": 6} if variant == "p-eagle" else {}
-    head = EagleHead(eagle_config(TARGET, fused, reduced, num_layers, **masks))  # type: ignore[arg-type]
+    config = eagle_config(TARGET, fused, reduced, num_layers, **masks)  # type: ignore[arg-type]
+    own = dict(EAGLES.get(variant, {}))
+    if "windows" in own:
+        own["windows"] = (*own["windows"], 0)[:num_layers]  # type: ignore[misc]
+    head = EagleHead(replace(config, **own))  # type: ignore[arg-type]
     shake(head, 3, 0.15)
     if head.config.reduced:
         head.d2t.copy_(draft_ids() - torch.arange(DRAFT_VOCAB))
@@ -127,7 +135,7 @@ def drafter_of(
         runner=ModelRunner(backend, cache_tokens=64, block_size=8),
         lend_tables=tables,
     )
-    name = "dflash" if variant in BLOCKS else variant
+    name = "dflash" if variant in BLOCKS else "eagle3" if variant in EAGLES else variant
     drafter = create_drafter(name, context, model=str(directory), **options)
     assert isinstance(drafter, HeadDrafter)
     return drafter

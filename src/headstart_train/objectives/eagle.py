@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.eagle.head import EagleHead
+from headstart.errors import ConfigError
 from headstart.models.layers.rotary import RotaryTable
 from headstart_train.files.heads import save_head
 from headstart_train.objectives.losses import LossName
@@ -59,6 +60,8 @@ class EagleObjective:
         dropout: float = 0.0,
         depth: int = 5,
     ) -> None:
+        if any(head.config.windows):
+            raise ConfigError("EAGLE heads whose layers have windows are run, not trained; begin from another one.")
         self.head = head
         self._teacher = Teacher(tables, teacher_ids)
         self._lessons = TextLessons(head, tables, teacher_ids) if head.config.reduced else None

@@ -45,6 +45,9 @@ VARIANTS = {
     },
     "two layers, state not normed": {"num_layers": 2, "norm_output": False},
     "eagle1, two layers": {"variant": "eagle", "num_layers": 2},
+    "queries and keys normed, two layers": {"head_norms": True, "num_layers": 2},
+    "windows": {"windows": (9, 0), "num_layers": 2, "norm_output": False},
+    "a window narrower than a path": {"windows": (3,), "head_norms": True},
 }
 
 

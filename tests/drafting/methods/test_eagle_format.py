@@ -11,6 +11,7 @@ import torch
 from head_cases import (
     EAGLE1,
     EAGLE3,
+    HEAD_DIM,
     HIDDEN,
     KV,
     MLP,
@@ -26,8 +27,8 @@ from safetensors.torch import load_file
 
 from headstart.drafting.head_files.loading import kind_in, load_head
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.eagle.files import EagleFormat
 from headstart.drafting.methods.eagle.head import EagleHead
+from headstart.drafting.methods.eagle.written_formats import EagleFormat
 from headstart.errors import CheckpointError
 from headstart_train.files.heads import export_head, save_head
 
@@ -252,6 +253,44 @@ def test_speculators(tmp_path: Path) -> None:
     assert torch.equal(head.layers[0].hidden_norm.weight, tensors["layers.0.hidden_norm.weight"])
     with pytest.raises(CheckpointError, match="hydra"):
         load_head(write(tmp_path, described | {"speculators_model_type": "hydra"}, tensors), TARGET)
+
+
+def test_speculators_of_qwen_3s_layers_with_windows(tmp_path: Path) -> None:
+    """As speculators trains them by default: queries and keys are normed, and some layers may have a window."""
+    described, tensors = speculators_files()
+    layer = described["transformer_layer_config"] | {
+        "model_type": "qwen3",
+        "num_hidden_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 7,
+        "use_sliding_window": True,
+    }
+    described |= {"norm_before_fc": True, "norm_output": True, "transformer_layer_config": layer}
+    norms = ("input_layernorm", "post_attention_layernorm")
+    tensors |= matrices("layers.1.", HIDDEN) | {f"layers.1.{name}.weight": torch.rand(HIDDEN) for name in norms}
+    tensors |= {f"layers.{i}.self_attn.{each}_norm.weight": torch.rand(HEAD_DIM) for i in (0, 1) for each in "qk"}
+    tensors["input_norm.weight"] = torch.rand(3 * HIDDEN)
+    head = load_head(write(tmp_path / "in", described, tensors), TARGET)
+    assert isinstance(head, EagleHead)
+    config = head.config
+    assert (config.head_norms, config.windows, config.norm_before_fc, config.norm_output) == (True, (7, 0), True, True)
+    assert torch.equal(head.layers[1].self_attn.k_norm.weight, tensors["layers.1.self_attn.k_norm.weight"])
+    save_head(head, tmp_path / "own")
+    export_head(head, "speculators", tmp_path / "out", TABLES, "org/target")
+    for written in ("own", "out"):
+        again = load_head(tmp_path / written, TARGET)
+        assert again.config == config
+        assert all(torch.equal(own, again.get_parameter(name)) for name, own in head.named_parameters())
+    told = json.loads((tmp_path / "out" / "config.json").read_text())["transformer_layer_config"]
+    assert told["model_type"] == "qwen3"
+    for form in ("eagle3", "sglang", "specforge"):
+        with pytest.raises(CheckpointError, match="choose speculators"):
+            export_head(head, form, tmp_path / "no", TABLES, "org/target")
+    repeats = described | {"transformer_layer_config": layer | {"layer_types": ["sliding_attention"] * 8}}
+    assert load_head(write(tmp_path / "repeats", repeats, tensors), TARGET).config.windows == ()
+    del tensors["layers.1.self_attn.k_norm.weight"]
+    with pytest.raises(CheckpointError, match=r"layers\.1\.self_attn\.k_norm\.weight is missing"):
+        load_head(write(tmp_path / "lacking", described, tensors), TARGET)
 
 
 def speculators_eagle1_files(bias: bool = True) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -18,7 +18,6 @@ from headstart.backends.native.packing import (
     FEATURE_NORM,
     FINAL_NORM,
     FUSE,
-    NORMS,
     OUTPUT_HEAD,
     Packer,
     address,
@@ -166,12 +165,10 @@ class NativeBlockPass(NativeCachingPass):
         packer = Packer(self._library, self.handle)
         self._pack_layers(packer, head.layers)
         for index, layer in enumerate(head.layers):
-            packer.norm(index, NORMS.index("q_norm"), NormWeights(layer.self_attn.q_norm.weight))
-            packer.norm(index, NORMS.index("k_norm"), NormWeights(layer.self_attn.k_norm.weight))
-            if self.config.conv_taps:
-                for which, conv in enumerate((layer.attention_conv, layer.mlp_conv)):
-                    packer.linear(index, len(LINEARS) + which, LinearWeights(conv.kernel_projection.weight))
-                    packer.constant(index, CONSTANTS.index(_KERNELS[which]), conv.base_kernel)
+            convolutions = (layer.attention_conv, layer.mlp_conv) if self.config.conv_taps else ()
+            for which, conv in enumerate(convolutions):
+                packer.linear(index, len(LINEARS) + which, LinearWeights(conv.kernel_projection.weight))
+                packer.constant(index, CONSTANTS.index(_KERNELS[which]), conv.base_kernel)
         packer.linear(-1, FUSE, LinearWeights(head.fc.weight))
         packer.norm(-1, FEATURE_NORM, NormWeights(head.hidden_norm.weight))
         packer.norm(-1, FINAL_NORM, NormWeights(head.norm.weight))

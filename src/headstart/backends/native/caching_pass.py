@@ -212,6 +212,9 @@ class NativeCachingPass:
             for which, linear in enumerate(layer.fused()):
                 packer.linear(index, which, linear)
             packer.norm(index, NORMS.index("mlp_norm"), NormWeights(layer.post_attention_layernorm.weight))
+            if layer.self_attn.norms_heads:
+                packer.norm(index, NORMS.index("q_norm"), NormWeights(layer.self_attn.q_norm.weight))
+                packer.norm(index, NORMS.index("k_norm"), NormWeights(layer.self_attn.k_norm.weight))
             if index > 0 or first_is_normed:
                 packer.norm(index, NORMS.index("attention_norm"), NormWeights(layer.input_layernorm.weight))
 
@@ -224,14 +227,11 @@ def chains(starts: IntArray) -> IntArray:
 
 
 def _layer(config: EagleConfig | BlockConfig, index: int) -> Layer:
-    window, looks_back = (
-        (config.sight(index)[0] or 0, config.looks_back(index)) if isinstance(config, BlockConfig) else (0, False)
-    )
     return Layer(
         mixer=get_args(Mixer).index("attention"),
         channel=get_args(Channel).index("mlp"),
-        window=window,
-        looks_back=looks_back,
+        window=config.sight(index)[0] or 0,
+        looks_back=isinstance(config, BlockConfig) and config.looks_back(index),
         rope=0,
         head_dim=config.head_dim,
         kv_heads=config.num_kv_heads,

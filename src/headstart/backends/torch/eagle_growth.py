@@ -20,6 +20,7 @@ from headstart.backends.torch.text_rows import TextRows
 from headstart.drafting.heads.head_pass import DraftRoot, GrownTree, PathBounds, RowScores
 from headstart.drafting.heads.path_trees import IMPOSSIBLE, cut_tree
 from headstart.drafting.heads.text_vocabulary import TextVocabulary
+from headstart.models.config import EVERYTHING
 from headstart.passes.batch import IntArray
 from headstart.passes.draft_tree import ROOT
 
@@ -268,7 +269,7 @@ class EagleGrowth:
         true_rows = tables["cached"] + tables["counts"]
         positions = (true_rows + (level - 2))[:, None].expand(-1, width)
         layout = drafting.rows.layout(true_rows, torch.full_like(true_rows, sees.shape[2]), sees)
-        output = running.rows(beams.tokens.flatten(), states.flatten(0, 1), positions.flatten(), layout)
+        output = running.rows(beams.tokens.flatten(), states.flatten(0, 1), positions.flatten(), {EVERYTHING: layout})
         states, logits = running.say(output)
         states, logits = states.view(sequences, width, -1), logits.view(sequences, width, -1)
         logits = self._with_text(drafting, logits, states, text)

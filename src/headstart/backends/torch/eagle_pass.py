@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,8 +21,8 @@ from headstart.backends.torch.recorder import Recorder
 from headstart.drafting.heads.head_pass import DraftRows
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.heads.text_vocabulary import TextRowSource, TextTokens
-from headstart.drafting.methods.eagle.head import EagleHead, EagleLayer
-from headstart.models.config import EVERYTHING
+from headstart.drafting.methods.eagle.head import EagleConfig, EagleHead, EagleLayer
+from headstart.models.config import Sight
 from headstart.models.layers.layer import Operation, run_head_layers
 from headstart.models.layers.rotary import Rotation
 from headstart.models.linear_weights import LinearWeights
@@ -40,6 +40,8 @@ class _LayerPass:
     down: Linear
     input_norm: Operation
     mlp_norm: Operation
+    head_norms: Tensor | None
+    """float32 [head + kv_head, head_dim] the weights of the norms of queries and keys."""
 
     @property
     def nbytes(self) -> int:
@@ -66,16 +68,16 @@ class EaglePass:
         recorder: Recorder | None = None,
     ) -> None:
         self.config = config = head.config
-        self.dtype, self.device, self._recorder = dtype, torch.device(device), recorder
+        self.dtype, self.device = dtype, torch.device(device)
+        # Recordings do not know how far keys are apart.
+        self._recorder = recorder = None if any(config.windows) else recorder
         linear = partial(Linear, dtype=dtype, device=self.device)
 
         def packed(index: int, layer: EagleLayer) -> _LayerPass:
             qkv, output, up, down = map(linear, layer.fused())
             norm = f"layers.{index}"
-            input_norm = partial(self._norm, f"{norm}.input_layernorm")
-            return _LayerPass(
-                qkv, output, up, down, input_norm, partial(self._norm, f"{norm}.post_attention_layernorm")
-            )
+            norms = (partial(self._norm, f"{norm}.{of}") for of in ("input_layernorm", "post_attention_layernorm"))
+            return _LayerPass(qkv, output, up, down, *norms, _head_norms(layer, config, self.device))
 
         self._layers = [packed(index, layer) for index, layer in enumerate(head.layers)]
         self._fc = linear(LinearWeights(head.fc.weight, head.fc.bias))
@@ -154,15 +156,19 @@ class EaglePass:
         shared = config.num_heads // config.num_kv_heads
         # Every layer has every row.
         counts = [group.count for group in groups]
-        layout = DraftLayout(groups, counts, 0, EVERYTHING, shared, self.dtype, self.device)
-        output = self.rows(torch.from_numpy(tokens).long().to(self.device), features, positions, layout)
+        layouts: dict[Sight, Layout] = {
+            sight: DraftLayout(groups, counts, 0, sight, shared, self.dtype, self.device)
+            for sight in {config.sight(layer) for layer in range(config.num_layers)}
+        }
+        output = self.rows(torch.from_numpy(tokens).long().to(self.device), features, positions, layouts)
         for group in groups:
             group.cache.rows += group.count
         return output
 
     @torch.inference_mode()
-    def rows(self, tokens: Tensor, features: Tensor, positions: Tensor, layout: Layout) -> Tensor:
-        """The same for int64 tokens and positions [row] on the device, whose caches have room for them."""
+    def rows(self, tokens: Tensor, features: Tensor, positions: Tensor, layouts: Mapping[Sight, Layout]) -> Tensor:
+        """The same for int64 tokens and positions [row] on the device, whose caches have room for them; ``layouts``: of
+        each sight that a layer has."""
         config = self.config
         embeddings = F.embedding(tokens, self._embedding)
         if config.side_by_side:
@@ -175,13 +181,16 @@ class EaglePass:
         rotation = Rotation(positions, self._frequencies, torch.float32, self._scale)
 
         def attend_heads(index: int, heads: Tensor) -> Tensor:
-            turned = heads[:, :turning].float()
+            turned, norms = heads[:, :turning].float(), self._layers[index].head_norms
+            if norms is not None:
+                turned = F.rms_norm(turned, turned.shape[-1:], None, config.norm_eps) * norms
             rotation.apply_(turned)
             turned = turned.to(self.dtype)
             queries, keys = turned[:, : config.num_heads], turned[:, config.num_heads :]
-            cache = self.pool.tensors[index]
+            cache, sight = self.pool.tensors[index], config.sight(index)
+            layout = layouts[sight]
             cache.index_copy_(0, layout.new_slots, torch.stack((keys, heads[:, turning:]), dim=1))
-            return attend(queries, cache, layout, EVERYTHING, config.head_dim**-0.5)
+            return attend(queries, cache, layout, sight, config.head_dim**-0.5)
 
         return run_head_layers(self._layers, config.head_dim, x, residual, attend_heads)
 
@@ -197,3 +206,12 @@ class EaglePass:
     def _norm(self, name: str, x: Tensor) -> Tensor:
         weight = self._norms[name + ".weight"]
         return F.rms_norm(x.float(), weight.shape, weight, self.config.norm_eps).to(self.dtype)
+
+
+def _head_norms(layer: EagleLayer, config: EagleConfig, device: torch.device) -> Tensor | None:
+    """[head + kv_head, head_dim], None where queries and keys are not normed."""
+    if not config.head_norms:
+        return None
+    attention = layer.self_attn
+    of_heads = ((attention.q_norm, config.num_heads), (attention.k_norm, config.num_kv_heads))
+    return torch.cat([norm.weight.detach().float().expand(count, -1) for norm, count in of_heads]).to(device)

@@ -99,7 +99,7 @@ class EagleRows:
         states = running.fuse(self._features)
         states = states if mask is None else torch.cat((states, mask))
         states = states.index_select(0, tables["places"].flatten())
-        return running.rows(tables["tokens"].flatten(), states, positions.flatten(), layout)
+        return running.rows(tables["tokens"].flatten(), states, positions.flatten(), {EVERYTHING: layout})
 
     def last(self, count: int) -> Tensor:
         """[sequence * count] the last rows of each sequence that are no padding, in its output."""

@@ -35,6 +35,7 @@ class MaskedPass(EaglePass):
         recorder: Recorder | None = None,
     ) -> None:
         super().__init__(head, tables, dtype, device, recorder)
+        recorder = self._recorder
         self._recordings: Recordings[_RecordedGuess] | None = None if recorder is None else Recordings(recorder)
         self._mask = self.fuse(head.mask_hidden.detach().flatten(1).to(self.device))
 

@@ -9,6 +9,12 @@ from torch import Tensor
 from headstart.drafting.methods.dflash.head import BlockConfig
 from headstart.drafting.methods.eagle.head import EagleConfig
 from headstart.errors import CheckpointError
+from headstart.models.families.fields import MAX_POSITIONS, Fields
+
+SLIDING = "sliding_attention"
+"""What a layer with a window is called in ``layer_types``."""
+_WIDEST = 1 << 30
+"""Wider windows are as good as none."""
 
 
 def describe_layers(config: EagleConfig | BlockConfig, model_type: str) -> dict[str, Any]:
@@ -41,3 +47,47 @@ def require_embedding(embedding: Tensor, config: EagleConfig | BlockConfig, sour
     if embedding.shape != (config.vocab_size, config.hidden_size):
         wanted = [config.vocab_size, config.hidden_size]
         raise CheckpointError(f"{source}: embed_tokens.weight is {list(embedding.shape)}, not {wanted}.")
+
+
+def describe_windows(config: EagleConfig | BlockConfig) -> dict[str, Any]:
+    """The entries of layers with windows.
+
+    Raises:
+        CheckpointError: files have no place for them.
+    """
+    if not any(config.windows):
+        return {}
+    widest = max(config.windows)
+    if set(config.windows) - {0, widest}:
+        raise CheckpointError("files of heads have one window for all layers, this head has several; use it as it is.")
+    return {
+        "layer_types": [SLIDING if window else "full_attention" for window in config.windows],
+        "sliding_window": widest,
+        "use_sliding_window": True,
+    }
+
+
+def windows_of(layer: Fields, num_layers: int, own: Fields | None = None) -> tuple[int, ...]:
+    """[layer] how many positions its rows see, their own included, 0: all; empty where none has a window.
+
+    Args:
+        layer: the layers' configuration.
+        own: what else may name the window.
+
+    Raises:
+        CheckpointError: an entry is missing or senseless.
+    """
+    types = layer.get("layer_types") or []
+    if not isinstance(types, list) or not set(map(str, types)) <= {"full_attention", SLIDING}:
+        raise layer.bad("layer_types", types, f"a list of full_attention and {SLIDING}")
+    if SLIDING not in types:
+        return ()
+    if len(types) != num_layers:
+        raise layer.bad("layer_types", types, f"a list of {num_layers}, one for each layer")
+    given = layer.optional_integer("sliding_window", maximum=MAX_POSITIONS)
+    if given is None and own is not None:
+        given = own.optional_integer("swa_window_size", maximum=MAX_POSITIONS)
+    if given is None:
+        raise layer.missing("sliding_window")
+    window = min(given, _WIDEST)
+    return tuple(window if each == SLIDING else 0 for each in types)

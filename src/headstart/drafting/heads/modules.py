@@ -29,7 +29,11 @@ class Attention(nn.Module):
     Args:
         width: elements of a row that it reads.
         output_bias: whether what it adds to the residual stream has a bias.
+        head_norm_eps: of norms of queries and keys, as Qwen 3's; None: it has none.
     """
+
+    q_norm: RmsNorm
+    k_norm: RmsNorm
 
     def __init__(
         self,
@@ -40,8 +44,13 @@ class Attention(nn.Module):
         head_dim: int,
         bias: bool,
         output_bias: bool = False,
+        head_norm_eps: float | None = None,
     ) -> None:
         super().__init__()
+        self.norms_heads = head_norm_eps is not None
+        if head_norm_eps is not None:
+            self.q_norm = RmsNorm(head_dim, head_norm_eps)
+            self.k_norm = RmsNorm(head_dim, head_norm_eps)
         q, kv = num_heads * head_dim, num_kv_heads * head_dim
         self.q_proj = nn.Linear(width, q, bias=bias)
         self.k_proj = nn.Linear(width, kv, bias=bias)
@@ -51,6 +60,10 @@ class Attention(nn.Module):
     def qkv(self, x: Tensor) -> Tensor:
         """[..., width] -> queries, keys and values side by side."""
         return torch.cat((self.q_proj(x), self.k_proj(x), self.v_proj(x)), dim=-1)
+
+    def normed(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """[..., head, head_dim] each, before they are rotated."""
+        return (self.q_norm(queries), self.k_norm(keys)) if self.norms_heads else (queries, keys)
 
 
 class SiluMlp(nn.Module):

@@ -23,7 +23,7 @@ from headstart.drafting.heads.files import load_strictly, require_draft_ids
 from headstart.drafting.heads.formats import SPECULATORS_KEY, FoundHead, HeadFolder
 from headstart.drafting.heads.gguf_heads import ARCHITECTURE as GGUF_KEY
 from headstart.drafting.heads.gguf_heads import frequency_factors
-from headstart.drafting.heads.layer_format import require_embedding
+from headstart.drafting.heads.layer_format import require_embedding, windows_of
 from headstart.drafting.methods.dflash import gguf_formats
 from headstart.drafting.methods.dflash.head import KIND, MOST_SLOTS, BlockConfig, BlockHead
 from headstart.drafting.methods.dflash.written_formats import (
@@ -32,7 +32,6 @@ from headstart.drafting.methods.dflash.written_formats import (
     LAYER_IDS,
     NESTED,
     SECOND_ARCHITECTURE,
-    SLIDING,
     SPECULATORS_DSPARK,
     SPECULATORS_SECOND,
     BlockFormat,
@@ -47,8 +46,6 @@ __all__ = ["find", "read", "write"]
 SPECULATORS = {KIND: KIND, SPECULATORS_DSPARK: KIND, SPECULATORS_SECOND: KIND}
 """What speculators calls a type of heads -> its kind."""
 _MOST_LAYERS = 64
-_WIDEST = 1 << 30
-"""Wider windows are as good as none."""
 _ARCHITECTURES = {
     "speculators": (
         "DFlashSpeculator",
@@ -160,7 +157,7 @@ def _config(
     if mask >= vocab_size:
         raise where.bad("mask_token_id", mask, f"a token of the vocabulary, below {vocab_size}")
     num_layers = layer.integer("num_hidden_layers", maximum=_MOST_LAYERS)
-    windows = _windows(layer, own, num_layers)
+    windows = windows_of(layer, num_layers, own)
     try:
         return BlockConfig(
             hidden_size=hidden,
@@ -225,23 +222,6 @@ def _usual_layers(target_layers: int, num_layers: int) -> list[int]:
     if num_layers == 1:
         return [target_layers // 2]
     return [round(1 + place * (target_layers - 4) / (num_layers - 1)) for place in range(num_layers)]
-
-
-def _windows(layer: Fields, own: Fields, num_layers: int) -> tuple[int, ...]:
-    """[layer] how many positions its rows see, their own included, 0: all; empty where none has a window."""
-    types = layer.get("layer_types") or []
-    if not isinstance(types, list) or not set(map(str, types)) <= {"full_attention", SLIDING}:
-        raise layer.bad("layer_types", types, f"a list of full_attention and {SLIDING}")
-    if SLIDING not in types:
-        return ()
-    if len(types) != num_layers:
-        raise layer.bad("layer_types", types, f"a list of {num_layers}, one for each layer")
-    given = layer.optional_integer("sliding_window", maximum=MAX_POSITIONS)
-    given = own.optional_integer("swa_window_size", maximum=MAX_POSITIONS) if given is None else given
-    if given is None:
-        raise layer.missing("sliding_window")
-    window = min(given, _WIDEST)
-    return tuple(window if each == SLIDING else 0 for each in types)
 
 
 def _usually_speaks(kind: BlockFormat, outer: Fields) -> bool:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from headstart.drafting.heads.formats import HeadFolder
 from headstart.drafting.heads.gguf_heads import described, fields_of, named, target_layers
-from headstart.drafting.methods.dflash.written_formats import BEFORE, NESTED, SLIDING
+from headstart.drafting.heads.layer_format import SLIDING
+from headstart.drafting.methods.dflash.written_formats import BEFORE, NESTED
 from headstart.models.families.fields import MAX_POSITIONS
 
 ARCHITECTURES = ("dflash", "dspark")

@@ -171,25 +171,13 @@ def block_config(
     )
 
 
-class BlockAttention(Attention):
-    """Qwen 3's: queries and keys are normed."""
-
-    def __init__(self, config: BlockConfig) -> None:
-        shape = (config.num_heads, config.num_kv_heads, config.head_dim)
-        bias = config.attention_bias
-        super().__init__(config.hidden_size, config.hidden_size, *shape, bias, output_bias=bias)
-        self.q_norm = RmsNorm(config.head_dim, config.norm_eps)
-        self.k_norm = RmsNorm(config.head_dim, config.norm_eps)
-
-
 class BlockLayer(HeadLayer):
-    """The parts of one layer (``HeadLayerParts``)."""
-
-    self_attn: BlockAttention
+    """The parts of one layer (``HeadLayerParts``), Qwen 3's: queries and keys are normed."""
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
-        self.self_attn = BlockAttention(config)
+        shape = (config.num_heads, config.num_kv_heads, config.head_dim, config.attention_bias, config.attention_bias)
+        self.self_attn = Attention(config.hidden_size, config.hidden_size, *shape, head_norm_eps=config.norm_eps)
         self.mlp = SiluMlp(config.hidden_size, config.mlp_size)
         self.input_layernorm = RmsNorm(config.hidden_size, config.norm_eps)
         self.post_attention_layernorm = RmsNorm(config.hidden_size, config.norm_eps)
@@ -271,8 +259,8 @@ class BlockHead(TrainedHead):
 
         def attend_heads(index: int, heads: Tensor) -> Tensor:
             q, k, v = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=-2)
-            attention = self.layers[index].self_attn
-            return attend(index, rotate(attention.q_norm(q)), rotate(attention.k_norm(k)), v)
+            q, k = self.layers[index].self_attn.normed(q, k)
+            return attend(index, rotate(q), rotate(k), v)
 
         x = self.layers[0].input_norm(embeddings)
         around = None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headstart.drafting.heads.formats import OWN, TrainedHead, WrittenHead
-from headstart.drafting.heads.layer_format import describe_layers
+from headstart.drafting.heads.layer_format import describe_layers, describe_windows
 from headstart.drafting.heads.speculators import SPECULATORS_VERSION, speculators_config
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockConfig, BlockHead
@@ -29,8 +29,6 @@ _SPECULATORS_ARCHITECTURES = {
     SPECULATORS_DSPARK: "DSparkSpeculator",
     SPECULATORS_SECOND: SECOND_ARCHITECTURE,
 }
-SLIDING = "sliding_attention"
-"""What a layer with a window is called in ``layer_types``."""
 
 
 def write(head: TrainedHead, form: str, tables: TargetTables | None, verifier: str) -> WrittenHead:
@@ -58,7 +56,7 @@ def describe_block(head: BlockHead, kind: BlockFormat, verifier: str = "") -> di
         CheckpointError: the format has no place for something that this head does.
     """
     config = head.config
-    layer = describe_layers(config, "qwen3") | _describe_windows(config)
+    layer = describe_layers(config, "qwen3") | describe_windows(config)
     if kind == "deepspec":
         return _describe_for_deepspec(config, layer)
     if kind == "dflash":
@@ -100,21 +98,6 @@ def describe_block(head: BlockHead, kind: BlockFormat, verifier: str = "") -> di
         "sliding_window_non_causal": not config.causal_windows,
         "speculators_config": speculators_config(algorithm, config.slots, verifier),
         "transformer_layer_config": layer,
-    }
-
-
-def _describe_windows(config: BlockConfig) -> dict[str, Any]:
-    if not any(config.windows):
-        return {}
-    widest = max(config.windows)
-    if set(config.windows) - {0, widest}:
-        raise CheckpointError(
-            "files of block heads have one window for all layers, this head has several; use it as it is."
-        )
-    return {
-        "layer_types": [SLIDING if window else "full_attention" for window in config.windows],
-        "sliding_window": widest,
-        "use_sliding_window": True,
     }
 
 

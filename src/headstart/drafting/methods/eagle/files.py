@@ -11,26 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from headstart.drafting.heads.files import load_strictly, require_draft_ids
 from headstart.drafting.heads.formats import (
     KIND_KEY,
-    OWN,
     SPECULATORS_KEY,
     FoundHead,
     HeadFolder,
-    TrainedHead,
-    WrittenHead,
 )
 from headstart.drafting.heads.gguf_heads import ARCHITECTURE as GGUF_KEY
 from headstart.drafting.heads.gguf_heads import frequency_factors
-from headstart.drafting.heads.layer_format import describe_layers, require_embedding
-from headstart.drafting.heads.speculators import SPECULATORS_VERSION, speculators_config
-from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.heads.layer_format import require_embedding, windows_of
 from headstart.drafting.methods.dflash.head import MOST_SLOTS
 from headstart.drafting.methods.eagle import gguf_formats
 from headstart.drafting.methods.eagle.head import (
@@ -42,28 +36,33 @@ from headstart.drafting.methods.eagle.head import (
     EagleHead,
     eagle3_taps,
 )
+from headstart.drafting.methods.eagle.written_formats import (
+    DEPTHS,
+    FIRST_LAYER,
+    FLAGS,
+    LAYER_IDS,
+    LLAMA_LAYER,
+    MASK,
+    MIDLAYER,
+    SPECULATORS_EAGLE1,
+    SPECULATORS_PARALLEL,
+    EagleFormat,
+    is_speculators_eagle1,
+    renamed,
+    write,
+)
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.rope import rope_of
 
-EagleFormat = Literal["eagle", "eagle3", "speculators"]
-
-_LAYER, _MIDLAYER = "layers.0.", "midlayer."
-_SPECULATORS_EAGLE1 = {"fc.": "fusion_fc.", _LAYER: "transformer."}
-"""How our tensors' names begin -> how its do."""
+__all__ = ["find", "read", "write"]
 _LIKE_FC_NORM = {f"aux_norm_{name}.weight": f"fc_norm.{i}.weight" for i, name in enumerate(("low", "mid", "high"))}
 """Older names of EAGLE-3.1's norms."""
-_FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
-_LLAMA_LAYER = "LlamaDecoderLayer"
-SPECULATORS_PARALLEL = "peagle"
+_HEAD_NORM = "self_attn.q_norm.weight"
+"""Of a layer as Qwen 3's, which speculators' heads have where their targets do."""
 SPECULATORS = {THIRD: THIRD, SPECULATORS_PARALLEL: PARALLEL_KIND, FIRST: FIRST}
 """What speculators calls a type of heads -> its kind."""
-_MASK = "ptd_token_id"
-"""Of a P-EAGLE head in SafeAILab's form, as vLLM reads it; speculators has "mask_token_id"."""
-_DEPTHS = "para_depths"
-"""Tokens that one pass guesses; speculators' own heads say so by the guesses of a round."""
 _SLOTS = 8
 """Where no file says."""
 
@@ -80,7 +79,7 @@ def find(files: HeadFolder) -> FoundHead | None:
         return None if kind is None else FoundHead("speculators", kind)
     names = {name.removeprefix("model.") for name in files.names}
     is_third = "draft_vocab_size" in description or "Eagle3" in str(description.get("architectures"))
-    if is_third or any(name.startswith(_MIDLAYER) for name in names):
+    if is_third or any(name.startswith(MIDLAYER) for name in names):
         return FoundHead("eagle3", PARALLEL_KIND if guesses_in_parallel(description) else THIRD, by_tensors=True)
     return FoundHead("eagle", FIRST, by_tensors=True) if "fc.weight" in names else None
 
@@ -98,34 +97,6 @@ def read(found: FoundHead, files: HeadFolder, tensors: Mapping[str, Tensor], tar
     return read_eagle(kind, files.description, tensors, target, files.source)
 
 
-def write(head: TrainedHead, form: str, tables: TargetTables | None, verifier: str) -> WrittenHead:
-    """A head in one of the formats; Headstart's own folders are as SafeAILab's, without the target's embedding.
-
-    Raises:
-        CheckpointError: the format has no place for something that this head does.
-    """
-    # Imported here: these forms are turns of the ones here.
-    from headstart.drafting.methods.eagle.serving_formats import SERVING_FORMATS, describe_for, tensors_for
-
-    assert isinstance(head, EagleHead)
-    config = head.config
-    if form == OWN:
-        return WrittenHead(describe_eagle(head, config.variant), eagle_tensors(head, config.variant))
-    assert tables is not None
-    if form in SERVING_FORMATS:
-        return WrittenHead(describe_for(form, head), tensors_for(form, head, tables))
-    if form == "speculators" and config.variant == FIRST and config.num_layers > 1:
-        raise CheckpointError(
-            f"speculators has EAGLE-1 heads of one layer, this one has {config.num_layers}; choose eagle."
-        )
-    kind: EagleFormat = form  # type: ignore[assignment]
-    embedding = tables.embedding.to(torch.float32) if kind != "eagle3" else None
-    tensors = eagle_tensors(head, kind, embedding)
-    if config.borrows_output:
-        tensors["lm_head.weight"] = head.output_rows(tables.head).float()
-    return WrittenHead(describe_eagle(head, kind, verifier), tensors)
-
-
 def read_eagle(
     kind: EagleFormat, description: Mapping[str, Any], tensors: Mapping[str, Tensor], target: ModelConfig, source: str
 ) -> EagleHead:
@@ -135,11 +106,12 @@ def read_eagle(
         CheckpointError: an entry is missing or senseless, the head is of another target's size, or tensors are
             missing, surplus or of another shape (all named).
     """
-    config = _config(kind, description, target, source)
-    theirs = _SPECULATORS_EAGLE1 if _is_speculators_eagle1(kind, config) else {_LAYER: _MIDLAYER}
+    head_norms = any(name.endswith(_HEAD_NORM) for name in tensors)
+    config = _config(kind, description, target, source, head_norms)
+    theirs = SPECULATORS_EAGLE1 if is_speculators_eagle1(kind, config) else {FIRST_LAYER: MIDLAYER}
     ours = {other: own for own, other in theirs.items()}
     named = {
-        _renamed(name.removeprefix("model."), ours): tensor
+        renamed(name.removeprefix("model."), ours): tensor
         for name, tensor in tensors.items()
         if not name.startswith("verifier_")  # what older files of speculators have of the target besides
     }
@@ -171,95 +143,15 @@ def read_eagle(
     return head
 
 
-def describe_eagle(head: EagleHead, kind: EagleFormat, verifier: str = "") -> dict[str, Any]:
-    """``config.json`` of a head; ``verifier``: the target's name, for speculators.
-
-    Raises:
-        CheckpointError: speculators has no place for something that this head does.
-    """
-    config = head.config
-    layer = describe_layers(config, "llama")
-    flags = {name: getattr(config, name) for name in _FLAGS}
-    if kind == "eagle":
-        return {"architectures": ["LlamaForCausalLM"], **layer, "bias": config.fc_bias}
-    if kind == "eagle3":
-        return {
-            "architectures": ["LlamaForCausalLMEagle3"],
-            **layer,
-            "draft_vocab_size": config.draft_vocab_size,
-            "target_hidden_size": config.target_hidden_size,
-            "eagle_config": {LAYER_IDS: list(config.taps), "use_aux_hidden_state": True},
-            **flags,
-            **({_MASK: config.mask_token_id, _DEPTHS: config.slots} if config.slots else {}),
-        }
-    return _describe_for_speculators(config, layer, flags, verifier)
-
-
-def _describe_for_speculators(
-    config: EagleConfig, layer: Mapping[str, Any], flags: Mapping[str, bool], verifier: str
-) -> dict[str, Any]:
-    """``layer``: the head's layers as a Llama configuration; ``flags``: of EAGLE-3."""
-    if config.variant == "eagle":
-        own = {
-            "architectures": ["EagleSpeculator", _LLAMA_LAYER],
-            "transformer_layer_architecture": _LLAMA_LAYER,
-            "layernorms": False,
-            "fusion_bias": config.fc_bias,
-        }
-    else:
-        own = {
-            "architectures": ["PEagleSpeculator" if config.slots else "Eagle3Speculator"],
-            "draft_vocab_size": config.draft_vocab_size,
-            "target_hidden_size": config.target_hidden_size,
-            LAYER_IDS: list(config.taps),
-            **flags,
-        }
-    algorithm: str = config.variant
-    if config.slots:
-        if config.fc_norm:
-            raise CheckpointError(
-                "speculators has no P-EAGLE heads with a norm for each layer that is read, as this one has; use it as "
-                "it is."
-            )
-        algorithm = SPECULATORS_PARALLEL
-        own = {name: value for name, value in own.items() if name not in ("fc_norm", "norm_output")}
-        own["mask_token_id"] = config.mask_token_id
-    return {
-        "speculators_model_type": algorithm,
-        "speculators_version": SPECULATORS_VERSION,
-        **own,
-        "speculators_config": speculators_config(algorithm, config.slots or 5, verifier),
-        "transformer_layer_config": layer,
-    }
-
-
 def named_layers(description: Mapping[str, Any]) -> tuple[int, ...]:
     """The numbers that an EAGLE-3 head's ``config.json`` gives the layers that it reads, as they stand there; none
     where it leaves the choice to the reader."""
     return _named_layers(Fields(description, "config.json"))
 
 
-def eagle_tensors(head: EagleHead, kind: EagleFormat, embedding: Tensor | None = None) -> dict[str, Tensor]:
-    """A head's tensors by the names of a format.
-
-    ``embedding``: the target's, for formats whose readers expect one in the file (SafeAILab's EAGLE-1 always has it,
-    speculators' never).
-    """
-    if _is_speculators_eagle1(kind, head.config):
-        return {_renamed(name, _SPECULATORS_EAGLE1): tensor for name, tensor in head.state_dict().items()}
-    names = {_LAYER: _MIDLAYER} if kind == "eagle3" else {}
-    tensors = {_renamed(name, names): tensor for name, tensor in head.state_dict().items()}
-    own = head.embedding if head.embedding is not None else embedding
-    if own is not None:
-        tensors["embed_tokens.weight"] = own
-    if head.config.reduced:
-        said = torch.zeros(head.config.vocab_size, dtype=torch.bool)
-        said[head.target_ids.cpu()] = True
-        tensors["t2d"] = said
-    return tensors
-
-
-def _config(kind: EagleFormat, description: Mapping[str, Any], target: ModelConfig, source: str) -> EagleConfig:
+def _config(
+    kind: EagleFormat, description: Mapping[str, Any], target: ModelConfig, source: str, head_norms: bool
+) -> EagleConfig:
     outer = Fields(description, source)
     fields = outer.within("transformer_layer_config") if kind == "speculators" else outer
     if fields is None:
@@ -300,16 +192,17 @@ def _config(kind: EagleFormat, description: Mapping[str, Any], target: ModelConf
     nested = outer.within("eagle_config") or Fields({}, source)
     if not nested.flag("use_aux_hidden_state", True):
         raise nested.bad("use_aux_hidden_state", False, "true: heads that read the last state alone are not supported")
-    shape |= {name: outer.flag(name, nested.flag(name, False)) for name in _FLAGS}
+    shape |= {name: outer.flag(name, nested.flag(name, False)) for name in FLAGS}
     shape["fc_norm"] |= outer.flag("use_aux_norm", False)
     shape |= _masks(description, outer, vocab_size)
+    shape |= {"head_norms": head_norms, "windows": _windows(fields, shape["num_layers"])}
     draft_vocab_size = outer.integer("draft_vocab_size", vocab_size)
     return EagleConfig(variant="eagle3", draft_vocab_size=draft_vocab_size, taps=_taps(outer, target), **shape)
 
 
 def guesses_in_parallel(description: Mapping[str, Any]) -> bool:
     """Whether a description is of a P-EAGLE head."""
-    return description.get("speculators_model_type") == SPECULATORS_PARALLEL or _MASK in description
+    return description.get("speculators_model_type") == SPECULATORS_PARALLEL or MASK in description
 
 
 def _without_output(
@@ -335,16 +228,16 @@ def _masks(description: Mapping[str, Any], fields: Fields, vocab_size: int) -> d
     """How many tokens a P-EAGLE head guesses in one pass, and what its masks read; none of another head."""
     if not guesses_in_parallel(description):
         return {}
-    name = _MASK if _MASK in description else "mask_token_id"
+    name = MASK if MASK in description else "mask_token_id"
     mask = fields.integer(name, minimum=0)
     if mask >= vocab_size:
         raise fields.bad(name, mask, f"a token of the vocabulary, below {vocab_size}")
     told = fields.within("speculators_config")
     methods = None if told is None else told.get("proposal_methods")
     first = methods[0] if isinstance(methods, list) and methods and isinstance(methods[0], dict) else {}
-    slots = Fields(first, fields.source).integer("speculative_tokens", fields.integer(_DEPTHS, _SLOTS))
+    slots = Fields(first, fields.source).integer("speculative_tokens", fields.integer(DEPTHS, _SLOTS))
     if slots > MOST_SLOTS:
-        raise fields.bad(_DEPTHS, slots, f"at most {MOST_SLOTS}")
+        raise fields.bad(DEPTHS, slots, f"at most {MOST_SLOTS}")
     return {"slots": slots, "mask_token_id": mask}
 
 
@@ -353,9 +246,16 @@ def _fusion_bias(fields: Fields) -> bool:
     if fields.flag("layernorms", False):
         raise fields.bad("layernorms", True, "false: heads with further norms are not supported")
     layer = fields.text("transformer_layer_architecture", "auto")
-    if layer not in ("auto", _LLAMA_LAYER):
-        raise fields.bad("transformer_layer_architecture", layer, _LLAMA_LAYER)
+    if layer not in ("auto", LLAMA_LAYER):
+        raise fields.bad("transformer_layer_architecture", layer, LLAMA_LAYER)
     return fields.flag("fusion_bias", False)
+
+
+def _windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
+    """Of each layer. Some files repeat the target's layers, which are more: those are none of the head's."""
+    types = fields.get("layer_types")
+    repeats = isinstance(types, list) and len(types) != num_layers
+    return () if repeats else windows_of(fields, num_layers)
 
 
 def _named_layers(fields: Fields) -> tuple[int, ...]:
@@ -375,17 +275,6 @@ def _taps(fields: Fields, target: ModelConfig) -> tuple[int, ...]:
     if max(taps) > target.num_layers:
         raise fields.bad(LAYER_IDS, list(taps), f"layers of this target, 0 to {target.num_layers}")
     return taps
-
-
-def _is_speculators_eagle1(kind: EagleFormat, config: EagleConfig) -> bool:
-    return kind == "speculators" and config.variant == "eagle"
-
-
-def _renamed(name: str, beginnings: Mapping[str, str]) -> str:
-    for one, other in beginnings.items():
-        if name.startswith(one):
-            return other + name.removeprefix(one)
-    return name
 
 
 def _drop_idle_table(config: EagleConfig, named: dict[str, Tensor], source: str) -> None:

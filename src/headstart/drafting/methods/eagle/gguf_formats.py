@@ -12,6 +12,10 @@ from headstart.drafting.heads.gguf_heads import described, fields_of, named, tar
 from headstart.models.families.llama import in_halves
 
 ARCHITECTURE = "eagle3"
+_TURNING = (
+    *("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias"),
+    *("q_norm.weight", "k_norm.weight"),
+)
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 
 
@@ -37,8 +41,7 @@ def gguf_tensors(tensors: Mapping[str, Tensor], head_dim: int, source: str) -> d
     found = named(tensors, {"attn_norm_2": "hidden_norm"}, source)
     return {
         name: in_halves(tensor, head_dim, head_dim)
-        if name.endswith(("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias"))
-        and tensor.shape[0] % head_dim == 0
+        if name.endswith(_TURNING) and tensor.shape[0] % head_dim == 0
         else tensor
         for name, tensor in found.items()
     }

@@ -24,7 +24,7 @@ from headstart.drafting.heads.formats import TrainedHead
 from headstart.drafting.heads.modules import Attention, HeadLayer, RmsNorm, SiluMlp, begin_randomly
 from headstart.drafting.methods.dflash.head import MOST_SLOTS
 from headstart.errors import ConfigError
-from headstart.models.config import ModelConfig, RopeConfig
+from headstart.models.config import ModelConfig, RopeConfig, Sight
 from headstart.models.layers.layer import run_head_layers
 from headstart.passes.batch import FINAL_TAP
 
@@ -70,6 +70,10 @@ class EagleConfig:
     """A norm for each feature (EAGLE-3.1)."""
     norm_output: bool = False
     """The state fed back is the normed one (EAGLE-3.1)."""
+    head_norms: bool = False
+    """Queries and keys are normed, as in Qwen 3's layers (EAGLE-3)."""
+    windows: tuple[int, ...] = ()
+    """[layer] how many positions its rows see, their own the last of them; 0: all. Empty: all layers see all."""
     slots: int = 0
     """Tokens that one pass guesses (P-EAGLE, arXiv:2602.01469); 0: one, and a step for each further one."""
     mask_token_id: int = 0
@@ -88,6 +92,12 @@ class EagleConfig:
             raise ConfigError("an EAGLE-1 head reads the final state alone and says it through the target's head.")
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(f"{self.num_heads} heads do not share {self.num_kv_heads} kv heads evenly.")
+        if self.windows and len(self.windows) != self.num_layers:
+            raise ConfigError(f"there are {len(self.windows)} windows for {self.num_layers} layers.")
+
+    def sight(self, layer: int) -> Sight:
+        """How far the rows of a layer see."""
+        return ((self.windows[layer] if self.windows else 0) or None, None)
 
     @property
     def kind(self) -> str:
@@ -173,7 +183,8 @@ class EagleLayer(HeadLayer):
             self.input_layernorm = RmsNorm(*norm_of)
         width = config.hidden_size * (2 if reads_both else 1)
         shape = (config.num_heads, config.num_kv_heads, config.head_dim, config.attention_bias)
-        self.self_attn = Attention(width, config.hidden_size, *shape)
+        norm_eps = config.norm_eps if config.head_norms else None
+        self.self_attn = Attention(width, config.hidden_size, *shape, head_norm_eps=norm_eps)
         self.post_attention_layernorm = RmsNorm(*norm_of)
         self.mlp = SiluMlp(config.hidden_size, config.mlp_size)
 
@@ -260,6 +271,7 @@ class EagleHead(TrainedHead):
 
         def attend_heads(index: int, heads: Tensor) -> Tensor:
             q, k, v = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=-2)
+            q, k = self.layers[index].self_attn.normed(q, k)
             return attend(index, rotate(q), rotate(k), v)
 
         return run_head_layers(self.layers, config.head_dim, x, residual, attend_heads)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.eagle.files import LAYER_IDS, describe_eagle, eagle_tensors
 from headstart.drafting.methods.eagle.head import THIRD, EagleConfig, EagleHead
+from headstart.drafting.methods.eagle.written_formats import LAYER_IDS, describe_eagle, eagle_tensors
 from headstart.errors import CheckpointError
 
 SERVING_FORMATS = {"sglang": "SGLang", "specforge": "SpecForge"}
@@ -59,6 +59,8 @@ def _check(kind: str, config: EagleConfig) -> None:
     faults = {
         "reads the residual after its norm (norm_before_residual)": config.norm_before_residual,
         "has biases in its attention": config.attention_bias,
+        "norms queries and keys": config.head_norms,
+        "has layers with windows": any(config.windows),
         "reads the embeddings themselves, for which there is no layer number": 0 in config.taps,
     }
     if kind == "specforge":
