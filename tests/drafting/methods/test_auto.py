@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from drafting_toys import Ranking, ToySequence, check_tree, read_prompt, second_order_target, verify_greedily
-from head_toys import random_block, random_eagle
+from head_toys import head_context, random_block, random_eagle
 
 from headstart.common.enumerations import VerifyRule
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SpeculationParams, TargetSignals
@@ -16,7 +16,7 @@ from headstart.drafting.methods.auto.drafter import AutoDrafter
 from headstart.drafting.planning.expert_calls import ExpertCalls, at_random
 from headstart.drafting.planning.pass_costs import PassCosts
 from headstart.drafting.registry import create_drafter
-from headstart.errors import ConfigError
+from headstart.errors import CheckpointError, ConfigError
 from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.params import SamplingParams
 from headstart_train.files.heads import save_head
@@ -466,6 +466,29 @@ def test_left_to_itself_it_asks_the_head_that_comes_along(
     monkeypatch.setattr("headstart.drafting.methods.auto.drafter.create_drafter", create)
     AutoDrafter(DraftContext(VOCAB, find_head=lambda kind: Path(kind) if found else None), AutoDrafter.Options())
     assert len(built) == asked
+
+
+def test_what_was_found_and_cannot_be_made_is_told_and_left_out(tmp_path: Path) -> None:
+    """A head, and modules, that are damaged, or of another target: those that were asked for end the start."""
+    heard: list[str] = []
+    context = replace(head_context(VOCAB), tell=heard.append)
+    save_head(random_eagle(VOCAB - 1), tmp_path)
+    found = replace(context, find_head=lambda kind: tmp_path if kind == "eagle3" else None)
+    damaged = replace(context, find_head=lambda kind: None, lend_modules=damaged_modules)
+    for each, said in ((found, "eagle3 does not guess"), (damaged, "multi-token modules do not guess: no tensor")):
+        heard.clear()
+        drafter = create_drafter("auto", replace(each, runner=None) if each is damaged else each)
+        assert isinstance(drafter, AutoDrafter)
+        assert [type(member.drafter).__name__ for member in drafter._members] == ["SuffixDrafter"]
+        assert any(said in sentence for sentence in heard)
+    with pytest.raises(CheckpointError, match="vocabulary of"):
+        create_drafter("auto", context, drafters="suffix+eagle3", model=str(tmp_path))
+    with pytest.raises(CheckpointError, match="no tensor"):
+        create_drafter("auto", damaged, drafters="suffix+mtp")
+
+
+def damaged_modules(name: str | None) -> None:
+    raise CheckpointError("no tensor named 'eh_proj'")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ HEADS: dict[str, dict[str, object]] = {
     "three layers, EAGLE-3": {"num_layers": 3, "fc_norm": False, "norm_output": False, "norm_before_residual": True},
     "Qwen 3's layers": {"num_layers": 2, "head_norms": True},
     "a window": {"windows": (3,)},
-    "some layers with windows": {"num_layers": 3, "windows": (4, 0, 2), "head_norms": True, "norm_output": False},
+    "some layers with windows": {"num_layers": 3, "windows": (4, 0, 4), "head_norms": True, "norm_output": False},
 }
 
 
@@ -61,7 +61,7 @@ def test_a_prompt_and_steps_behind_it(name: str, tmp_path: Path) -> None:
     running = EaglePass(head, random_tables(VOCAB), torch.float32)
     rng = np.random.default_rng(3)
     tokens = rng.integers(0, VOCAB, 9).astype(np.int32)
-    features = torch.from_numpy(rng.normal(size=(6, 3 * HIDDEN))).float()
+    features = torch.from_numpy(rng.normal(size=(6, len(config.taps) * HIDDEN))).float()
     cache = running.new_cache()
     running.read(tokens[:4], features[:4], [DraftRows(cache, 4)])
     state, logits = running.read(tokens[4:6], features[4:], [DraftRows(cache, 2)])

@@ -64,7 +64,7 @@ def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str)
     """Fill a module's parameters and buffers, in float32.
 
     Raises:
-        CheckpointError: naming every tensor that is missing, surplus or of another shape.
+        CheckpointError: naming every tensor that is missing, surplus or of another shape, or holds what is no number.
     """
     wanted = module.state_dict()
     faults = [f"{name} is missing" for name in wanted if name not in tensors]
@@ -77,6 +77,25 @@ def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str)
     if faults:
         raise CheckpointError(f"{source} does not fit its description: {'; '.join(sorted(faults))}.")
     module.load_state_dict(dict(tensors))
+    require_numbers(module.state_dict(), source)
+
+
+def require_numbers(tensors: Mapping[str, Tensor], source: str) -> None:
+    """Refuse weights that are infinite or no numbers: whatever is computed with them guesses nothing.
+
+    Raises:
+        CheckpointError: naming the tensors.
+    """
+    # The least and the largest are no numbers where any is none; nothing as large as a tensor is made.
+    faults = [
+        name
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point()
+        and tensor.numel()
+        and not all(bool(end.isfinite()) for end in torch.aminmax(tensor.detach()))
+    ]
+    if faults:
+        raise CheckpointError(f"{source} holds infinities or NaN in {', '.join(sorted(faults))}; fetch it again.")
 
 
 def require_draft_ids(ids: Tensor, vocab_size: int, said: Tensor | None, source: str) -> None:

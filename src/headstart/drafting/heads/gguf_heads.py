@@ -34,12 +34,15 @@ def fields_of(files: HeadFolder) -> Fields:
     return Fields(files.description, files.source, f"{files.description[ARCHITECTURE]}.", NAMES)
 
 
-def described(files: HeadFolder) -> dict[str, Any]:
+def described(files: HeadFolder, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """A head's layers and vocabulary as ``config.json`` has them.
 
     Raises:
-        CheckpointError: an entry is missing or senseless.
+        CheckpointError: an entry is missing or senseless, or a tensor is a lone number, which tells nothing of sizes.
     """
+    for name, tensor in tensors.items():
+        if not tensor.dim():
+            raise CheckpointError(f"{files.source}: {name} is a lone number; fetch the head again.")
     fields = fields_of(files)
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     head_dim = fields.integer("head_dim", hidden // heads)

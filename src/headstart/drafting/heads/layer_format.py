@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from headstart.drafting.heads.files import require_numbers
 from headstart.drafting.methods.dflash.head import BlockConfig
 from headstart.drafting.methods.eagle.head import EagleConfig
 from headstart.errors import CheckpointError
@@ -39,7 +40,7 @@ def describe_layers(config: EagleConfig | BlockConfig, model_type: str) -> dict[
 
 
 def require_embedding(embedding: Tensor, config: EagleConfig | BlockConfig, source: str) -> None:
-    """Refuse an embedding of another shape.
+    """Refuse an embedding of another shape, or one that holds what is no number.
 
     Raises:
         CheckpointError: naming both.
@@ -47,6 +48,9 @@ def require_embedding(embedding: Tensor, config: EagleConfig | BlockConfig, sour
     if embedding.shape != (config.vocab_size, config.hidden_size):
         wanted = [config.vocab_size, config.hidden_size]
         raise CheckpointError(f"{source}: embed_tokens.weight is {list(embedding.shape)}, not {wanted}.")
+    if not embedding.is_floating_point():
+        raise CheckpointError(f"{source}: embed_tokens.weight holds {embedding.dtype}, not torch.float32.")
+    require_numbers({"embed_tokens.weight": embedding}, source)
 
 
 def describe_windows(config: EagleConfig | BlockConfig) -> dict[str, Any]:

@@ -48,14 +48,14 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.norms_heads = head_norm_eps is not None
-        if head_norm_eps is not None:
-            self.q_norm = RmsNorm(head_dim, head_norm_eps)
-            self.k_norm = RmsNorm(head_dim, head_norm_eps)
         q, kv = num_heads * head_dim, num_kv_heads * head_dim
         self.q_proj = nn.Linear(width, q, bias=bias)
         self.k_proj = nn.Linear(width, kv, bias=bias)
         self.v_proj = nn.Linear(width, kv, bias=bias)
         self.o_proj = nn.Linear(q, hidden_size, bias=output_bias)
+        if head_norm_eps is not None:
+            self.q_norm = RmsNorm(head_dim, head_norm_eps)
+            self.k_norm = RmsNorm(head_dim, head_norm_eps)
 
     def qkv(self, x: Tensor) -> Tensor:
         """[..., width] -> queries, keys and values side by side."""

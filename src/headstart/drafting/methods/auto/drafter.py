@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from headstart.common.enumerations import VerifyRule
 from headstart.common.phases import phase
 from headstart.drafting.abilities import bytes_of, fork_or_begin
-from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals, beam_of
+from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, beam_of
 from headstart.drafting.beam_trees import chosen_nodes, groups_of
 from headstart.drafting.context import DraftContext
 from headstart.drafting.inner_sequence import InnerSequence
@@ -38,6 +38,7 @@ from headstart.drafting.planning.parts import PlannerParts
 from headstart.drafting.planning.planned_stretch import Lane
 from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, TreeSize
 from headstart.drafting.registry import create_drafter
+from headstart.errors import HeadstartError
 from headstart.passes.draft_tree import DraftTree
 from headstart.passes.rounds import RoundRecord, StretchDrafting, StretchLimits
 
@@ -96,10 +97,9 @@ class AutoDrafter:
             f"model is {options.model!r}, but none of {', '.join(names)} runs one; leave it out.",
         )
         self._scope_of = context.scope_of
-        self._members = [
-            self.parts.member(create_drafter(name, context, **given[name]), 1 << place)
-            for place, name in enumerate(names)
-        ]
+        drafters = _opened(context, options, given)
+        names = list(drafters)
+        self._members = [self.parts.member(drafter, 1 << place) for place, drafter in enumerate(drafters.values())]
         needs = [member.drafter.needs for member in self._members]
         taps = tuple(sorted({tap for need in needs for tap in need.taps}))
         self._all_needs = [
@@ -360,3 +360,23 @@ def _coupled(sequence: SequenceView) -> InnerSequence:
     """As the planner shows it to its drafters: it asks them to share the target's noise, so that they guess point
     masses."""
     return InnerSequence.of(sequence, speculation=replace(sequence.speculation, verify=VerifyRule.COUPLED))
+
+
+def _opened(
+    context: DraftContext, options: AutoOptions, given: Mapping[str, Mapping[str, object]]
+) -> dict[str, Drafter]:
+    """Those of ``given`` names -> options. One that was found, not asked for, and cannot be made is left out, and why
+    is told.
+
+    Raises:
+        HeadstartError: one that was asked for cannot be made.
+    """
+    opened: dict[str, Drafter] = {}
+    for name, own in given.items():
+        try:
+            opened[name] = create_drafter(name, context, **own)
+        except HeadstartError as error:
+            if options.names or name == FREE or "model" in own:
+                raise
+            context.tell(f"{name} does not guess for this model: {error}")
+    return opened

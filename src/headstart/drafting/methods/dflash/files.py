@@ -75,7 +75,7 @@ def find(files: HeadFolder) -> FoundHead | None:
     if description.get(GGUF_KEY) in gguf_formats.ARCHITECTURES:
         return FoundHead(GGUF_KEY, KIND)
     if SPECULATORS_KEY in description:
-        return FoundHead("speculators", KIND) if description[SPECULATORS_KEY] in SPECULATORS else None
+        return FoundHead("speculators", KIND) if str(description[SPECULATORS_KEY]) in SPECULATORS else None
     named = str(description.get("architectures"))
     if NESTED in description or "DFlash" in named:
         return FoundHead("dflash", KIND)

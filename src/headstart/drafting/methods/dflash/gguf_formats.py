@@ -39,7 +39,7 @@ def describe_gguf(files: HeadFolder, tensors: Mapping[str, Tensor]) -> dict[str,
     """
     fields = fields_of(files)
     fields.refuse("hyper_connection_count", *range(1, 1 << 8), because="layers of DeepSeek V4")
-    layers, outer = described(files), files.description
+    layers, outer = described(files, tensors), files.description
     windows = fields.optional_integer("sliding_window", minimum=0, maximum=MAX_POSITIONS)
     if windows:
         pattern = fields.get("sliding_window_pattern")
@@ -76,7 +76,7 @@ def _describe_second(tensors: Mapping[str, Tensor], top: int) -> dict[str, int]:
     """What DFlash 2 has besides, as its tensors' shapes tell."""
     kernel, projection = tensors.get("blk.0.attn_conv_base"), tensors.get("blk.0.attn_conv_proj.weight")
     more = {}
-    if kernel is not None and projection is not None and kernel.dim() == 3:
+    if kernel is not None and projection is not None and kernel.dim() == 3 and kernel.numel():
         groups = max(len(projection) // (2 * kernel.shape[1]), 1)
         more = {"conv_kernel_size": kernel.shape[1], "conv_group_size": kernel.shape[2] // groups}
     if "selector_hidden.weight" in tensors:

@@ -26,7 +26,7 @@ def describe_gguf(files: HeadFolder, tensors: Mapping[str, Tensor]) -> dict[str,
         CheckpointError: an entry is missing or senseless.
     """
     fields = fields_of(files)
-    layers = described(files)
+    layers = described(files, tensors)
     return {
         **layers,
         "draft_vocab_size": len(tensors["d2t"]) if "d2t" in tensors else layers["vocab_size"],
@@ -41,7 +41,7 @@ def gguf_tensors(tensors: Mapping[str, Tensor], head_dim: int, source: str) -> d
     found = named(tensors, {"attn_norm_2": "hidden_norm"}, source)
     return {
         name: in_halves(tensor, head_dim, head_dim)
-        if name.endswith(_TURNING) and tensor.shape[0] % head_dim == 0
+        if name.endswith(_TURNING) and tensor.numel() and tensor.shape[0] % head_dim == 0
         else tensor
         for name, tensor in found.items()
     }
