@@ -126,6 +126,15 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         create_drafter("ngrams", CONTEXT)
 
 
+@pytest.mark.parametrize("name", ["uno", "UNO", "domino", "xpress", "lilicorr", "eagle-4"])
+def test_what_others_have_and_nothing_here_runs_is_refused_by_what_it_lacks(name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"drafter '{name}' would run heads of \w.* \(.*\), which is not built"
+    ) as raised:
+        create_drafter(name, CONTEXT)
+    assert "noise tokens" in str(raised.value) or name.lower() != "uno"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

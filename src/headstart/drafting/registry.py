@@ -231,13 +231,24 @@ def _drafter_class(name: str | type[Any]) -> Any:
         return getattr(import_module(module), attribute)
     point = _entry_points().get(name)
     if point is None:
-        raise ConfigError(f"there is no drafter {name!r:.60}; {meant(name, [*available_drafters(), *_other_names()])}")
+        raise ConfigError(_unknown(name))
     try:
         return point.load()
     except Exception as error:  # whatever a package can raise while it is imported
         raise ConfigError(
             f"drafter {name!r} cannot be loaded from {point.value}: {' '.join(str(error).split())}."
         ) from error
+
+
+def _unknown(name: str) -> str:
+    """What is said of a name that no drafter has."""
+    # Imported here: it takes PyTorch.
+    from headstart.drafting.heads.formats import UNBUILT
+
+    lacking = UNBUILT.get(name.lower().replace("-", ""))
+    if lacking is not None:
+        return f"drafter {name!r:.60} would run heads of {lacking}, which is not built; use another drafter."
+    return f"there is no drafter {name!r:.60}; {meant(name, [*available_drafters(), *_other_names()])}"
 
 
 def _entry_points() -> dict[str, EntryPoint]:

@@ -36,6 +36,7 @@ VARIANTS = {
     "a layer that is read": {"taps": (1,)},
     "windows": {"windows": (9, 0, 70)},
     "windows whose rows look back": {"windows": (40, 0, 4), "causal_windows": True},
+    "sinks": {"sinks": True, "windows": (9, 0, 70), "root_speaks": True},
     "convolutions": {"conv_taps": 2, "conv_group": 8},
     "convolutions of odd sizes": {
         "hidden_size": 78,

@@ -47,6 +47,7 @@ WHOLE = {
     "mlp_conv.kernel_projection": "ffn_conv_proj",
 }
 BARE = {
+    "self_attn.attention_sink_bias": "attn_sinks.weight",
     "candidate_selector.predecessor_codebook": "selector_prev.weight",
     "candidate_selector.successor_codebook": "selector_next.weight",
     "attention_conv.base_kernel": "attn_conv_base",
@@ -179,6 +180,7 @@ BLOCKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"markov_rank": 3, "confidence": True},
         {"sample_from_anchor": False},
     ),
+    "sinks": ({"sinks": True, "root_speaks": True}, {"sample_from_anchor": True}),
     "an output of its own": ({"own_output": True, "draft_vocab_size": VOCAB}, {}),
     "dflash 2": (
         {"conv_taps": 2, "conv_group": 4, "selector_rank": 3, "selector_top": 5, "draft_vocab_size": VOCAB},

@@ -62,6 +62,12 @@ def saying(head: BlockHead, tokens: list[int]) -> tuple[torch.Tensor, torch.Tens
         mask = far < (window or reach)
         if config.causal or (window and config.causal_windows):
             mask &= far >= 0
+        if config.sinks:
+            # A key of zeros, whose score is the sink's, and whose value is nothing.
+            k, v = (torch.cat((torch.zeros_like(each[:, :1]), each), dim=1) for each in (k, v))
+            scores = torch.zeros(len(k), len(q), k.shape[1]).masked_fill(~F.pad(mask, (1, 0), value=True), -torch.inf)
+            scores[:, :, 0] = head.layers[layer].self_attn.attention_sink_bias[:, None]
+            return F.scaled_dot_product_attention(q.transpose(0, 1), k, v, scores).transpose(0, 1).flatten(1)
         return F.scaled_dot_product_attention(q.transpose(0, 1), k, v, mask).transpose(0, 1).flatten(1)
 
     at = partial(rotary.rotate, positions=torch.arange(known, reach), reach=reach)
@@ -96,6 +102,7 @@ CHAIN = {"width": 1, "min_probability": 0.0, "text_vocabulary": 0}
         {"windows": (3, 0)},
         {"windows": (0, 2), "causal_windows": True},
         {"conv_taps": 2, "conv_group": 8},
+        {"sinks": True, "windows": (3, 0)},
     ],
 )
 def test_slots_say_the_tokens_after_the_root(changes: dict[str, object], tmp_path: Path) -> None:

@@ -165,6 +165,8 @@ class NativeBlockPass(NativeCachingPass):
         packer = Packer(self._library, self.handle)
         self._pack_layers(packer, head.layers)
         for index, layer in enumerate(head.layers):
+            if self.config.sinks:
+                packer.sinks(index, layer.self_attn.attention_sink_bias)
             convolutions = (layer.attention_conv, layer.mlp_conv) if self.config.conv_taps else ()
             for which, conv in enumerate(convolutions):
                 packer.linear(index, len(LINEARS) + which, LinearWeights(conv.kernel_projection.weight))

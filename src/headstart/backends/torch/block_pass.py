@@ -53,6 +53,8 @@ class _LayerPass:
     view: View
     head_norms: Tensor
     """float32 [head + kv_head, head_dim] the weights of the norms of queries and keys."""
+    sinks: Tensor | None
+    """float32 [head] scores that no key has."""
 
     @property
     def nbytes(self) -> int:
@@ -173,10 +175,10 @@ class BlockPass:
             turned = self._normed_heads(heads[:, :turning], self._layers[index].head_norms, rotation)
             queries, keys = turned[:, : config.num_heads], turned[:, config.num_heads :]
             cache = self._pool.tensors[0][:, index]
-            view = self._layers[index].view
+            view, sinks = self._layers[index].view, self._layers[index].sinks
             layout = layouts[view]
             cache.index_copy_(0, layout.new_slots, torch.stack((keys, heads[:, turning:]), dim=1))
-            return attend(queries, cache, layout, view[0], config.head_dim**-0.5)
+            return attend(queries, cache, layout, view[0], config.head_dim**-0.5, sinks=sinks)
 
         x = self._layers[0].input_norm(embeddings)
         output = run_head_layers(self._layers, config.head_dim, x, embeddings, attend_heads, self._around)
@@ -216,7 +218,8 @@ class BlockPass:
         of_heads = torch.cat([norm.weight.detach().expand(count, -1) for norm, count in counts]).to(device)
         qkv, output, up, down = map(self._kit.linear, layer.fused())
         view = (config.sight(index), config.looks_back(index))
-        return _LayerPass(qkv, output, up, down, before, between, view, of_heads)
+        sinks = layer.self_attn.attention_sink_bias.detach().to(device, torch.float32) if config.sinks else None
+        return _LayerPass(qkv, output, up, down, before, between, view, of_heads, sinks)
 
     def _convolutions(self, layer: BlockLayer) -> tuple[Around, Around]:
         """What stands around a layer's attention and its MLP."""

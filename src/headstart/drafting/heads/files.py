@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headstart.drafting.heads.formats import UNBUILT
 from headstart.errors import CheckpointError
 from headstart.models.files import exists, read_json, require_file, write_tensors
 from headstart.models.locating import SINGLE_FILE
@@ -30,8 +31,8 @@ def read_description(directory: Path) -> dict[str, Any]:
     """
     if not exists(directory / CONFIG_FILE) and exists(directory / ADAPTER_FILE):
         raise CheckpointError(
-            f"{directory!s:.200} holds a LoRA of the target, as UNO guesses with, which no drafter runs; name the "
-            "directory of a draft head."
+            f"{directory!s:.200} holds a LoRA. If it is to guess, it is a head of {UNBUILT['uno']}, which is not "
+            "built; name the directory of a draft head."
         )
     if not exists(directory / CONFIG_FILE):
         raise CheckpointError(f"{directory!s:.200} has no {CONFIG_FILE}; name a directory that holds a draft head.")

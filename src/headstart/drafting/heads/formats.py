@@ -24,6 +24,15 @@ from headstart.errors import CheckpointError
 KIND_KEY = "headstart_head"
 """Entry of ``config.json`` that names the kind of a head in a format of Headstart's own."""
 SPECULATORS_KEY = "speculators_model_type"
+UNBUILT = {
+    "domino": "Domino (a recurrent correction of the guesses)",
+    "xpress": "XPress (a refiner over the whole block)",
+    "lilicorr": "LiLiCorr (a lattice of candidates)",
+    "laguna": "Laguna (gated attention)",
+    "uno": "UNO (a LoRA that is added to the rows of noise tokens alone, beside rows of the target itself)",
+    "eagle4": "EAGLE-4 (its layers are not published)",
+}
+"""Words in names and descriptions of others' heads -> what of them is not built here."""
 OWN = "headstart"
 """The form that Headstart's own folders have."""
 

@@ -34,6 +34,8 @@ class Attention(nn.Module):
 
     q_norm: RmsNorm
     k_norm: RmsNorm
+    attention_sink_bias: nn.Parameter
+    """[head] scores that no key has, of heads that have such."""
 
     def __init__(
         self,

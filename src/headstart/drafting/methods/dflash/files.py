@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from headstart.drafting.heads.files import load_strictly, require_draft_ids
-from headstart.drafting.heads.formats import SPECULATORS_KEY, FoundHead, HeadFolder
+from headstart.drafting.heads.formats import SPECULATORS_KEY, UNBUILT, FoundHead, HeadFolder
 from headstart.drafting.heads.gguf_heads import ARCHITECTURE as GGUF_KEY
 from headstart.drafting.heads.gguf_heads import frequency_factors
 from headstart.drafting.heads.layer_format import require_embedding, windows_of
@@ -60,13 +60,6 @@ _ARCHITECTURES = {
     "deepspec": (DEEPSPEC_ARCHITECTURE,),
 }
 """What may be named; speculators' ``save_pretrained`` names the class, its converters the file's kind."""
-_VARIANTS = {
-    "domino": "Domino (a recurrent correction of the guesses)",
-    "xpress": "XPress (a refiner over the whole block)",
-    "lilicorr": "LiLiCorr (a lattice of candidates)",
-    "laguna": "Laguna (gated attention)",
-}
-"""Words in a description -> what is not built of such heads."""
 
 
 def find(files: HeadFolder) -> FoundHead | None:
@@ -183,6 +176,7 @@ def _config(
             selector_top=own.integer("selector_top_k", 0, minimum=0),
             conv_taps=own.integer("conv_kernel_size", 0, minimum=0, maximum=MOST_SLOTS),
             conv_group=own.integer("conv_group_size", 0, minimum=0),
+            sinks=own.flag("attention_sink_bias", False),
             confidence=own.flag("enable_confidence_head", False),
             confidence_reads_token=own.flag("enable_confidence_head", False)
             and own.flag("confidence_head_with_markov", False),
@@ -243,7 +237,7 @@ def _refuse_variants(kind: BlockFormat, outer: Fields, layer: Fields, own: Field
     names = architectures if isinstance(architectures, list) else [architectures]
     named = " ".join(map(str, names)).lower()
     projector = own.text("projector_type", outer.text("projector_type", ""))
-    for word, lacking in _VARIANTS.items():
+    for word, lacking in UNBUILT.items():
         if word in named or word == projector or any(entry.startswith(f"{word}_") for entry in own.entries):
             raise CheckpointError(f"{outer.source} is a head of {lacking}, which is not built; use another head.")
     if architectures is not None and names not in [[each] for each in _ARCHITECTURES[kind]]:
@@ -251,7 +245,6 @@ def _refuse_variants(kind: BlockFormat, outer: Fields, layer: Fields, own: Field
     if own.integer("markov_rank", 0, minimum=0) and own.text("markov_head_type", "vanilla") != "vanilla":
         raise own.bad("markov_head_type", own.get("markov_head_type"), "vanilla: others are not supported")
     for fields, entry, neutral in (
-        (own, "attention_sink_bias", False),
         (own, "attention_value_scale", 1.0),
         (own, "output_multiplier", 1.0),
         (own, "input_embedding_scale", 1.0),

@@ -14,7 +14,9 @@ from headstart.drafting.methods.dflash.written_formats import BEFORE, NESTED
 from headstart.models.families.fields import MAX_POSITIONS
 
 ARCHITECTURES = ("dflash", "dspark")
+_SINKS = "attn_sinks.weight"
 _NAMES = {
+    _SINKS: "self_attn.attention_sink_bias",
     "enc.output_norm": "hidden_norm",
     "markov_w1": BEFORE.removesuffix(".weight"),
     "markov_w2": "markov_head.markov_w2",
@@ -56,6 +58,7 @@ def describe_gguf(files: HeadFolder, tensors: Mapping[str, Tensor]) -> dict[str,
         "causal": fields.flag("attention.causal", False),
         "sample_from_anchor": fields.flag("sample_from_anchor", chained),
         "markov_rank": tensors["markov_w1.weight"].shape[-1] if chained else 0,
+        "attention_sink_bias": f"blk.0.{_SINKS}" in tensors,
         "enable_confidence_head": "conf_proj.weight" in tensors,
         "confidence_head_with_markov": chained and _reads_token(tensors, layers["hidden_size"]),
         **_describe_second(tensors, fields.integer("selector_top_k", _CANDIDATES)),

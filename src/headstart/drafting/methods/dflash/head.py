@@ -90,6 +90,8 @@ class BlockConfig:
     there are none."""
     conv_group: int = 0
     """Channels whose convolutions change together."""
+    sinks: bool = False
+    """Every head has a score that no key has."""
     confidence: bool = False
     """It says how likely a guess in each place is accepted if those before it were (DSpark's confidence)."""
     confidence_reads_token: bool = False
@@ -178,6 +180,8 @@ class BlockLayer(HeadLayer):
         super().__init__()
         shape = (config.num_heads, config.num_kv_heads, config.head_dim, config.attention_bias, config.attention_bias)
         self.self_attn = Attention(config.hidden_size, config.hidden_size, *shape, head_norm_eps=config.norm_eps)
+        if config.sinks:
+            self.self_attn.attention_sink_bias = nn.Parameter(torch.zeros(config.num_heads))
         self.mlp = SiluMlp(config.hidden_size, config.mlp_size)
         self.input_layernorm = RmsNorm(config.hidden_size, config.norm_eps)
         self.post_attention_layernorm = RmsNorm(config.hidden_size, config.norm_eps)

@@ -40,11 +40,11 @@ def write(head: TrainedHead, form: str, tables: TargetTables | None, verifier: s
     assert isinstance(head, BlockHead)
     config = head.config
     kind: BlockFormat = "dflash" if form in (OWN, "specforge") else form  # type: ignore[assignment]
-    extended = config.root_speaks or config.chained or config.confidence
+    extended = config.root_speaks or config.chained or config.confidence or config.sinks
     if form == "specforge" and (config.reduced or extended):
         raise CheckpointError(
-            f"{form} has DFlash heads that say every token, from the first mask on, and no Markov factor or "
-            "confidence; train one with --draft-vocab 0, or choose speculators."
+            f"{form} has DFlash heads that say every token, from the first mask on, and no Markov factor, "
+            "confidence or attention sinks; train one with --draft-vocab 0, or choose speculators."
         )
     return WrittenHead(describe_block(head, kind, verifier), block_tensors(head, kind, tables))
 
@@ -68,6 +68,7 @@ def describe_block(head: BlockHead, kind: BlockFormat, verifier: str = "") -> di
         nested |= {"causal": True} if config.causal else {}
         nested |= {"causal_windows": True} if config.causal_windows else {}
         nested |= {"markov_rank": config.markov_rank} if config.markov_rank else {}
+        nested |= {"attention_sink_bias": True} if config.sinks else {}
         nested |= _describe_confidence(config) | _describe_second(config)
         return {
             "architectures": [SECOND_ARCHITECTURE if config.selector_rank else "DFlashDraftModel"],
@@ -77,8 +78,9 @@ def describe_block(head: BlockHead, kind: BlockFormat, verifier: str = "") -> di
             "block_size": config.block_size,
             NESTED: nested,
         }
-    if config.causal:
-        raise CheckpointError("speculators has no block heads with causal blocks, as this one has; use it as it is.")
+    if config.causal or config.sinks:
+        what = "causal blocks" if config.causal else "attention sinks"
+        raise CheckpointError(f"speculators has no block heads with {what}, as this one has; use it as it is.")
     extended = config.markov_rank > 0 or config.confidence
     algorithm = SPECULATORS_DSPARK if extended else SPECULATORS_SECOND if config.selector_rank else "dflash"
     more = {"markov_rank": config.markov_rank, "markov_head_type": "vanilla"} | _describe_confidence(config)
@@ -121,6 +123,7 @@ def _describe_for_deepspec(config: BlockConfig, layer: Mapping[str, Any]) -> dic
         "causal blocks": config.causal,
         "a root that is silent": not config.root_speaks,
         "windows": any(config.windows),
+        "attention sinks": config.sinks,
         "convolutions or a selector of paths": config.conv_taps > 0 or config.selector_rank > 0,
     }
     if any(lacking.values()):
