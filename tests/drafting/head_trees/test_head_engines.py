@@ -81,6 +81,10 @@ def plain(target: Model) -> list[list[int]]:
     return [output.outputs[0].token_ids for output in LLM(target, "none").generate(PROMPTS, PARAMS)]
 
 
+RUN_BY = {"deep eagle3": "eagle3", "dflash 2": "dflash"}
+"""Heads that are something special -> who runs them."""
+
+
 def write_random_head(target: Model, name: str, directory: Path) -> Path:
     config, said = target.config, torch.arange(0, target.config.vocab_size, 2)
     head: EagleHead | BlockHead | ParallelHeads | LookaheadEmbeddings
@@ -91,6 +95,12 @@ def write_random_head(target: Model, name: str, directory: Path) -> Path:
         head = ParallelHeads(kind)
     elif name == "dflash":
         head = BlockHead(block_config(config, 5, 2, 0, len(said)))
+    elif name == "dflash 2":
+        second = {"conv_taps": 2, "conv_group": 8, "selector_rank": 6, "selector_top": 9}
+        head = BlockHead(replace(block_config(config, 5, 2, 0), **second))  # type: ignore[arg-type]
+    elif name == "deep eagle3":
+        deep = {"head_norms": True, "windows": (9, 0, 9)}
+        head = EagleHead(replace(eagle_config(config, "eagle3", len(said), 3), **deep))  # type: ignore[arg-type]
     elif name == "p-eagle":
         head = EagleHead(eagle_config(config, "eagle3", len(said), slots=5, mask_token_id=1))
     else:
@@ -108,8 +118,8 @@ def write_random_head(target: Model, name: str, directory: Path) -> Path:
 @pytest.mark.parametrize(
     "name",
     thorough_but(
-        ["eagle3", "eagle", "dflash", "medusa", "pass"],
-        ["eagle3", "eagle2", "eagle", "dflash", "p-eagle", "medusa", "blockwise", "pass"],
+        ["eagle3", "eagle", "dflash", "medusa", "pass", *RUN_BY],
+        ["eagle3", "eagle2", "eagle", "dflash", "p-eagle", "medusa", "blockwise", "pass", *RUN_BY],
     ),
 )
 def test_the_text_is_the_targets_own(
@@ -120,7 +130,7 @@ def test_the_text_is_the_targets_own(
     monkeypatch.setattr(TextTokens, "read", lambda own, text: [read.append(own), read_text(own, text)][1])
     directory = write_random_head(target, name, tmp_path)
     options = {} if name == "pass" else {"precision": "fp32"}
-    llm = LLM(target, name, draft_model=directory, drafter_options=options, max_batch_size=3)
+    llm = LLM(target, RUN_BY.get(name, name), draft_model=directory, drafter_options=options, max_batch_size=3)
     outputs = llm.generate(PROMPTS, PARAMS)
     assert [output.outputs[0].token_ids for output in outputs] == plain
     assert all(output.outputs[0].stats.drafted > 0 for output in outputs)
@@ -133,8 +143,11 @@ def test_the_text_is_the_targets_own(
 @pytest.mark.parametrize(
     ("name", "caching"),
     thorough_but(
-        [("eagle3", True), ("dflash", True), ("pass", False)],
-        [("eagle3", False), ("eagle3", True), ("dflash", True), ("p-eagle", True), ("medusa", False), ("pass", False)],
+        [("eagle3", True), ("dflash", True), ("pass", False), ("deep eagle3", True), ("dflash 2", True)],
+        [
+            *(("eagle3", False), ("eagle3", True), ("dflash", True), ("p-eagle", True), ("medusa", False)),
+            *(("pass", False), ("deep eagle3", True), ("dflash 2", True)),
+        ],
     ),
 )
 def test_chunks_and_preemptions(target: Model, name: str, caching: bool, tmp_path: Path) -> None:
@@ -144,7 +157,7 @@ def test_chunks_and_preemptions(target: Model, name: str, caching: bool, tmp_pat
     options: dict[str, object] = {"tree_nodes": 6} | ({} if name == "pass" else {"precision": "fp32"})
     llm = LLM(
         target,
-        name,
+        RUN_BY.get(name, name),
         draft_model=directory,
         drafter_options=options,
         max_context=110,
@@ -165,7 +178,7 @@ def test_behind_a_cached_prefix(target: Model, name: str, tmp_path: Path) -> Non
     prompts, params = [list(range(40, 110))], SamplingParams(temperature=0, max_tokens=24)
     directory = write_random_head(target, name, tmp_path)
     options = {} if name == "pass" else {"precision": "fp32"}
-    llm = LLM(target, name, draft_model=directory, drafter_options=options, prefix_caching=True)
+    llm = LLM(target, RUN_BY.get(name, name), draft_model=directory, drafter_options=options, prefix_caching=True)
     first, second = (llm.generate(prompts, params)[0].outputs[0] for _ in range(2))
     assert second.stats.cached_tokens > 0
     assert second.stats.drafted > 0

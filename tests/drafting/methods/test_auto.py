@@ -479,7 +479,7 @@ def test_what_was_found_and_cannot_be_made_is_told_and_left_out(tmp_path: Path) 
     save_head(head, tmp_path)
     found = replace(context, find_head=lambda kind: tmp_path if kind == "eagle3" else None)
     damaged = replace(context, find_head=lambda kind: None, lend_modules=damaged_modules)
-    for each, said in ((found, "eagle3 does not guess"), (damaged, "multi-token modules do not guess: no tensor")):
+    for each, said in ((found, "eagle3 does not guess"), (damaged, "multi-token modules are not used: no tensor")):
         heard.clear()
         drafter = create_drafter("auto", replace(each, runner=None) if each is damaged else each)
         assert isinstance(drafter, AutoDrafter)

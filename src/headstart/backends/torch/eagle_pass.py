@@ -76,8 +76,10 @@ class EaglePass:
         def packed(index: int, layer: EagleLayer) -> _LayerPass:
             qkv, output, up, down = map(linear, layer.fused())
             norm = f"layers.{index}"
-            norms = (partial(self._norm, f"{norm}.{of}") for of in ("input_layernorm", "post_attention_layernorm"))
-            return _LayerPass(qkv, output, up, down, *norms, _head_norms(layer, config, self.device))
+            before, between = (
+                partial(self._norm, f"{norm}.{each}") for each in ("input_layernorm", "post_attention_layernorm")
+            )
+            return _LayerPass(qkv, output, up, down, before, between, _head_norms(layer, config, self.device))
 
         self._layers = [packed(index, layer) for index, layer in enumerate(head.layers)]
         self._fc = linear(LinearWeights(head.fc.weight, head.fc.bias))
