@@ -21,7 +21,7 @@ def store(directory: Path | None, most_bytes: int = 1 << 16, identity: str = "on
 
 
 def texts(of: TextStore, scope: str = "") -> list[list[int]]:
-    return of.since(scope, 0)[1]
+    return of.since(scope, 0, VOCAB)[1]
 
 
 def files(directory: Path) -> list[Path]:
@@ -57,35 +57,38 @@ def test_readers_hear_of_each_text_once(tmp_path: Path) -> None:
     opened = store(None)
     opened.add("", [1])
     opened.add("", [2, 3])
-    number, new = opened.since("", 0)
+    number, new = opened.since("", 0, 100)
     assert new == [[1], [2, 3]]
-    assert opened.since("", number) == (number, [])
+    assert opened.since("", number, 100) == (number, [])
     opened.add("", [4])
     # One that is there already is as good as new, and takes no room.
     opened.add("", [1])
-    assert opened.since("", number)[1] == [[4], [1]]
+    assert opened.since("", number, 100)[1] == [[4], [1]]
     assert texts(opened) == [[2, 3], [4], [1]]
     assert not files(tmp_path)
 
 
 def test_a_scope_is_bounded_and_so_are_all_files(tmp_path: Path) -> None:
-    opened = store(tmp_path, most_bytes=1 << 12)
+    opened = store(tmp_path, most_bytes=1 << 14)
     for first in range(40):
-        opened.add("", [first] * 10)
+        opened.add("", [first] * 48)
     opened.add("long", list(range(VOCAB)))
-    # A sixteenth of 4,096 bytes, of which each text takes 64 beside its tokens.
-    assert texts(opened) == [[first] * 10 for first in (38, 39)]
-    assert texts(opened, "long") == [list(range(VOCAB - 48, VOCAB))]
-    for scope in range(30):
+    # A sixteenth of 16,384 bytes, of which each text takes 64 beside its tokens.
+    assert texts(opened) == [[first] * 48 for first in (36, 37, 38, 39)]
+    assert texts(opened, "long") == [list(range(VOCAB - 240, VOCAB))]
+    assert opened.since("", 0, 60)[1] == [[38] * 12, [39] * 48]
+    for scope in range(12):
         opened.add(f"{scope}", [scope] * 48)
         opened.save()
-    assert 0 < sum(path.stat().st_size for path in files(tmp_path)) <= 1 << 12
-    assert texts(store(tmp_path, 1 << 12), "29") == [[29] * 48]
-    assert texts(store(tmp_path, 1 << 12), "long") == []
+        # A small file takes a block of 4,096 bytes.
+        assert 0 < len(files(tmp_path)) <= 4
+    again = store(tmp_path, 1 << 14)
+    assert texts(again, "11") == [[11] * 48]
+    assert texts(again, "long") == []
 
 
 def test_scopes_that_went_out_of_memory_are_read_again(tmp_path: Path) -> None:
-    opened = store(tmp_path)
+    opened = store(tmp_path, 1 << 18)
     for scope in range(40):
         opened.add(f"{scope}", [scope])
         if scope == 20:

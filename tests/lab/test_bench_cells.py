@@ -136,6 +136,20 @@ def test_inputs_that_the_model_cannot_read_are_named(model: Model) -> None:
     assert {turn.cell.group for turn in done.results.turns if turn.cell.stand.input == "256"} == {"long"}
 
 
+def test_a_precision_that_cannot_be_had_is_left_out(model: Model) -> None:
+    def load(precision: str) -> Model:
+        if precision == "int4":
+            raise ConfigError("there is no int4 here.")
+        return model
+
+    for precisions in (["int4", "fp32"], ["fp32", "int4"]):
+        grid = replace_grid(precisions=precisions, users=[1], temperatures=[0.0])
+        done = CellSitting(load, grid, [Entrant(PLAIN)], PROMPTS, PARAMS, ResultsFile(None, {}), True)
+        done.run(1, None)
+        assert done.left_out == {"int4": "there is no int4 here."}
+        assert {turn.cell.stand.precision for turn in done.results.turns} == {"fp32"}
+
+
 def spoil(drafter, sequences, budgets):
     """Breaks the engine's promise from outside: it commits a token of its own."""
     for sequence in sequences:

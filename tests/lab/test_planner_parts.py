@@ -28,7 +28,7 @@ def bench(tiny_model_dir: Path) -> Workbench:
 
 
 def said(bench: Workbench, entrant: Entrant) -> list[list[int]]:
-    engine = bench.open(entrant.contender(None, 0))
+    engine = bench.open(entrant.contender(PlannerParts()))
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
     wide = SpeculationParams(tree_nodes=8)
     sequences = [bench.sequence([5 + i, 6, 7, 5 + i, 6, 7, 5 + i], params, wide) for i in range(3)]

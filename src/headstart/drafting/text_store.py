@@ -29,6 +29,8 @@ _SCOPE_SHARE = 16
 """One scope has this part of them at most."""
 _TEXT_BYTES = 64
 """That a text counts beside its tokens: so many small ones take no more memory than they may."""
+_BLOCK_BYTES = 1 << 12
+"""That a file takes at least."""
 _WRITE_SECONDS = 30.0
 """At most so much of what was said is lost where a process is killed."""
 _MAGIC = b"headstart drafter texts 1 "
@@ -125,17 +127,19 @@ class TextStore:
             self.add(scope, tokens)
         return sum(map(len, texts))
 
-    def since(self, scope: Hashable, number: int) -> tuple[int, list[list[int]]]:
-        """The texts of a scope that are newer than a number, the oldest first, and the number of the newest; 0: all."""
+    def since(self, scope: Hashable, number: int, most_tokens: int) -> tuple[int, list[list[int]]]:
+        """The texts of a scope that are newer than a number, the oldest first, and the number of the newest; 0: all. Of
+        more than ``most_tokens`` the newest."""
+        found: list[list[int]] = []
+        newest, left = number, most_tokens
         with self._lock:
-            newer = []
             for text, own in reversed(self._of(scope).numbers.items()):
-                if own <= number:
+                if own <= number or left <= 0:
                     break
-                newer.append((own, text))
-        if not newer:
-            return number, []
-        return newer[0][0], [np.frombuffer(text, np.int32).tolist() for _, text in reversed(newer)]
+                newest = max(newest, own)
+                found.append(np.frombuffer(text, np.int32)[-left:].tolist())
+                left -= len(found[-1])
+        return newest, found[::-1]
 
     def save(self) -> None:
         """Write what is not on disk yet; what cannot be written stays in memory."""
@@ -143,13 +147,14 @@ class TextStore:
             with self._lock:
                 contents = {path: list(texts.numbers) for path, texts in self._unsaved.items()}
                 self._unsaved = {}
-            for path, texts in contents.items():
-                try:
+            try:
+                for path, texts in contents.items():
                     _write(path, texts)
-                    _trim(path.parent, self._most_bytes)
-                except OSError as error:
-                    why = error.strerror
-                    self._tell(f"drafter_store {path.parent} cannot be written ({why}); texts stay in memory.")
+                if contents:
+                    _trim(next(iter(contents)).parent, self._most_bytes)
+            except OSError as error:
+                why = error.strerror
+                self._tell(f"drafter_store {self._directory} cannot be written ({why}); texts stay in memory.")
 
     def close(self) -> None:
         """Write what is not on disk yet, for the last time."""
@@ -234,7 +239,7 @@ def _trim(directory: Path, most_bytes: int) -> None:
             status = path.stat()
         except OSError:  # it has just been deleted
             continue
-        found.append((status.st_mtime_ns, status.st_size, path))
+        found.append((status.st_mtime_ns, max(status.st_size, _BLOCK_BYTES), path))
     total = 0
     for _, size, path in sorted(found, reverse=True):
         total += size

@@ -274,7 +274,7 @@ class EngineOptions(Options):
             "Most bytes of drafter_store, a sixteenth of which is for one cache_salt; what is oldest goes first.",
             GROUP,
             metavar="N",
-            least=1 << 12,
+            least=1 << 20,
         ),
     ] = STORE_BYTES
     speculation: Annotated[

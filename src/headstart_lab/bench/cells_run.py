@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from headstart.drafting.base import Drafter
 from headstart.drafting.methods.auto.drafter import AutoDrafter
 from headstart.drafting.options import parse_drafter
 from headstart.drafting.planning.parts import PlannerParts
+from headstart.drafting.planning.pass_trials import try_all
 from headstart.drafting.registry import create_drafter
 from headstart.engine.engine import Engine
 from headstart.errors import ConfigError
@@ -52,12 +55,11 @@ class Entrant:
     def name(self) -> str:
         return self.text if self.part is None else f"{self.text} without {self.part.name}"
 
-    def contender(self, work: Work | None, weight_bytes: int) -> Contender:
-        """To be opened. ``work``: counts what it does; None: it is timed."""
+    def contender(self, parts: PlannerParts) -> Contender:
+        """To be opened. ``parts``: of a planner, before one is taken out."""
         name, options = parse_drafter(self.text)
-        if name != PLANNER or (self.part is None and work is None):
+        if name != PLANNER:
             return Contender.parse(self.text)
-        parts = PlannerParts() if work is None else counting_parts(work, weight_bytes)
         planner = type("Planner", (AutoDrafter,), {"parts": parts if self.part is None else self.part.without(parts)})
         return Contender(self.name, lambda context: create_drafter(planner, context, **options))
 
@@ -112,31 +114,47 @@ class CellSitting:
         deadline = math.inf if seconds is None else time.perf_counter() + seconds
         budget: Budget | None = None
         for precision in self.grid.precisions:
-            self.model = model = self.load(precision)
-            groups = {each: self._questions(model, each) for each in self.grid.inputs}
+            # Before the next one is loaded.
+            self.model = None
+            gc.collect()
+            try:
+                self.model = self.load(precision)
+            except ConfigError as error:
+                self.left_out[precision] = str(error)
+                for stand in [each for each in budget.costs if each.precision == precision] if budget else ():
+                    budget.done(stand, 0.0, 0)
+                continue
+            groups = {each: self._questions(self.model, each) for each in self.grid.inputs}
             if budget is None:
-                budget = self._plan(model, groups, repeats, lambda: deadline - time.perf_counter())
-                on_plan(
-                    sum(
-                        len(self.grid.cells(stand, groups[stand.input])) * budget.repeats_of(stand)
-                        for stand in budget.costs
-                    )
-                )
+                budget = self._plan(self.model, groups, repeats, lambda: deadline - time.perf_counter())
+                counts = {stand: budget.repeats_of(stand) for stand in budget.costs}
+                on_plan(sum(len(self.grid.cells(each, groups[each.input])) * counts[each] for each in counts))
             own = [stand for stand in budget.costs if stand.precision == precision]
             for stand in sorted(own, key=budget.costs.__getitem__):
-                cells = self.grid.cells(stand, groups[stand.input])
-                count = budget.repeats_of(stand)
-                if not count:
-                    self._leave_out(stand, "the time does not suffice (--minutes)")
-                    budget.done(stand, 0.0, 0)
-                    continue
-                began = time.perf_counter()
-                try:
-                    self._measure(model, stand, cells, groups[stand.input], count, deadline, on_turns)
-                except ConfigError as error:
-                    self._leave_out(stand, str(error))
-                    count = 0
-                budget.done(stand, time.perf_counter() - began, count)
+                self._take(stand, groups[stand.input], budget, deadline, on_turns)
+                # Caches and drafters hold on to each other in circles.
+                gc.collect()
+
+    def _take(
+        self,
+        stand: Stand,
+        groups: Mapping[str, Sequence[list[int]]],
+        budget: Budget,
+        deadline: float,
+        on_turns: Callable[[Sequence[Turn]], None],
+    ) -> None:
+        """Measure one stand, if there is time and room for it."""
+        assert self.model is not None
+        began, count = time.perf_counter(), budget.repeats_of(stand)
+        if count:
+            try:
+                self._measure(self.model, stand, self.grid.cells(stand, groups), groups, count, deadline, on_turns)
+            except ConfigError as error:
+                self._leave_out(stand, str(error))
+                count = 0
+        else:
+            self._leave_out(stand, "the time does not suffice (--minutes)")
+        budget.done(stand, time.perf_counter() - began, count)
 
     def _leave_out(self, stand: Stand, why: str) -> None:
         users = f"{stand.users} user{'s' * (stand.users > 1)}"
@@ -233,7 +251,9 @@ class CellSitting:
         require_room(size, "its cache", "name fewer --users or shorter --inputs")
         bench = Workbench.of_model(model, stand.users, context)
         works = {each.name: Work() if self.counts_work else None for each in self.entrants}
-        engines = {each.name: self._open(bench, each, works[each.name]) for each in self.entrants}
+        # Passes are tried once for all.
+        timed = PlannerParts(trials=cache(try_all))
+        engines = {each.name: self._open(bench, each, works[each.name], timed) for each in self.entrants}
         for place, cell in enumerate(cells):
             done = self._done(cell)
             for repeat in [each for each in range(repeats) if each not in done]:
@@ -248,14 +268,15 @@ class CellSitting:
                 self.results.add(turns)
                 on_turns(turns)
 
-    def _open(self, bench: Workbench, entrant: Entrant, work: Work | None) -> Engine:
+    def _open(self, bench: Workbench, entrant: Entrant, work: Work | None, timed: PlannerParts) -> Engine:
         weight_bytes = bench.backend.nbytes
         asks = parse_drafter(entrant.text)[0] not in (PLANNER, PLAIN)
 
         def counting(drafter: Drafter) -> Drafter:
             return drafter if work is None else WorkCounter(drafter, work, weight_bytes, asks)
 
-        engine = bench.open(entrant.contender(work, weight_bytes), counting)
+        parts = timed if work is None else counting_parts(work, weight_bytes)
+        engine = bench.open(entrant.contender(parts), counting)
         # What happens only once is charged to nobody.
         bench.decode(engine, bench.sequence([0, 1, 0, 1], _WARM_UP))
         return engine

@@ -138,10 +138,10 @@ class GivenTexts:
 
     def read(self, store: TextStore, scope: Hashable) -> None:
         """Learn what has come since the last time."""
-        self._newest, texts = store.since(scope, self._newest)
+        self._newest, texts = store.since(scope, self._newest, _GIVEN_TOKENS)
         if not texts:
             return
-        self._new += [tokens[-_GIVEN_TOKENS:] for tokens in texts]
+        self._new += texts
         if 8 * sum(map(len, self._new)) > sum(map(len, self._old)):
             self._old, self._new = [*self._old, *self._new], []
             while sum(map(len, self._old)) > _GIVEN_TOKENS:

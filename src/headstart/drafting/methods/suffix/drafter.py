@@ -34,7 +34,10 @@ from headstart.passes.draft_tree import DraftTree
 from headstart.passes.rounds import Guesser, StretchDrafting, StretchLimits
 
 _STORED_TOKENS = 1 << 15
-"""Of a scope's texts that are looked through, where ``shared_tokens`` does not say."""
+"""Of a scope's texts that are looked through, where ``shared_tokens`` does not say: after a restart its first request
+waits 40 ms for so many."""
+_STORED_IN_PYTHON = 1 << 13
+"""The same without a compiled index."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ class SharedTexts:
 
     def read(self, store: TextStore, scope: Hashable) -> None:
         """Learn what has come since the last time; of a very long text the end."""
-        self._newest, texts = store.since(scope, self._newest)
+        self._newest, texts = store.since(scope, self._newest, 2 * self._half)
         for tokens in texts:
             tokens = tokens[-self._half :]
             if not self.indexes or self._size + len(tokens) > self._half:
@@ -156,7 +159,8 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
         self._texts = context.texts or TextStore()
         self._texts.is_read = True
         self._adds_outputs = bool(options.shared_tokens) or self._texts.keeps_outputs
-        self._shared = ScopedMemory(lambda: SharedTexts(self._new_text, options.shared_tokens or _STORED_TOKENS))
+        stored = _STORED_IN_PYTHON if isinstance(self._new_text(), SuffixAutomaton) else _STORED_TOKENS
+        self._shared = ScopedMemory(lambda: SharedTexts(self._new_text, options.shared_tokens or stored))
 
     def new_state(self, sequence: SequenceView) -> SuffixState:
         prediction = sequence.speculation.prediction
