@@ -245,3 +245,7 @@ class Budget:
         if repeats:
             self._estimated += cost * repeats
             self._taken += seconds
+
+    def leave_out(self, precision: str) -> None:
+        """No stand of this precision is measured."""
+        self.costs = {stand: cost for stand, cost in self.costs.items() if stand.precision != precision}

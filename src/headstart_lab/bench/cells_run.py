@@ -121,8 +121,8 @@ class CellSitting:
                 self.model = self.load(precision)
             except ConfigError as error:
                 self.left_out[precision] = str(error)
-                for stand in [each for each in budget.costs if each.precision == precision] if budget else ():
-                    budget.done(stand, 0.0, 0)
+                if budget is not None:
+                    budget.leave_out(precision)
                 continue
             groups = {each: self._questions(self.model, each) for each in self.grid.inputs}
             if budget is None:
