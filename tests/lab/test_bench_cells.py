@@ -13,7 +13,7 @@ from headstart.errors import ConfigError
 from headstart.loading.model import Model, load_model
 from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.params import SamplingParams
-from headstart_lab.bench.cells import Budget, Cell, Grid, ResultsFile, Stand, parse_inputs, parse_numbers
+from headstart_lab.bench.cells import Budget, Cell, Grid, ResultsFile, Stand, Turn, parse_inputs, parse_numbers
 from headstart_lab.bench.cells_report import contributions, exhibits, summarise, to_json, worst
 from headstart_lab.bench.cells_run import CellSitting, Entrant, entrants
 from headstart_lab.bench.planner_parts import named_parts
@@ -70,7 +70,7 @@ def test_every_cell_is_measured_by_all_in_turns(counted: CellSitting) -> None:
         (3, "edit", 36),
         (3, "prose", 36),
     }
-    assert turns[0].contender != turns[2].contender
+    assert {turn.contender for turn in turns[::2]} == {PLAIN, "auto"}
 
 
 def test_texts_are_plain_decodings_and_work_is_bounded(counted: CellSitting) -> None:
@@ -176,13 +176,34 @@ def test_parts_are_taken_out_one_at_a_time(model: Model) -> None:
     turns = done.results.turns
     assert len({turn.texts for turn in turns if turn.cell.group == "edit"}) == 1
     found = {each.part: each for each in contributions(turns, known)}
-    assert set(found) == {"min-probability", "rests"}
-    assert all(each.cells == 2 and each.lines > 5 and each.worst_without > 0 for each in found.values())
+    assert set(found) == {"min-probability", "rests", "nothing"}
+    assert all(each.cells == 2 and each.worst_without > 0 for each in found.values())
+    assert found["nothing"].lines == 0 < found["rests"].lines
     summaries = summarise(turns)
     json.dumps(to_json(turns, summaries, known, {}, {}))
     first = exhibits(turns, summaries, known, {})[0]
     assert isinstance(first, Table)
     assert {row[0] for row in first.rows} == set(found)
+
+
+def test_a_part_pays_where_most_cells_say_so() -> None:
+    known = entrants(["auto"], named_parts("rests"))
+    cells = [Cell(Stand("bf16", "short", 1), 0.0, str(group)) for group in range(4)]
+
+    def verdict(*seconds: float) -> str:
+        """Of times without the part, over 1 with it."""
+        turns = []
+        for cell, taken in zip(cells, seconds, strict=True):
+            for name, time in ((PLAIN, 2.0), ("auto", 1.0), ("auto without rests", taken)):
+                turns.append(Turn(cell, name, 0, 10, time, time, 5, "", True))
+        (found,) = contributions(turns, known)
+        assert found.worst_without == pytest.approx(2 / max(seconds))
+        return found.verdict
+
+    assert verdict(1.1, 1.2, 1.05, 1.1) == "pays"
+    assert verdict(0.9, 0.9, 0.95, 0.9) == "costs"
+    assert verdict(1.005, 1.005, 1.005, 1.005) == "not seen"
+    assert verdict(1.3, 1.2, 0.9, 0.8) == "not seen"
 
 
 def test_time_goes_to_the_cheapest_stands_first() -> None:

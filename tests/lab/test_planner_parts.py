@@ -75,8 +75,9 @@ def test_what_is_taken_out_is_gone() -> None:
 
 
 def test_parts_are_named_or_all() -> None:
-    assert [part.name for part in named_parts("rests, probes,rests")] == ["rests", "probes"]
-    assert [part.name for part in named_parts("all")] == list(PARTS)
+    assert [part.name for part in named_parts("rests, probes,rests")] == ["rests", "probes", "nothing"]
+    assert [part.name for part in named_parts("all")] == [*PARTS, "nothing"]
+    assert named_parts("") == []
     with pytest.raises(ConfigError, match="did you mean 'probes'"):
         named_parts("probe")
 

@@ -259,11 +259,11 @@ class CellSitting:
             for repeat in [each for each in range(repeats) if each not in done]:
                 if time.perf_counter() > deadline:
                     return
-                names = list(engines)
-                first = (place + repeat) % len(names)
+                # Nobody always follows the same one; whoever came first in one repeat is the last in the next.
+                order = np.random.default_rng(place).permutation(list(engines)).tolist()[:: 1 - 2 * (repeat % 2)]
                 turns = [
                     self._turn(bench, engines[name], works[name], cell, name, repeat, groups[cell.group])
-                    for name in names[first:] + names[:first]
+                    for name in order
                 ]
                 self.results.add(turns)
                 on_turns(turns)

@@ -56,7 +56,8 @@ def mixed(mixin: type[Class], base: Callable[..., Class]) -> type[Class]:
 
 
 def named_parts(names: str) -> list[Part]:
-    """Parts by name, with commas between them; "all": each.
+    """Parts by name, with commas between them; "all": each. If there are any, the last is none: the planner as it is,
+    once more, shows how far equals differ.
 
     Raises:
         ConfigError: there is no such part.
@@ -68,7 +69,8 @@ def named_parts(names: str) -> list[Part]:
             hint = f" (did you mean {near!r}?)" if near else ""
             known = ", ".join(PARTS)
             raise ConfigError(f"--without names {name!r}, which is no part of the planner{hint}; there are {known}.")
-    return [PARTS[name] for name in (PARTS if ALL in listed else dict.fromkeys(listed))]
+    named = [PARTS[name] for name in (PARTS if ALL in listed else dict.fromkeys(listed))]
+    return [*named, NOTHING] if named else []
 
 
 class _Anew(ScopedMemory[Memory]):
@@ -200,6 +202,7 @@ def _without_lanes(parts: PlannerParts) -> PlannerParts:
     )
 
 
+NOTHING = Part("nothing", "as it is: what this row shows is chance", (), lambda parts: parts)
 PARTS = {
     part.name: part
     for part in (
