@@ -154,11 +154,12 @@ static HEADSTART_PREFETCHES void clear(Lanes (&total)[2][kRows]) {
 }
 
 // out[kRows][32] = rows from `row` on times the pair's columns: weights go from their blocks straight into products.
-// Not inlined: its loop has the registers for itself.
+// Not inlined: its loop has the registers for itself. What takes levels apart is: as calls, these cost more than the
+// products.
 template <class Blocks, int kRows>
-__attribute__((noinline)) static void multiply_stored_rows(const PackedLinear &linear, const char *block,
-                                                           const Activations &a, int row, float *out,
-                                                           Prefetch prefetch) {
+__attribute__((noinline, flatten)) static void multiply_stored_rows(const PackedLinear &linear, const char *block,
+                                                                    const Activations &a, int row, float *out,
+                                                                    Prefetch prefetch) {
   constexpr int kGroups = Blocks::kInputs / kGroupInputs, kLines = Blocks::kBytes / kCacheLine;
   constexpr int kGroupLines = kLines / kGroups, kScaleGroups = Blocks::kScaleInputs / kGroupInputs;
   std::fill_n(out, kRows * kColumns, 0.f);
@@ -214,7 +215,7 @@ struct UnpackedTile {
   bool has_offsets;
 
   template <class Blocks>
-  void unpack(const char *block, int count) {
+  __attribute__((flatten)) void unpack(const char *block, int count) {
     constexpr int kScaleGroups = Blocks::kScaleInputs / kGroupInputs;
     constexpr int kEach = offset_inputs<Blocks>;
     run = Blocks::kSumInputs, each = kEach, has_offsets = Blocks::kOffsets;
