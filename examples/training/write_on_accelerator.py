@@ -26,10 +26,10 @@ import torch
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
 from headstart.text.chat import ChatTemplate
-from headstart.text.corpus import Corpus, Document
 from headstart.text.prompt_lines import PromptLine, read_lines
 from headstart.text.tokenizer import Tokenizer
 from headstart_train.decoder.static_decoder import StaticDecoder
+from headstart_train.text.corpus import Corpus, Document
 
 MARK = "<the answer>"
 

@@ -20,7 +20,7 @@ from thinning import thorough_but
 from headstart.drafting.base import Drafter
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import available_drafters, create_drafter
-from headstart.text.corpus import Corpus, Document
+from headstart_train.text.corpus import Corpus, Document
 
 
 @dataclass(frozen=True)

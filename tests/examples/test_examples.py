@@ -20,8 +20,8 @@ import headstart
 from headstart import LLM, SamplingParams
 from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart.loading.model import load_model
-from headstart.text.corpus import Corpus
 from headstart_train.files.heads import save_head
+from headstart_train.text.corpus import Corpus
 from headstart_train.text.synthesis import read_conversations
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))

@@ -16,7 +16,7 @@ from headstart.loading.model import Model, load_model
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
 from headstart.sampling.params import SamplingParams
-from headstart.text.corpus import Document
+from headstart_train.text.corpus import Document
 from headstart_train.text.packs import Pack, make_packs
 
 

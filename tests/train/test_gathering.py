@@ -11,8 +11,8 @@ from test_shards import GIVEN, WRITING, bytes_of, small
 from thinning import thorough_but
 
 from headstart.errors import ConfigError
-from headstart.text.corpus import Corpus, Document
 from headstart_train.text import gathering, shards
+from headstart_train.text.corpus import Corpus, Document
 from headstart_train.text.gathering import Gathering, Order, Shelf, WrittenShard
 from headstart_train.text.shards import Shard, write_answers, write_shard
 

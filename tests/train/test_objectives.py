@@ -20,12 +20,12 @@ from headstart.models.layers.rotary import RotaryTable
 from headstart.models.weight_loading import load_decoder
 from headstart.passes.batch import FINAL_TAP
 from headstart.passes.runner import ModelRunner, Span
-from headstart.text.corpus import Document
 from headstart_train.objectives.eagle import EagleObjective
 from headstart_train.objectives.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart_train.objectives.parallel import ParallelObjective
 from headstart_train.objectives.unrolled import Unrolled
 from headstart_train.states import Batch, TargetStates
+from headstart_train.text.corpus import Document
 from headstart_train.text.packs import Pack
 
 

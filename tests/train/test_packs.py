@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headstart.text.corpus import Document
+from headstart_train.text.corpus import Document
 from headstart_train.text.packs import make_packs, split_held_out
 
 

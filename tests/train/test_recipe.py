@@ -24,12 +24,12 @@ from headstart.entrypoints.llm import LLM
 from headstart.errors import ConfigError
 from headstart.loading.model import load_model
 from headstart.sampling.params import SamplingParams
-from headstart.text.corpus import Corpus
 from headstart_train import recipe
 from headstart_train.files.heads import save_head
 from headstart_train.making import HEAD_NAMES, HeadName, HeadSettings
 from headstart_train.progressing import Progressing
 from headstart_train.recipe import train_head
+from headstart_train.text.corpus import Corpus
 from headstart_train.text.synthesis import answer, ask, follow_up, read_conversations, task
 from headstart_train.text.text import Text, TextSettings
 from headstart_train.trainer import StepReport, TrainSettings

@@ -12,8 +12,8 @@ from tiny_checkpoint import write_tiny_model
 
 from headstart import LLM
 from headstart.loading.model import Model, load_model
-from headstart.text.corpus import Corpus, Document
 from headstart_train.text import shards
+from headstart_train.text.corpus import Corpus, Document
 from headstart_train.text.shards import Shard, Writing, append, write_answers, write_shard
 
 WRITING = Writing(answer_tokens=8)

@@ -21,8 +21,6 @@ from headstart.entrypoints.async_engine import BusyError, ClosedError
 from headstart.entrypoints.llm import LLM
 from headstart.errors import HeadstartError, RequestError
 from headstart.server.access import AccessControl, error_body
-from headstart.server.docs_page import PATHS as DOCS
-from headstart.server.docs_page import add_docs
 from headstart.server.engine_thread import EngineThread
 from headstart.server.generation import Generator, UnknownModelError
 from headstart.server.json_body import BadBody, JsonRoute
@@ -71,8 +69,7 @@ def create_app(
     # Built on the first request, then kept.
     app.openapi = cache(lambda: describe(app))  # type: ignore[method-assign]
     _add_error_handlers(app, settings)
-    add_docs(app)
-    open_paths = {"/health", *DOCS}
+    open_paths = {"/health"}
     sized = list[SizedRouter]()
     for added in added_routes():
         if isinstance(added, APIRouter):

@@ -27,13 +27,13 @@ from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.loading.model import load_model
 from headstart.models.weight_loading import load_decoder
 from headstart.passes.batch import FINAL_TAP
-from headstart.text.corpus import Corpus
 from headstart_train.budget import now
 from headstart_train.computed_states import ComputedStates
 from headstart_train.making import HEAD_NAMES, HeadSettings, make_objective, require_used, trunk_of
 from headstart_train.objectives.objective import HeldOut, Objective
 from headstart_train.optimiser import Optimiser
 from headstart_train.states import Batch, StateSource, TargetStates
+from headstart_train.text.corpus import Corpus
 from headstart_train.text.packs import Pack
 from headstart_train.text.text import Text
 from headstart_train.trainer import TrainSettings, learning_rate

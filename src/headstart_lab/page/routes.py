@@ -19,12 +19,12 @@ from headstart.entrypoints.async_engine import Answer
 from headstart.entrypoints.llm import LLM
 from headstart.errors import RequestError
 from headstart.server.access import TENANT
-from headstart.server.docs_page import HEADERS
 from headstart.server.engine_thread import EngineThread
 from headstart.server.protocol import GenerationBody, ListOf, Speculation
 from headstart.server.replies import Reply, event
 from headstart.server.routes import Served
 from headstart.server.settings import ServerSettings
+from headstart_lab.page.api_docs import HEADERS
 from headstart_lab.page.events import LabEvents, lab_prompt
 from headstart_lab.page.files import MEDIA_TYPES, page_files
 from headstart_lab.page.rules_at_work import TRIALS, rules_at_work

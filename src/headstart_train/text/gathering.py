@@ -13,7 +13,7 @@ import numpy as np
 
 from headstart.common.enumerations import Precision
 from headstart.errors import ConfigError
-from headstart.text.corpus import Corpus, Document
+from headstart_train.text.corpus import Corpus, Document
 from headstart_train.text.shards import SHARD, Progress, Shard, Writing, append
 from headstart_train.text.synthesis import Conversation
 

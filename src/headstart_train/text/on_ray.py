@@ -17,8 +17,8 @@ from ray.exceptions import RayError
 from headstart.entrypoints.llm import LLM
 from headstart.errors import ConfigError
 from headstart.loading.model import load_model
-from headstart.text.corpus import Document
 from headstart_integrations.ray.cluster import Need, connected, first_line
+from headstart_train.text.corpus import Document
 from headstart_train.text.gathering import Order, WrittenShard
 from headstart_train.text.shards import Shard, write_shard
 

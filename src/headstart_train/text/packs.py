@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headstart.text.corpus import Document
+from headstart_train.text.corpus import Document
 
 _OPEN_PACKS = 32
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from headstart.entrypoints.llm import LLM
 from headstart.entrypoints.prompts import EncodedPrompt
-from headstart.text.corpus import Corpus, Document
+from headstart_train.text.corpus import Corpus, Document
 from headstart_train.text.synthesis import Conversation, answer, ask, begin_texts, encode_asked, follow_up, task
 
 Progress = Callable[[int, int], None]

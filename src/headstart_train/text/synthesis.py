@@ -20,9 +20,9 @@ from headstart.entrypoints.prompts import EncodedPrompt
 from headstart.errors import ConfigError, RequestError
 from headstart.sampling.params import SamplingParams
 from headstart.text.chat import ChatTemplate
-from headstart.text.corpus import Document
 from headstart.text.prompt_lines import PromptLine, read_lines
 from headstart.text.tokenizer import Tokenizer
+from headstart_train.text.corpus import Document
 
 Conversation = Sequence[Mapping[str, Any]]
 

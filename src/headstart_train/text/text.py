@@ -16,8 +16,8 @@ from headstart.entrypoints.llm import LLM
 from headstart.loading.model import Model, load_model
 from headstart.models.aliases import ALIASES
 from headstart.models.files import exists, local_path
-from headstart.text.corpus import Corpus, Document
 from headstart_train.progressing import Progressing
+from headstart_train.text.corpus import Corpus, Document
 from headstart_train.text.gathering import Gathering, Order, Writers
 from headstart_train.text.packs import Pack, make_packs, split_held_out
 from headstart_train.text.shards import Writing, write_answers

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.drafting.methods.rest.datastore import LONGEST, Datastore
+from headstart_lab.methods.rest.datastore import LONGEST, Datastore
 
 TEXTS = st.lists(st.lists(st.integers(0, 2), max_size=40), min_size=1, max_size=4)
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext, ScopedMemory
 from headstart.drafting.continuations import GRADE_RATES, Proposal, grow_best_first
-from headstart.drafting.methods.rest.datastore import LONGEST, Datastore
 from headstart.drafting.options import require
 from headstart.drafting.text_store import TextStore
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.files import exists
 from headstart.passes.draft_tree import DraftTree
-from headstart.text.corpus import Corpus
+from headstart_lab.methods.rest.datastore import LONGEST, Datastore
+from headstart_train.text.corpus import Corpus
 
 _PLACES = 64
 """Places that are looked at where a string stands in more."""

@@ -8,11 +8,11 @@ from drafting_toys import ToySequence
 
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
-from headstart.drafting.methods.rest.drafter import RestDrafter, RestOptions, tree_of
 from headstart.drafting.text_store import TextStore
 from headstart.errors import CheckpointError, ConfigError
 from headstart.passes.draft_tree import ROOT
-from headstart.text.corpus import Corpus, Document
+from headstart_lab.methods.rest.drafter import RestDrafter, RestOptions, tree_of
+from headstart_train.text.corpus import Corpus, Document
 
 BUDGET = DraftBudget(9, 9)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headstart.errors import ConfigError
-from headstart.text.corpus import Corpus, Document
+from headstart_train.text.corpus import Corpus, Document
 
 
 def document(*tokens: int, prompt: int = 1) -> Document:

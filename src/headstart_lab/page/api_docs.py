@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,8 @@ from typing import Any
 from fastapi import FastAPI, Response
 from jinja2 import Environment, StrictUndefined
 
-_FOLDER = Path(__file__).parent / "docs"
+_FOLDER = Path(__file__).parent / "api_docs_files"
 _STYLE = "/docs/page.css"
-PATHS = ("/docs", _STYLE)
-"""They say nothing of who is served, and browsers send no keys: they need none."""
 HEADERS = {
     # The page loads nothing from other servers, and nothing in a model's text can become a script or a style.
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -24,8 +22,12 @@ HEADERS = {
 """Under which browsers show a page of the server's own."""
 
 
-def add_docs(app: FastAPI) -> None:
-    """Serve the page; it is made with the first request."""
+def add_docs(app: FastAPI) -> Collection[str]:
+    """Serve the page (entry point group ``headstart.routes``); it is made with the first request.
+
+    Returns:
+        Its paths, which need no key: they say nothing of who is served, and browsers send none.
+    """
 
     made = cache(lambda: render(app.openapi()))
 
@@ -36,6 +38,8 @@ def add_docs(app: FastAPI) -> None:
     @app.get(_STYLE, include_in_schema=False)
     async def style() -> Response:
         return Response((_FOLDER / "page.css").read_bytes(), media_type="text/css; charset=utf-8", headers=HEADERS)
+
+    return ("/docs", _STYLE)
 
 
 def render(document: Mapping[str, Any]) -> str:
