@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from damaged_heads import changed, check, check_entries, check_tensors, entries
 from head_cases import EAGLE1, EAGLE3, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, MLP, TARGET, VOCAB, write
 from head_cases import eagle1_tensors as eagle1
 from head_cases import eagle3_tensors as eagle3
@@ -17,8 +17,6 @@ from test_gguf_heads import theirs
 from torch import Tensor
 
 from headstart.drafting.head_files.loading import load_head
-from headstart.drafting.heads.formats import HeadFolder, TrainedHead
-from headstart.drafting.method import head_files
 from headstart.drafting.methods.dflash.head import BlockHead, block_config
 from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart.errors import CheckpointError
@@ -91,75 +89,16 @@ KINDS: dict[str, Callable[[], Files]] = {
     "eagle3 in GGUF": lambda: gguf("eagle3", eagle3(), extract_layers=[2, 3, 5], target_hidden_size=HIDDEN),
     "dflash in GGUF": gguf_block,
 }
-SENSELESS = ("x", -1, 1.5, True, [], [1, "a"], {"a": 1}, 1 << 40)
-
-
-def read(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TrainedHead | None:
-    """As ``load_head`` does, without files."""
-    files = HeadFolder(Path("head"), description, tensors.keys())
-    for each in head_files():
-        module = import_module(each.module)
-        if (found := module.find(files)) is not None:
-            head: TrainedHead = module.read(found, files, tensors, TARGET)
-            return head
-    return None
-
-
-def entries(description: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for key, value in description.items():
-        yield (*above, key)
-        if isinstance(value, dict):
-            yield from entries(value, (*above, key))
-
-
-def changed(description: Mapping[str, Any], path: tuple[str, ...], value: object) -> dict[str, Any]:
-    """None: without the entry."""
-    new, (key, *below) = dict(description), path
-    if below:
-        new[key] = changed(new[key], tuple(below), value)
-    elif value is None:
-        del new[key]
-    else:
-        new[key] = value
-    return new
-
-
-def check(description: Mapping[str, Any], tensors: Mapping[str, Tensor], of: object) -> CheckpointError | None:
-    """It is read, or refused in one sentence."""
-    refusal = None
-    try:
-        read(description, tensors)
-    except CheckpointError as error:
-        refusal = error
-    assert "\n" not in str(refusal), of
-    return refusal
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_entries_that_are_missing_or_senseless(kind: str) -> None:
-    description, tensors = KINDS[kind]()
-    assert read(description, tensors) is not None
-    for path in entries(description):
-        for value in (None, *SENSELESS):
-            check(changed(description, path, value), tensors, (path, value))
+    check_entries(*KINDS[kind](), TARGET)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tensors_that_are_missing_or_of_another_shape_or_no_numbers(kind: str) -> None:
-    description, tensors = KINDS[kind]()
-    for name, tensor in tensors.items():
-        rest = {other: each for other, each in tensors.items() if other != name}
-        check(description, rest, f"without {name}")
-        for other in (tensor.new_zeros(()), tensor.new_zeros((*tensor.shape, 2)), tensor.new_zeros((0, 3))):
-            check(description, rest | {name: other}, (name, other.shape))
-        more = torch.cat((tensor, tensor[:1]))
-        assert check(description, rest | {name: more}, name) is not None, name
-        if tensor.is_floating_point():
-            for number in (float("nan"), float("inf")):
-                senseless = tensor.clone().flatten().index_fill(0, torch.tensor([1]), number).view_as(tensor)
-                error = check(description, rest | {name: senseless}, name)
-                assert error is not None
-                assert "NaN" in str(error)
+    check_tensors(*KINDS[kind](), TARGET)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "GGUF" not in kind])
@@ -181,7 +120,7 @@ def test_heads_of_other_targets() -> None:
         for name, value in (("hidden_size", 32), ("vocab_size", VOCAB - 3), ("embedding_length", 32)):
             for path in entries(description):
                 if path[-1].removeprefix("eagle3.").removeprefix("dflash.") == name:
-                    error = check(changed(description, path, value), tensors, (kind, path))
+                    error = check(changed(description, path, value), tensors, TARGET, (kind, path))
                     assert error is not None, (kind, path)
 
 

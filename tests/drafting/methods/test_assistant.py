@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 from assistant_models import SIZES, WINDOW, all_layers_read, write_assistant, write_target
+from damaged_heads import check_entries, check_tensors
 from devices import DEVICES, PLACES, on
 from drafting_toys import ToySequence
 from huggingface_hub import constants
@@ -21,12 +22,15 @@ from tiny_checkpoint import write_tiny_model
 
 from headstart.backends.native.loader import load_library
 from headstart.drafting.base import DraftBudget, RoundOutcome
+from headstart.drafting.heads.files import read_description, read_tensors
 from headstart.drafting.registry import create_drafter
 from headstart.entrypoints.llm import LLM
 from headstart.errors import CheckpointError, ConfigError
 from headstart.loading.lending import draft_context
 from headstart.loading.model import Model, load_model
 from headstart.loading.roles import role_of
+from headstart.models.checkpoint import open_checkpoint
+from headstart.models.weight_loading import config_of
 from headstart.passes.batch import FINAL_TAP
 from headstart.passes.draft_tree import ROOT, DraftTree
 from headstart.passes.runner import ModelRunner, Span
@@ -232,6 +236,14 @@ def test_missing_tensors_are_named(
     (tmp_path / "config.json").write_text((folders[assistant] / "config.json").read_text())
     with pytest.raises(CheckpointError, match=said):
         LLM(folders["target"], "assistant", draft_model=tmp_path)
+
+
+@pytest.mark.parametrize("assistant", ["whole", "clusters"])
+def test_whatever_is_wrong_with_its_files_is_one_sentence(assistant: str, folders: dict[str, Path]) -> None:
+    description, tensors = read_description(folders[assistant]), read_tensors(folders[assistant])
+    target = config_of(open_checkpoint(folders["target"]))
+    check_entries(description, tensors, target)
+    check_tensors(description, tensors, target)
 
 
 def test_clusters_must_name_each_token_once(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def require_numbers(tensors: Mapping[str, Tensor], source: str) -> None:
         name
         for name, tensor in tensors.items()
         if tensor.is_floating_point()
+        and tensor.itemsize > 1  # of bytes, PyTorch compares none
         and tensor.numel()
         and not all(bool(end.isfinite()) for end in torch.aminmax(tensor.detach()))
     ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from headstart.drafting.heads.files import require_numbers
 from headstart.drafting.heads.formats import FoundHead, HeadFolder, TrainedHead, WrittenHead, no_place
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.assistant.head import KIND, AssistantHead, Clusters
@@ -33,7 +34,7 @@ def find(files: HeadFolder) -> FoundHead | None:
     """Whether a folder holds an assistant."""
     architectures = files.description.get("architectures")
     named = isinstance(architectures, list) and any(each in _ARCHITECTURES for each in architectures)
-    return FoundHead(KIND, KIND) if named or files.description.get("model_type") in _TYPES else None
+    return FoundHead(KIND, KIND) if named or str(files.description.get("model_type")) in _TYPES else None
 
 
 def read(found: FoundHead, files: HeadFolder, tensors: Mapping[str, Tensor], target: ModelConfig) -> AssistantHead:
@@ -41,8 +42,9 @@ def read(found: FoundHead, files: HeadFolder, tensors: Mapping[str, Tensor], tar
 
     Raises:
         CheckpointError: it was made for another model, its description is senseless, or tensors are missing, surplus or
-            mis-shaped.
+            mis-shaped, or hold what is no number.
     """
+    require_numbers(tensors, files.source)
     fields = Fields(files.description, files.source)
     config = _config(fields, target)
     hidden, backbone = config.hidden_size, target.hidden_size
