@@ -39,6 +39,7 @@ WHOLE = {
     "lm_head": "output",
     "embed_tokens": "token_embd",
     "hidden_norm": "enc.output_norm",
+    "input_norm": "enc.output_norm",
     "markov_head.markov_w1": "markov_w1",
     "markov_head.markov_w2": "markov_w2",
     "confidence_head.proj": "conf_proj",
@@ -164,6 +165,21 @@ def test_eagle3_with_the_targets_output_and_scaled_frequencies(tmp_path: Path) -
     config = load_head(path, TARGET).config
     assert (config.borrows_output, config.norm_before_residual, config.taps) == (True, True, (1, 4, 6))
     assert config.rope.factors == pytest.approx(factors.tolist())
+
+
+def test_eagle3_with_a_norm_of_all_features_and_a_window(tmp_path: Path) -> None:
+    """As llama.cpp converts nvidia's heads of gpt-oss."""
+    tensors = eagle3_tensors() | {"input_norm.weight": torch.rand(3 * HIDDEN)}
+    entries = {"norm_before_fc": True, "norm_output": True, "attention.sliding_window": 64}
+    head = load_head(eagle_gguf(tmp_path / "head.gguf", tensors, entries=entries), TARGET)
+    assert isinstance(head, EagleHead)
+    config = head.config
+    assert (config.norm_before_fc, config.norm_output, config.fc_norm, config.windows) == (True, True, False, (64,))
+    assert torch.equal(head.input_norm.weight, tensors["input_norm.weight"])
+    save_head(head, tmp_path / "folder")
+    again = load_head(tmp_path / "folder", TARGET)
+    assert again.config == config
+    alike(head, again)
 
 
 BLOCKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

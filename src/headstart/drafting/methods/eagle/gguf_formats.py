@@ -9,6 +9,8 @@ from torch import Tensor
 
 from headstart.drafting.heads.formats import HeadFolder
 from headstart.drafting.heads.gguf_heads import described, fields_of, named, target_layers
+from headstart.drafting.heads.layer_format import SLIDING
+from headstart.models.families.fields import MAX_POSITIONS
 from headstart.models.families.llama import in_halves
 
 ARCHITECTURE = "eagle3"
@@ -27,6 +29,9 @@ def describe_gguf(files: HeadFolder, tensors: Mapping[str, Tensor]) -> dict[str,
     """
     fields = fields_of(files)
     layers = described(files, tensors)
+    window = fields.optional_integer("sliding_window", minimum=0, maximum=MAX_POSITIONS)
+    if window:
+        layers |= {"sliding_window": window, "layer_types": [SLIDING] * layers["num_hidden_layers"]}
     return {
         **layers,
         "draft_vocab_size": len(tensors["d2t"]) if "d2t" in tensors else layers["vocab_size"],
@@ -38,7 +43,7 @@ def describe_gguf(files: HeadFolder, tensors: Mapping[str, Tensor]) -> dict[str,
 
 def gguf_tensors(tensors: Mapping[str, Tensor], head_dim: int, source: str) -> dict[str, Tensor]:
     """Tensors by SafeAILab's names. llama.cpp keeps the rows of queries and keys in pairs that turn together."""
-    found = named(tensors, {"attn_norm_2": "hidden_norm"}, source)
+    found = named(tensors, {"attn_norm_2": "hidden_norm", "enc.output_norm": "input_norm"}, source)
     return {
         name: in_halves(tensor, head_dim, head_dim)
         if name.endswith(_TURNING) and tensor.numel() and tensor.shape[0] % head_dim == 0
