@@ -12,10 +12,10 @@ from torch import Tensor
 
 from headstart.drafting.heads.formats import HeadFolder, TrainedHead
 from headstart.drafting.method import head_files
-from headstart.errors import HeadstartError
+from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
 
-SENSELESS = ("x", -1, 1.5, True, [], [1, "a"], {"a": 1}, 1 << 40)
+SENSELESS = ("x", -1, 3, 1.5, True, [], [1, "a"], {"a": 1}, 1 << 40)
 
 
 def read(description: Mapping[str, Any], tensors: Mapping[str, Tensor], target: ModelConfig) -> TrainedHead | None:
@@ -50,12 +50,12 @@ def changed(description: Mapping[str, Any], path: tuple[str, ...], value: object
 
 def check(
     description: Mapping[str, Any], tensors: Mapping[str, Tensor], target: ModelConfig, of: object
-) -> HeadstartError | None:
+) -> CheckpointError | None:
     """It is read, or refused in one sentence."""
     refusal = None
     try:
         read(description, tensors, target)
-    except HeadstartError as error:
+    except CheckpointError as error:
         refusal = error
     assert "\n" not in str(refusal), of
     return refusal

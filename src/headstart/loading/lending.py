@@ -22,7 +22,7 @@ from headstart.drafting.head_files.shipped import (
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.inner_sequence import request_of
 from headstart.drafting.text_store import TextStore
-from headstart.errors import CheckpointError, ConfigError
+from headstart.errors import ConfigError, HeadstartError
 from headstart.loading.beside import misfit, modules_beside
 from headstart.loading.candidates import HeadAtHand, heads_at_hand
 from headstart.loading.model import Model, create_backend, create_encoder_decoder, load_model, weights_dtype
@@ -119,7 +119,7 @@ def draft_context(
             if each.kind == kind:
                 try:
                     load_head(each.path, model.config)
-                except CheckpointError as error:
+                except HeadstartError as error:
                     tell(f"The {kind} head in {each.where} is not used: {error}")
                     continue
                 tell(f"Drafting with the {kind} head in {each.where}, which fits it; name another as draft model.")

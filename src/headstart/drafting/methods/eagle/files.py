@@ -51,7 +51,7 @@ from headstart.drafting.methods.eagle.written_formats import (
     renamed,
     write,
 )
-from headstart.errors import CheckpointError
+from headstart.errors import CheckpointError, ConfigError
 from headstart.models.config import ModelConfig
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.rope import rope_of
@@ -107,7 +107,10 @@ def read_eagle(
             missing, surplus or of another shape (all named).
     """
     head_norms = any(name.endswith(_HEAD_NORM) for name in tensors)
-    config = _config(kind, description, target, source, head_norms)
+    try:
+        config = _config(kind, description, target, source, head_norms)
+    except ConfigError as error:
+        raise CheckpointError(f"{source}: {error}") from error
     theirs = SPECULATORS_EAGLE1 if is_speculators_eagle1(kind, config) else {FIRST_LAYER: MIDLAYER}
     ours = {other: own for own, other in theirs.items()}
     named = {
