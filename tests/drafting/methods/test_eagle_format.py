@@ -394,6 +394,8 @@ def test_senseless_tables_are_refused(tmp_path: Path, changes: dict[str, torch.T
     [
         ({"hidden_size": 32, "target_hidden_size": 32}, "32 elements"),
         ({"vocab_size": 7}, "vocabulary of 7"),
+        ({"head_dim": 5}, "heads of 5 elements turn 5 of them, which are no pairs"),
+        ({"num_key_value_heads": 3}, "4 heads do not share 3 kv heads evenly"),
         ({"num_hidden_layers": 2}, r"layers\.1\.mlp\.up_proj\.weight is missing"),
         ({"num_hidden_layers": 65}, "num_hidden_layers is 65"),
         ({"draft_vocab_size": VOCAB + 1}, "draft_vocab_size"),

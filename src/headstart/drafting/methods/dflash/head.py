@@ -102,6 +102,8 @@ class BlockConfig:
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(f"{self.num_heads} heads do not share {self.num_kv_heads} kv heads evenly.")
+        if self.rope.dim % 2:
+            raise ConfigError(f"heads of {self.head_dim} elements turn {self.rope.dim} of them, which are no pairs.")
         if self.confidence_reads_token and not self.markov_rank:
             raise ConfigError("the confidence reads what the Markov factor knows of a token, but there is none.")
         if self.conv_taps and (self.conv_group < 1 or self.hidden_size % self.conv_group):

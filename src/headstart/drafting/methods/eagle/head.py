@@ -92,6 +92,8 @@ class EagleConfig:
             raise ConfigError("an EAGLE-1 head reads the final state alone and says it through the target's head.")
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(f"{self.num_heads} heads do not share {self.num_kv_heads} kv heads evenly.")
+        if self.rope.dim % 2:
+            raise ConfigError(f"heads of {self.head_dim} elements turn {self.rope.dim} of them, which are no pairs.")
         if self.windows and len(self.windows) != self.num_layers:
             raise ConfigError(f"there are {len(self.windows)} windows for {self.num_layers} layers.")
 
