@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -150,6 +151,18 @@ def test_the_directory_may_go_at_any_time(tmp_path: Path, told: list[str]) -> No
     assert texts(opened) == [[1], [2], [3]]
     assert len(told) == 1
     assert "cannot be written" in told[0]
+
+
+def test_what_came_is_written_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headstart.drafting.text_store.WRITE_SECONDS", 0.0)
+    opened, written = store(tmp_path), Event()
+    save = opened.save
+    monkeypatch.setattr(opened, "save", lambda: (save(), written.set()))
+    for number in (1, 2):
+        opened.add("", [number])
+        assert written.wait(30)
+        written.clear()
+        assert texts(store(tmp_path))[-1] == [number]
 
 
 def test_what_is_no_text_of_the_model_is_refused_as_a_whole() -> None:

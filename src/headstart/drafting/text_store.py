@@ -11,13 +11,11 @@ import atexit
 import hashlib
 import logging
 import os
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-from functools import cache
+from collections.abc import Hashable, Sequence
 from itertools import chain, count
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock, Timer
 
 import numpy as np
 
@@ -31,7 +29,7 @@ _TEXT_BYTES = 64
 """That a text counts beside its tokens: so many small ones take no more memory than they may."""
 _BLOCK_BYTES = 1 << 12
 """That a file takes at least."""
-_WRITE_SECONDS = 30.0
+WRITE_SECONDS = 30.0
 """At most so much of what was said is lost where a process is killed."""
 _MAGIC = b"headstart drafter texts 1 "
 _log = logging.getLogger(__name__)
@@ -69,7 +67,7 @@ class TextStore:
         directory: where texts are kept; None: in memory alone.
         most_bytes: of all files together. One scope has a sixteenth of that at most, in a file as in memory, and the
             scopes used last are kept.
-        identity: tells the tokenizer's; files of another are not looked at.
+        identity: of the tokenizer; files of another are not looked at.
         vocab_size: every id lies below it.
     """
 
@@ -77,7 +75,7 @@ class TextStore:
         self,
         directory: Path | None = None,
         most_bytes: int = STORE_BYTES,
-        identity: Callable[[], str] = str,
+        identity: str = "",
         vocab_size: int = 1 << 31,
     ) -> None:
         self.keeps_outputs = directory is not None
@@ -85,11 +83,11 @@ class TextStore:
         self.is_read = False
         """Whether any drafter takes texts from here."""
         self._directory, self._most_bytes = directory, most_bytes
-        self._identity, self._vocab_size = cache(identity), vocab_size
+        self._identity, self._vocab_size = identity, vocab_size
         self._numbers = count(1)
         self._scopes = ScopedMemory(lambda: _Texts(max(most_bytes // _SCOPE_SHARE, 2 * _TEXT_BYTES)))
         self._unsaved: dict[Path, _Texts] = {}
-        self._saved_at = time.monotonic()
+        self._timer: Timer | None = None
         self._lock, self._writing = Lock(), Lock()
         self._told: set[str] = set()
         if directory is not None:
@@ -105,12 +103,11 @@ class TextStore:
             if self._directory is None:
                 return
             self._unsaved[self._path(scope)] = texts
-            due = time.monotonic() - self._saved_at > _WRITE_SECONDS
-            if due:
-                self._saved_at = time.monotonic()
-        if due:
-            # Nobody's next token waits for a disk.
-            Thread(target=self.save, name="headstart-texts", daemon=True).start()
+            if self._timer is None:
+                # On a thread of its own: nobody's next token waits for a disk.
+                self._timer = Timer(WRITE_SECONDS, self.save)
+                self._timer.daemon = True
+                self._timer.start()
 
     def add_all(self, scope: Hashable, texts: Sequence[Sequence[int]]) -> int:
         """Texts that somebody gives, all or none; their tokens.
@@ -147,6 +144,9 @@ class TextStore:
             with self._lock:
                 contents = {path: list(texts.numbers) for path, texts in self._unsaved.items()}
                 self._unsaved = {}
+                if self._timer is not None:
+                    self._timer.cancel()
+                    self._timer = None
             try:
                 for path, texts in contents.items():
                     _write(path, texts)
@@ -176,7 +176,7 @@ class TextStore:
     def _path(self, scope: Hashable) -> Path:
         """The file of a scope, whose name tells nobody which that is."""
         assert self._directory is not None
-        digest = hashlib.sha256(f"{self._identity()}\0{scope}".encode(errors="surrogatepass")).hexdigest()
+        digest = hashlib.sha256(f"{self._identity}\0{scope}".encode(errors="surrogatepass")).hexdigest()
         return self._directory / f"texts-{digest[:40]}"
 
     def _read(self, path: Path) -> list[bytes]:
