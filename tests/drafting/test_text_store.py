@@ -16,7 +16,7 @@ VOCAB = 1000
 
 
 def store(directory: Path | None, most_bytes: int = 1 << 16, identity: str = "one") -> TextStore:
-    opened = TextStore(directory, most_bytes, lambda: identity, VOCAB)
+    opened = TextStore(directory, most_bytes, identity, VOCAB)
     opened.is_read = True
     return opened
 
@@ -126,7 +126,7 @@ def test_a_damaged_file_costs_a_sentence(tmp_path: Path, told: list[str], damage
 
 
 def test_tokens_that_the_model_lacks_are_never_guessed(tmp_path: Path, told: list[str]) -> None:
-    large = TextStore(tmp_path, identity=lambda: "one", vocab_size=5000)
+    large = TextStore(tmp_path, identity="one", vocab_size=5000)
     large.add("", [1, 4000])
     large.close()
     assert texts(store(tmp_path)) == []

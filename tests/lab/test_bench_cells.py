@@ -190,20 +190,23 @@ def test_a_part_pays_where_most_cells_say_so() -> None:
     known = entrants(["auto"], named_parts("rests"))
     cells = [Cell(Stand("bf16", "short", 1), 0.0, str(group)) for group in range(4)]
 
-    def verdict(*seconds: float) -> str:
-        """Of times without the part, over 1 with it."""
+    def verdict(*seconds: float, again: float = 1.0) -> str:
+        """Of times without the part, over 1 with it, and ``again`` in half of the cells."""
         turns = []
-        for cell, taken in zip(cells, seconds, strict=True):
-            for name, time in ((PLAIN, 2.0), ("auto", 1.0), ("auto without rests", taken)):
-                turns.append(Turn(cell, name, 0, 10, time, time, 5, "", True))
-        (found,) = contributions(turns, known)
-        assert found.worst_without == pytest.approx(2 / max(seconds))
-        return found.verdict
+        for place, (cell, taken) in enumerate(zip(cells, seconds, strict=True)):
+            times = {PLAIN: 2.0, "auto": 1.0, "auto without rests": taken}
+            times["auto without nothing"] = again if place % 2 else 1.0
+            turns += [Turn(cell, name, 0, 10, time, time, 5, "", True) for name, time in times.items()]
+        found = {each.part: each for each in contributions(turns, known)}
+        assert found["rests"].worst_without == pytest.approx(2 / max(seconds))
+        return found["rests"].verdict
 
     assert verdict(1.1, 1.2, 1.05, 1.1) == "pays"
     assert verdict(0.9, 0.9, 0.95, 0.9) == "costs"
     assert verdict(1.005, 1.005, 1.005, 1.005) == "not seen"
     assert verdict(1.3, 1.2, 0.9, 0.8) == "not seen"
+    # Where equals differ as much, it is chance.
+    assert verdict(1.1, 1.2, 1.05, 1.1, again=1.3) == "not seen"
 
 
 def test_time_goes_to_the_cheapest_stands_first() -> None:

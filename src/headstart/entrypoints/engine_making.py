@@ -52,10 +52,11 @@ def make_engine(
         num_states=state_room(target.backend, limits),
     )
     notices = [sentence for sentence in (target.notice, target.kept, target.recorded) if sentence]
+    store = None if options.drafter_store is None else Path(options.drafter_store)
     texts = TextStore(
-        None if options.drafter_store is None else Path(options.drafter_store),
+        store,
         options.drafter_store_bytes,
-        target.tokenizer.fingerprint,
+        "" if store is None else target.tokenizer.fingerprint(),
         target.config.vocab_size,
     )
     precision = None if options.draft_precision is None else parse_precision(options.draft_precision)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median, quantiles
 from typing import Any
 
 from headstart_lab.bench.cells import FORMAT, SHORT, Cell, Turn
 from headstart_lab.bench.cells_run import Entrant
+from headstart_lab.bench.planner_parts import NOTHING
 from headstart_lab.bench.summary import Spread
 from headstart_lab.report.bars import Bar, BarChart
 from headstart_lab.report.page import Cell as Value
@@ -18,7 +19,7 @@ from headstart_lab.workbench import PLAIN
 _WORST = 12
 """Cells that are listed as the worst."""
 _BLUR = 0.01
-"""A part that brings less than this in the median is not seen."""
+"""A part that brings less than this in the median is never seen."""
 
 
 @dataclass(frozen=True)
@@ -199,14 +200,16 @@ class Contribution:
     """and most."""
     worst_without: float
     """The least of all cells' speed over plain decoding, without it."""
+    blur: float = _BLUR
+    """Less than this in the median is chance: by so much equals differ in the middle half of cells."""
 
     @property
     def verdict(self) -> str:
         """In a word: more than the blur in the median, and on the same side in three cells of four."""
         low, high = self.middle_half
-        if self.gain.middle > 1 + _BLUR and low > 1:
+        if self.gain.middle > 1 + self.blur and low > 1:
             return "pays"
-        return "costs" if self.gain.middle < 1 - _BLUR and high < 1 else "not seen"
+        return "costs" if self.gain.middle < 1 - self.blur and high < 1 else "not seen"
 
 
 def contributions(turns: Sequence[Turn], entrants: Sequence[Entrant]) -> list[Contribution]:
@@ -246,7 +249,8 @@ def contributions(turns: Sequence[Turn], entrants: Sequence[Entrant]) -> list[Co
                     worst_without=min(plain, default=0.0),
                 )
             )
-    return sorted(found, key=lambda each: -each.gain.middle)
+    equals = [abs(quartile - 1) for each in found if each.part == NOTHING.name for quartile in each.middle_half]
+    return [replace(each, blur=max(_BLUR, *equals)) for each in sorted(found, key=lambda each: -each.gain.middle)]
 
 
 def part_table(found: Sequence[Contribution]) -> Table:
@@ -284,8 +288,9 @@ def part_table(found: Sequence[Contribution]) -> Table:
         ),
         rows,
         "The planner's speed over that without the part, on the same requests in the same repeat: medians of the "
-        f"repeats, over {found[0].cells if found else 0} cells. Not seen: less than {_BLUR:.0%} in the median, or not "
-        "of one sign in three cells of four. Lines are of Python alone, blank ones left out; what compiled code does "
-        "for a part is not counted.",
+        f"repeats, over {found[0].cells if found else 0} cells. Not seen: less than "
+        f"{found[0].blur if found else _BLUR:.1%} in the median, by which equals differ in the middle half of cells, "
+        "or not of one sign in three cells of four. Lines are of Python alone, blank ones left out; what compiled code "
+        "does for a part is not counted.",
         (0, 0, 3, 0, 3, 3, 2, 0, 0, 0, 0),
     )
