@@ -245,41 +245,57 @@ struct UnpackedTile {
 };
 
 // out += up to 256 inputs of rows in `tile` times an unpacked tile: in the order of `finish_sums`. `near`: where its
-// blocks stand.
+// blocks stand. Where registers are few, they hold the sums of one half after the other.
 template <int kRows>
 static inline void add_unpacked(const UnpackedTile &weights, int count, const char *near, const char *tile, float *out,
                                 Prefetch &prefetch) {
-  Lanes total[2][kRows];
-  clear(total);
-  const char *words = weights.words, *x = tile;
-  for (int place = 0; place < count; place += weights.run) {
-    ShortSums sums[kRows][2];
-    for (int group = 0; group < weights.run / kGroupInputs; ++group, x += 2 * kGroupInputs) {
-      prefetch.ask<4>(near);
-#pragma GCC unroll 4
-      for (int i = 0; i < kGroupWords; ++i, words += kPairLine)
-        add_two<kRows>(sums, load_shorts(words), load_shorts(words + kHalfLine), x + 4 * i);
-    }
+  constexpr int kAtOnce = kShortParts == 2 ? 1 : 2, kWordsAtOnce = kShortParts == 2 ? 1 : kGroupWords;
+  for (int first = 0; first < 2; first += kAtOnce) {
+    Lanes total[kAtOnce][kRows];
 #pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
-      const Lanes unit = load(weights.units[place / weights.run] + half * 16);
-      Lanes all[kRows];
+    for (int h = 0; h < kAtOnce; ++h)
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) all[r] = fma(to_floats(sums[r][half]), unit, total[half][r]);
-      for (int at = place; weights.has_offsets && at < place + weights.run; at += weights.each) {
-        const Lanes offset = load(weights.offsets[at / weights.each] + half * 16);
+      for (int r = 0; r < kRows; ++r) total[h][r] = splat(0.f);
+    const char *words = weights.words + first * kHalfLine, *x = tile;
+    for (int place = 0; place < count; place += weights.run) {
+      ShortSums sums[kRows][kAtOnce];
+      for (int group = 0; group < weights.run / kGroupInputs; ++group, x += 2 * kGroupInputs) {
+        if (first == 0) prefetch.ask<4>(near);
+#pragma GCC unroll kWordsAtOnce
+        for (int i = 0; i < kGroupWords; ++i, words += kPairLine) {
+          Shorts line[kAtOnce];
+#pragma GCC unroll 2
+          for (int h = 0; h < kAtOnce; ++h) line[h] = load_shorts(words + h * kHalfLine);
 #pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) {
-          const StoredUnits &units = stored_units(tile + r * kStoredRowBytes);
-          const float sum = weights.each == kBlockInputs ? units.sum[at / kBlockInputs] : units.sum_of<16>(at);
-          all[r] = fma(offset, splat(sum), all[r]);
+          for (int r = 0; r < kRows; ++r) {
+            const Shorts two = splat_two(x + r * kStoredRowBytes + 4 * i);
+#pragma GCC unroll 2
+            for (int h = 0; h < kAtOnce; ++h) sums[r][h] = dot(sums[r][h], line[h], two);
+          }
         }
       }
+#pragma GCC unroll 2
+      for (int h = 0; h < kAtOnce; ++h) {
+        const Lanes unit = load(weights.units[place / weights.run] + (first + h) * 16);
+        Lanes all[kRows];
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) total[half][r] = all[r];
+        for (int r = 0; r < kRows; ++r) all[r] = fma(to_floats(sums[r][h]), unit, total[h][r]);
+        for (int at = place; weights.has_offsets && at < place + weights.run; at += weights.each) {
+          const Lanes offset = load(weights.offsets[at / weights.each] + (first + h) * 16);
+#pragma GCC unroll 16
+          for (int r = 0; r < kRows; ++r) {
+            const StoredUnits &units = stored_units(tile + r * kStoredRowBytes);
+            const float sum = weights.each == kBlockInputs ? units.sum[at / kBlockInputs] : units.sum_of<16>(at);
+            all[r] = fma(offset, splat(sum), all[r]);
+          }
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) total[h][r] = all[r];
+      }
     }
+#pragma GCC unroll 2
+    for (int h = 0; h < kAtOnce; ++h) finish_tile(total[h], first + h, tile, out);
   }
-  for (int half = 0; half < 2; ++half) finish_tile(total[half], half, tile, out);
 }
 
 // The same as `multiply_stored_rows` for more rows: weights are made once for all of them, 256 inputs at a time.

@@ -9,6 +9,6 @@
 constexpr bool kTiledBf16 = false, kTwelveBits = false, kAsksLineByLine = false, kSignedBytes = false;
 constexpr int kTileEntries = 24, kFmaRows = 3, kHalvedRows = 5;
 constexpr int kBlockRows[] = {4, 2};
-constexpr int kStoredRows = 3, kFusedRows = 2;
+constexpr int kStoredRows = 6, kFusedRows = 2;
 constexpr int kScreenedRows = 2;
 constexpr int kWeightHint = kToL2, kTwoBytesAhead = 8192;

@@ -10,6 +10,6 @@
 constexpr bool kTiledBf16 = false, kTwelveBits = false, kAsksLineByLine = false, kSignedBytes = false;
 constexpr int kTileEntries = 24, kFmaRows = 3, kHalvedRows = 5;
 constexpr int kBlockRows[] = {2, 1};
-constexpr int kStoredRows = 3, kFusedRows = 2;
+constexpr int kStoredRows = 6, kFusedRows = 2;
 constexpr int kScreenedRows = 256;
 constexpr int kWeightHint = kToL2, kTwoBytesAhead = 8192;
