@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from headstart.drafting.head_files.loading import load_head
+from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.drafting.methods.dflash.head import BlockConfig, BlockHead
 from headstart.drafting.methods.eagle.head import EagleConfig, EagleHead
-from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart.drafting.registry import trained_kinds
 from headstart.errors import ConfigError
 from headstart.models.config import ModelConfig

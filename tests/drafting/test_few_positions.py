@@ -11,9 +11,9 @@ from head_toys import shake
 from safetensors.torch import save_file
 from tiny_checkpoint import write_tiny_model
 
+from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.drafting.methods.dflash.head import BlockHead, block_config
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
-from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart.drafting.registry import available_drafters
 from headstart.engine.outputs import RequestOutput
 from headstart.entrypoints.llm import LLM

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headstart.drafting.heads.formats import HeadFolder, TrainedHead
-from headstart.drafting.method import head_files
+from headstart.drafting.method import brought_head_files, head_files
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
 
@@ -21,7 +21,7 @@ SENSELESS = ("x", -1, 3, 1.5, True, [], [1, "a"], {"a": 1}, 1 << 40)
 def read(description: Mapping[str, Any], tensors: Mapping[str, Tensor], target: ModelConfig) -> TrainedHead | None:
     """As ``load_head`` does, without files."""
     files = HeadFolder(Path("head"), description, tensors.keys())
-    for each in head_files():
+    for each in (*head_files(), *brought_head_files()):
         module = import_module(each.module)
         if (found := module.find(files)) is not None:
             head: TrainedHead = module.read(found, files, tensors, target)

@@ -16,10 +16,10 @@ from toys import ToyBackend, hashed_logits
 from headstart.backends.torch.kit import TorchKit
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView
 from headstart.drafting.context import DraftContext
+from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads, ParallelKind
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockHead, block_config
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
-from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads, ParallelKind
 from headstart.drafting.registry import create_drafter
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights

@@ -13,8 +13,8 @@ from training_toys import documents, packs, tables, target
 
 from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.drafting.heads.head_pass import DraftRows
+from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
-from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart.loading.model import load_model
 from headstart.models.layers.rotary import RotaryTable
 from headstart.models.weight_loading import load_decoder

@@ -18,8 +18,8 @@ from thinning import thorough_but
 from training_toys import documents, target
 
 from headstart.drafting.head_files.loading import load_head
+from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
-from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart.entrypoints.llm import LLM
 from headstart.errors import ConfigError
 from headstart.loading.model import load_model

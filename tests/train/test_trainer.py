@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from thinning import thorough_but
 from training_toys import documents, packs, prompts, tables, target, weights
 
+from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
-from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart.entrypoints.llm import LLM
 from headstart.errors import CheckpointError, ConfigError
 from headstart.passes.batch import FINAL_TAP

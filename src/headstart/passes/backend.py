@@ -11,10 +11,10 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from headstart.drafting.heads.head_pass import BlockHeadPass, HeadPass, MaskedHeadPass, ModulesPass, ParallelHeadsPass
+from headstart.drafting.heads.parallel import ParallelHeads
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.drafting.methods.eagle.head import EagleHead
-from headstart.drafting.methods.medusa.head import ParallelHeads
 from headstart.models.config import ModelConfig
 from headstart.models.multi_token import MultiTokenModules
 from headstart.models.weights import DecoderWeights

@@ -54,8 +54,8 @@ def export(
 
     from headstart.cli.json_output import print_json
     from headstart.drafting.head_files.loading import load_head
+    from headstart.drafting.heads.parallel import ParallelHeads
     from headstart.drafting.heads.tables import TargetTables
-    from headstart.drafting.methods.medusa.head import ParallelHeads
     from headstart.models.checkpoint import open_checkpoint
     from headstart.models.weight_loading import load_decoder
     from headstart_train.files.heads import export_head

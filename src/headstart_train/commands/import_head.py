@@ -65,9 +65,9 @@ def import_(
         headstart bench --model ./Llama --drafters eagle3:model=heads/eagle3
     """
     from headstart.cli.json_output import print_json
+    from headstart.drafting.heads.parallel import ParallelHeads
     from headstart.drafting.methods.dflash.head import BlockHead
     from headstart.drafting.methods.eagle.head import EagleHead
-    from headstart.drafting.methods.medusa.head import ParallelHeads
     from headstart.models.checkpoint import open_checkpoint
     from headstart.models.weight_loading import config_of
     from headstart_train.files.heads import save_head

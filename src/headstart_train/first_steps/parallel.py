@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headstart.drafting.methods.medusa.head import BLOCKWISE, MEDUSA, ParallelConfig, ParallelHeads, ParallelKind
+from headstart.drafting.heads.parallel import BLOCKWISE, MEDUSA, ParallelConfig, ParallelHeads, ParallelKind
 from headstart_train.first_steps.tokens import name_tokens
 from headstart_train.making import Start
 from headstart_train.objectives.parallel import ParallelObjective

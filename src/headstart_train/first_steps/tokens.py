@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headstart.drafting.heads.parallel import ParallelHeads
 from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.drafting.methods.eagle.head import EagleHead
-from headstart.drafting.methods.medusa.head import ParallelHeads
 from headstart.models.config import ModelConfig
 
 FIRST_SURENESS = 0.1

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headstart.drafting.heads.parallel import ParallelHeads, token_rows
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.medusa.head import ParallelHeads, token_rows
 from headstart_train.files.heads import save_head
 from headstart_train.objectives.losses import LossName
 from headstart_train.objectives.objective import Chains, HeldOut, StepLosses, Teacher

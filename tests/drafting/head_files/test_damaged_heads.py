@@ -17,8 +17,8 @@ from test_gguf_heads import theirs
 from torch import Tensor
 
 from headstart.drafting.head_files.loading import load_head
+from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.drafting.methods.dflash.head import BlockHead, block_config
-from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart.errors import CheckpointError
 from headstart_train.files.heads import save_head
 

@@ -19,11 +19,11 @@ from headstart.backends.native.heads import NativeEaglePass
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packing import read_matrix
 from headstart.drafting.base import SpeculationParams
+from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.drafting.heads.text_vocabulary import TextTokens
 from headstart.drafting.methods.dflash.head import BlockHead, block_config
 from headstart.drafting.methods.eagle.drafter import Eagle3Drafter
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
-from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart.engine.outputs import Completion
 from headstart.entrypoints.llm import LLM
 from headstart.loading.model import Model, load_model

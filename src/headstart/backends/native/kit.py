@@ -21,10 +21,10 @@ from headstart.backends.torch.kit import TorchKit
 from headstart.backends.torch.masked_pass import MaskedPass
 from headstart.backends.torch.parallel_pass import Kit, ParallelPass
 from headstart.drafting.heads.head_pass import ModulesPass
+from headstart.drafting.heads.parallel import ParallelHeads
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.drafting.methods.eagle.head import EagleHead
-from headstart.drafting.methods.medusa.head import ParallelHeads
 from headstart.models.multi_token import MultiTokenModules
 
 

@@ -10,10 +10,10 @@ from headstart.backends.torch.masked_pass import MaskedPass
 from headstart.backends.torch.multi_token_pass import MultiTokenPass
 from headstart.backends.torch.parallel_pass import ParallelPass, torch_kit
 from headstart.backends.torch.recorder import Recorder
+from headstart.drafting.heads.parallel import ParallelHeads
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.drafting.methods.eagle.head import EagleHead
-from headstart.drafting.methods.medusa.head import ParallelHeads
 from headstart.errors import ConfigError
 from headstart.models.multi_token import MultiTokenModules
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.recorder import Recorder
+from headstart.drafting.heads.parallel import ParallelHeads, token_rows
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.medusa.head import ParallelHeads, token_rows
 from headstart.models.linear_weights import LinearWeights
 from headstart.passes.batch import IntArray
 

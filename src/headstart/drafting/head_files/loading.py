@@ -143,7 +143,7 @@ def _find(files: HeadFolder) -> tuple[FoundHead, Any]:
     modules = [import_module(each.module) for each in head_files()]
     best = _claimed(files, modules)
     if best is None or best[0].by_tensors:
-        best = _claimed(files, [import_module(each.module) for each in brought_head_files()]) or best
+        best = _claimed(files, [*modules, *(import_module(each.module) for each in brought_head_files())])
     if best is not None:
         return best
     kind = files.description.get(SPECULATORS_KEY)

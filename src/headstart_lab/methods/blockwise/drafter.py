@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_trees.head_source import HeadOptions
-from headstart.drafting.head_trees.parallel_heads import ParallelHeadsDrafter
 from headstart.drafting.head_trees.trees import TemplateTrees
 from headstart.drafting.tree_templates import path_template
+from headstart_lab.methods.parallel_drafter import ParallelHeadsDrafter
 
 MAX_SLOTS = 64
 

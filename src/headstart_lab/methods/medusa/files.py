@@ -16,8 +16,8 @@ from torch import Tensor
 
 from headstart.drafting.heads.files import MEDUSA_FILES, load_strictly
 from headstart.drafting.heads.formats import KIND_KEY, OWN, FoundHead, HeadFolder, TrainedHead, WrittenHead
+from headstart.drafting.heads.parallel import MEDUSA, ParallelConfig, ParallelHeads, ParallelKind
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.medusa.head import MEDUSA, ParallelConfig, ParallelHeads, ParallelKind
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
 from headstart.models.families.fields import Fields

@@ -17,7 +17,7 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.head_trees.head_source import HeadOptions, open_head
 from headstart.drafting.head_trees.noise_ranking import NoiseRanking
 from headstart.drafting.head_trees.trees import HeadTrees
-from headstart.drafting.methods.medusa.head import ParallelHeads, ParallelKind
+from headstart.drafting.heads.parallel import ParallelHeads, ParallelKind
 from headstart.passes.batch import FINAL_TAP
 from headstart.passes.draft_tree import DraftTree
 

@@ -11,8 +11,8 @@ from head_cases import HIDDEN, TARGET, VOCAB, write
 
 from headstart.backends.torch.parallel_pass import ParallelPass, torch_kit
 from headstart.drafting.head_files.loading import load_head
+from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads, ParallelKind, token_rows
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.medusa.head import ParallelConfig, ParallelHeads, ParallelKind, token_rows
 from headstart.errors import CheckpointError
 from headstart_train.files.heads import export_head, save_head
 
