@@ -12,12 +12,15 @@ import pytest
 from cli_runs import headstart, refusal
 from head_toys import HIDDEN, head_target, random_eagle
 from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
 from tiny_checkpoint import HEADS, write_tiny_model
 
 from headstart import LLM, ConfigError, SamplingParams
+from headstart.loading.model import load_model
 from headstart.loading.published import PUBLISHED
 from headstart.loading.roles import role_of
 from headstart.models.config import LayerConfig
+from headstart.models.families import FAMILIES
 from headstart_train.files.heads import save_head
 
 VOCAB = 259
@@ -58,10 +61,9 @@ def write_gguf(path: Path, architecture: str, **metadata: int) -> Path:
     return path
 
 
-def test_heads_and_small_siblings_of_the_hubs_cache_are_found(hub: Path, target: Path) -> None:
+def test_heads_of_the_hubs_cache_are_found(hub: Path, target: Path) -> None:
     save_head(random_eagle(VOCAB), snapshot(hub, "org/head"))
     save_head(random_eagle(40), snapshot(hub, "org/stranger"))
-    write_tiny_model(snapshot(hub, "org/small"), head_dim=HIDDEN // HEADS, layers=1)
     write_tiny_model(snapshot(hub, "org/large"), head_dim=HIDDEN // HEADS, layers=6)
     save_head(random_eagle(VOCAB), target / "beside")
     found = listed(target)
@@ -70,9 +72,82 @@ def test_heads_and_small_siblings_of_the_hubs_cache_are_found(hub: Path, target:
     assert found[str(target / "beside")]["standing"] == "found"
     assert found["org/stranger"]["standing"] == "refused"
     assert "40" in found["org/stranger"]["said"]
-    assert (found["org/small"]["standing"], found["org/small"]["drafter"]) == ("found", "draft-model")
     assert "org/large" not in found
-    assert "--draft-model org/small" in headstart("drafters", "-m", target, COLUMNS="300").stdout
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A target that is more than four times as large as a model of one layer."""
+    (tmp_path / "large").mkdir()
+    return write_tiny_model(tmp_path / "large", head_dim=HIDDEN // HEADS, layers=24)
+
+
+def write_stranger(folder: Path, change: dict[str, str]) -> Path:
+    """A small model with a tokenizer that differs in one spelling."""
+    write_tiny_model(folder, head_dim=HIDDEN // HEADS, layers=1)
+    text = (folder / "tokenizer.json").read_text()
+    for old, new in change.items():
+        text = text.replace(old, new)
+    (folder / "tokenizer.json").write_text(text)
+    return folder
+
+
+def test_small_siblings_of_the_hubs_cache_are_listed(hub: Path, large: Path) -> None:
+    write_tiny_model(snapshot(hub, "org/small"), head_dim=HIDDEN // HEADS, layers=1)
+    write_tiny_model(snapshot(hub, "org/half"), head_dim=HIDDEN // HEADS, layers=12)
+    write_stranger(snapshot(hub, "org/speaks-otherwise"), {"<|im_start|>": "<|im_begin|>"})
+    torn = write_tiny_model(snapshot(hub, "org/torn"), head_dim=HIDDEN // HEADS, layers=1) / "model.safetensors"
+    save_file({name: each for name, each in load_file(torn).items() if "mlp.up" not in name}, torn)
+    (snapshot(hub, "org/nothing") / "config.json").write_text("{}")
+    found = listed(large)
+    small, size = found["org/small"], snapshot_file(hub, "org/small").stat().st_size
+    assert (small["standing"], small["drafter"], small["nbytes"]) == ("found", "draft-model", size)
+    assert "--draft-model org/small" in small["said"]
+    refused = {name: each["said"] for name, each in found.items() if each["standing"] == "refused"}
+    assert refused.keys() == {"org/half", "org/speaks-otherwise", "org/torn"}
+    assert "more than a quarter" in refused["org/half"]
+    assert "has another tokenizer: token 257 is '<|im_start|>'" in refused["org/speaks-otherwise"]
+    assert "lacks" in refused["org/torn"]
+
+
+def test_a_sibling_that_merges_otherwise_is_refused(hub: Path, large: Path) -> None:
+    joined = {'"Ā"': '"aa"'}
+    write_stranger(snapshot(hub, "org/joins-nothing"), joined)
+    text = (large / "tokenizer.json").read_text().replace('"Ā"', '"aa"')
+    (large / "tokenizer.json").write_text(text.replace('"merges": []', '"merges": [["a", "a"]]'))
+    assert "merges other pieces" in listed(large)["org/joins-nothing"]["said"]
+
+
+def test_the_default_drafter_takes_a_small_sibling_and_says_so(hub: Path, large: Path) -> None:
+    plain = LLM(large, "none").generate(["abc"], GREEDY)[0].text
+    write_tiny_model(snapshot(hub, "org/small"), head_dim=HIDDEN // HEADS, layers=1)
+    write_stranger(snapshot(hub, "org/speaks-otherwise"), {"<|im_start|>": "<|im_begin|>"})
+    llm = LLM(large)
+    assert any("Drafting with org/small (" in notice and "same tokenizer" in notice for notice in llm.notices)
+    output = llm.generate(["abc"], GREEDY)[0]
+    assert output.text == plain
+    assert output.stats.drafted > 0
+
+
+def test_a_sibling_that_finds_no_memory_is_named_and_decoding_goes_on(
+    hub: Path, large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny_model(snapshot(hub, "org/small"), head_dim=HIDDEN // HEADS, layers=1)
+    model = load_model(large)
+
+    def short(*arguments: object, **named: object) -> None:
+        raise ConfigError("memory is short; choose a smaller model.")
+
+    monkeypatch.setattr("headstart.loading.lending.load_model", short)
+    llm = LLM(model)
+    assert any("org/small" in notice and "is not used: memory is short" in notice for notice in llm.notices)
+    assert llm.generate(["abc"], GREEDY)[0].text
+
+
+def test_a_head_comes_before_a_small_sibling(hub: Path, large: Path) -> None:
+    write_tiny_model(snapshot(hub, "org/small"), head_dim=HIDDEN // HEADS, layers=1)
+    save_head(random_eagle(VOCAB), snapshot(hub, "org/head"))
+    assert not any("org/small" in notice for notice in LLM(large).notices)
 
 
 def snapshot_file(hub: Path, name: str) -> Path:
@@ -105,9 +180,19 @@ def test_a_download_that_broke_off_is_refused_and_stops_nobody(hub: Path, target
 
 def test_what_is_published_for_a_shape_is_named() -> None:
     llama = replace(head_target(128256), hidden_size=4096, layers=(LayerConfig(),) * 32)
-    heads, small = ["yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"], ["meta-llama/Llama-3.2-1B-Instruct"]
-    assert [each.hub_id for each in PUBLISHED if each.fits(llama, 8 * 10**9)] == heads + small
-    assert [each.hub_id for each in PUBLISHED if each.fits(llama, 2 * 10**9)] == heads
+    small = "meta-llama/Llama-3.2-1B-Instruct"
+    named = [each.hub_id for each in PUBLISHED if each.fits(llama, 8 * 10**9)]
+    assert "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B" in named
+    assert all("3.1" in name and "8B" in name for name in named if name != small)
+    assert small in named
+    assert small not in [each.hub_id for each in PUBLISHED if each.fits(llama, 4 * 10**9)]
+
+
+def test_published_names_are_of_families_that_are_read() -> None:
+    assert len({each.hub_id for each in PUBLISHED}) == len(PUBLISHED)
+    known = {family.name for family in FAMILIES}
+    assert {family for each in PUBLISHED for family in each.families} <= known
+    assert all(each.hub_id in each.said and each.rates in each.said for each in PUBLISHED)
 
 
 @pytest.mark.parametrize(

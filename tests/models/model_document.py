@@ -19,6 +19,7 @@ from tiny_encoder_decoders import WIDE as WIDE_WITH_ENCODER
 from tiny_models import FAMILIES as FIRST_FAMILIES
 
 from headstart.backends.native.supported import supports
+from headstart.loading.published import guesses_for
 from headstart.models.config import ModelConfig
 from headstart.models.families import ENCODER_DECODER_FAMILIES, FAMILIES, config_from_hf
 
@@ -70,22 +71,26 @@ def widened(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def table() -> str:
-    """Every ``model_type`` that is read and its GGUF architecture, by kind and by what computes it."""
+    """Every ``model_type`` that is read and its GGUF architecture, by kind, by what computes it and by what guesses for
+    it."""
     known = examples()
-    groups: dict[tuple[str, str], list[str]] = {}
+    groups: dict[tuple[str, str, str], list[str]] = {}
     for family in sorted(FAMILIES, key=lambda family: (family.kind, family.model_type)):
         if not family.model_type:
             continue
-        where = "as the decoder inside" if family.model_type not in known else _place(known[family.model_type])
+        config = known.get(family.model_type)
+        where = "as the decoder inside" if config is None else _place(config)
+        guesses = ", ".join(guesses_for(family.name if config is None else config.family)) or "–"
         kin = [other.gguf for other in (family, *FAMILIES) if other.read is family.read]
-        groups.setdefault((KINDS[family.kind], where), []).append(
+        groups.setdefault((KINDS[family.kind], where, guesses), []).append(
             _named(family.model_type, dict.fromkeys(each.architecture for each in kin if each is not None))
         )
     for other in sorted(ENCODER_DECODER_FAMILIES, key=lambda family: family.model_type):
-        key = ("encoder and decoder", _place(known[other.model_type]))
+        key = ("encoder and decoder", _place(known[other.model_type]), "–")
         groups.setdefault(key, []).append(_named(other.model_type, [other.architecture]))
-    rows = [f"| {kind} | {where} | {', '.join(names)} |" for (kind, where), names in groups.items()]
-    return "\n".join(["| kind | runs on | `model_type` (GGUF architectures) |", "|---|---|---|", *rows])
+    rows = [f"| {' | '.join(key)} | {', '.join(names)} |" for key, names in groups.items()]
+    head = "| kind | runs on | what guesses for it | `model_type` (GGUF architectures) |"
+    return "\n".join([head, "|---|---|---|---|", *rows])
 
 
 def _named(model_type: str, architectures: Iterable[str]) -> str:

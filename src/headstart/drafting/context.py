@@ -35,6 +35,15 @@ class LoadedModel:
     tokenizer: TextEncoder
 
 
+@dataclass(frozen=True)
+class SmallModel:
+    """A small model of the target's tokenizer that is at hand."""
+
+    where: str
+    """What it is called, with its size."""
+    path: Path
+
+
 def one_scope(sequence: SequenceView) -> Hashable:
     """All sequences may learn from each other."""
     return ""
@@ -66,6 +75,8 @@ class DraftContext:
     None: it has none."""
     find_head: Callable[[str], Path | None] | None = None
     """Directory of the trained head of a kind that comes with Headstart for this target; None: none does."""
+    find_sibling: Callable[[], SmallModel | None] | None = None
+    """A small model that nobody has named, of the target's tokenizer; None: there is none."""
     stand_in: Callable[[], object] | None = None
     """A head with random weights in place of a trained one that nobody names, to know what it would cost."""
     target: object | None = None

@@ -17,6 +17,7 @@ from headstart.errors import HeadstartError
 from headstart.loading.beside import modules_beside
 from headstart.loading.published import PUBLISHED
 from headstart.loading.roles import SIDECARS, role_of
+from headstart.loading.siblings import bytes_at, sibling_at
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.families.multi_token import layouts_of_modules
@@ -25,11 +26,8 @@ from headstart.models.multi_token import load_multi_token
 from headstart.models.weight_loading import config_of
 from headstart.text.tokenizer import Tokenizer
 
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 _MODULES = ("num_nextn_predict_layers", "nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 """Where configurations count multi-token modules."""
-_SMALLER = 2
-"""So many times as large as a draft model a target is at least."""
 
 
 class Standing(StrEnum):
@@ -65,7 +63,7 @@ def candidates(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer
     held = {each.where for each in found}
     parameters = sum(map(math.prod, checkpoint.shapes().values()))
     found += [
-        Candidate("", each.hub_id, Standing.ABSENT, each.nbytes, f"{each.what}: hf download {each.hub_id}")
+        Candidate("", each.hub_id, Standing.ABSENT, each.nbytes, each.said)
         for each in PUBLISHED
         if each.fits(config, parameters) and each.hub_id not in {*held, checkpoint.name}
     ]
@@ -100,14 +98,18 @@ def beside(model: Path) -> Iterator[tuple[str, Path]]:
 
 
 def cached() -> Iterator[tuple[str, Path]]:
-    """Repositories of the hub that were downloaded: name and newest snapshot."""
+    """Repositories of the hub that were downloaded: name and newest snapshot. Of those with GGUF files alone: these."""
     from huggingface_hub import constants
 
     for repository in _entries(Path(constants.HF_HUB_CACHE), "models--*--*"):
-        snapshots = [path for path in _entries(repository, "snapshots/*") if (path / "config.json").is_file()]
-        if snapshots:
+        snapshots = _entries(repository, "snapshots/*")
+        described = [path for path in snapshots if (path / "config.json").is_file()]
+        if described:
             name = repository.name.removeprefix("models--").replace("--", "/", 1)
-            yield name, max(snapshots, key=lambda path: path.stat().st_mtime)
+            yield name, max(described, key=lambda path: path.stat().st_mtime)
+        elif snapshots:
+            newest = max(snapshots, key=lambda path: path.stat().st_mtime)
+            yield from ((str(path), path) for path in _entries(newest, "*.gguf") if path.is_file())
 
 
 def _entries(folder: Path, pattern: str) -> list[Path]:
@@ -131,7 +133,7 @@ def _modules(checkpoint: Checkpoint, config: ModelConfig) -> Iterator[Candidate]
     beside = modules_beside(checkpoint.path, config)
     if beside is not None:
         said = f"multi-token modules beside the model: --draft-model {beside}"
-        yield _readable(open_checkpoint(beside), config, _size(beside), said)
+        yield _readable(open_checkpoint(beside), config, bytes_at(beside), said)
         return
     text = checkpoint.metadata.get("text_config")
     entries = {**checkpoint.metadata, **(text if isinstance(text, dict) else {})}
@@ -155,7 +157,7 @@ def _installed(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer
     identity = TargetIdentity(target_shape(config), checkpoint.digest, tokenizer.fingerprint)
     heads = shipped_heads(identity)
     for kind, head in heads.by_kind.items():
-        yield Candidate(kind, str(head.directory), Standing.FOUND, _size(head.directory), head.why)
+        yield Candidate(kind, str(head.directory), Standing.FOUND, bytes_at(head.directory), head.why)
     for kind, why in heads.near.items():
         yield Candidate(kind, "–", Standing.REFUSED, 0, why)
 
@@ -163,8 +165,8 @@ def _installed(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer
 def _examined(
     where: str, path: Path, checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer
 ) -> Iterator[Candidate]:
-    """A head, or a smaller model with the same tokenizer; other models of the cache are nobody's business."""
-    size, kind = _size(path), kind_in(path)
+    """A head, or a smaller model of the target's kin; other models of the cache are nobody's business."""
+    size, kind = bytes_at(path), kind_in(path)
     runs = drafter_name(kind) if kind is not None and is_drafter(kind) else ""
     try:
         if kind is not None:
@@ -173,17 +175,10 @@ def _examined(
         elif (role := role_of(path)) is not None:
             if path.parent == checkpoint.path.parent:
                 yield Candidate("", where, Standing.REFUSED, size, f"it is {role}")
-        elif size * _SMALLER <= _size(checkpoint.path):
-            difference = tokenizer.compatible_with(Tokenizer.from_checkpoint(open_checkpoint(path)))
-            if difference is None:
-                said = f"a smaller model of the same tokenizer: --draft-model {where}"
-                yield Candidate(default_for("model"), where, Standing.FOUND, size, said)
+        elif (sibling := sibling_at(path, checkpoint, config, tokenizer)) is not None:
+            standing = Standing.REFUSED if sibling.unfit else Standing.FOUND
+            said = sibling.unfit or f"a smaller model of the same tokenizer: --draft-model {where}"
+            yield Candidate(default_for("model"), where, standing, size, said)
     except HeadstartError as error:
         if kind is not None:
             yield Candidate(runs, where, Standing.REFUSED, size, str(error))
-
-
-def _size(path: Path) -> int:
-    """Bytes of a file, or of the weights in a directory."""
-    files = path.iterdir() if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.suffix in _WEIGHTS and file.is_file())

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from headstart.backends.native.packing import read_matrix
 from headstart.common.enumerations import Precision
 from headstart.drafting.base import SequenceView
-from headstart.drafting.context import DraftContext, LoadedModel, one_scope
+from headstart.drafting.context import DraftContext, LoadedModel, SmallModel, one_scope
 from headstart.drafting.head_files.loading import load_head
 from headstart.drafting.head_files.shipped import (
     ShippedHeads,
@@ -24,11 +24,12 @@ from headstart.drafting.inner_sequence import request_of
 from headstart.drafting.text_store import TextStore
 from headstart.errors import ConfigError, HeadstartError
 from headstart.loading.beside import misfit, modules_beside
-from headstart.loading.candidates import HeadAtHand, heads_at_hand
+from headstart.loading.candidates import HeadAtHand, cached, heads_at_hand
 from headstart.loading.model import Model, create_backend, create_encoder_decoder, load_model, weights_dtype
 from headstart.loading.own_bits import lend_itself
 from headstart.loading.reading import Reading
 from headstart.loading.roles import require_language_model
+from headstart.loading.siblings import find_sibling
 from headstart.models.aliases import ALIASES
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
@@ -130,6 +131,11 @@ def draft_context(
             tell_once(missing)
         return None
 
+    def sibling() -> SmallModel | None:
+        if model.config.encoder is not None:
+            return None
+        return find_sibling(cached(), model.checkpoint, model.config, model.tokenizer)
+
     return DraftContext(
         vocab_size=model.config.vocab_size,
         runner=runner,
@@ -140,6 +146,7 @@ def draft_context(
         lend_tables=tables,
         lend_modules=modules,
         find_head=head,
+        find_sibling=sibling,
         digest=model.checkpoint.digest,
         tell=tell,
         scope_of=scope_of,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import threading
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import product
+from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
@@ -168,6 +170,11 @@ class Tokenizer:
         """SHA-256 of the vocabulary, 64 hexadecimal digits: equal where every id is spelled alike."""
         record = sorted((token_id, token) for token, token_id in self.vocabulary.items())
         return hashlib.sha256(repr(record).encode(errors="surrogatepass")).hexdigest()
+
+    @property
+    def merges(self) -> list[Any]:
+        """Pairs of pieces that become one, in their order; none, of a tokenizer that does without."""
+        return list(json.loads(self._backend.to_str())["model"].get("merges") or ())
 
     def compatible_with(self, other: Tokenizer) -> str | None:
         """None where both give every id the same meaning, as a draft model needs; else the first difference. What an

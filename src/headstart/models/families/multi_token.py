@@ -161,6 +161,11 @@ def multi_token_layout(config: ModelConfig, kind: CheckpointKind) -> MultiTokenL
     return _LAYOUTS[kind].get(config.family, _QWEN if kind == "hf" else _GGUF)
 
 
+def comes_with_modules(family: str) -> bool:
+    """Whether models of a family are published with modules of their own."""
+    return family in _LAYOUTS["hf"]
+
+
 def layouts_of_modules(config: ModelConfig, kind: CheckpointKind) -> tuple[MultiTokenLayout, ...]:
     """Where a file of this model's family may have modules, its family's own place first."""
     return (multi_token_layout(config, kind), *_OTHERS[kind])

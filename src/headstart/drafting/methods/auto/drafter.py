@@ -26,7 +26,7 @@ from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, Sequence
 from headstart.drafting.beam_trees import chosen_nodes, groups_of
 from headstart.drafting.context import DraftContext
 from headstart.drafting.inner_sequence import InnerSequence
-from headstart.drafting.methods.auto.members import FREE, ITSELF, AutoOptions, found_drafters
+from headstart.drafting.methods.auto.members import FREE, ITSELF, AutoOptions, found_drafters, small_model
 from headstart.drafting.options import require
 from headstart.drafting.planning.beam_plans import BeamPlans
 from headstart.drafting.planning.expert_calls import ExpertCalls
@@ -37,7 +37,7 @@ from headstart.drafting.planning.merged import Guesses
 from headstart.drafting.planning.parts import PlannerParts
 from headstart.drafting.planning.planned_stretch import Lane
 from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, TreeSize
-from headstart.drafting.registry import create_drafter
+from headstart.drafting.registry import create_drafter, default_for
 from headstart.errors import HeadstartError
 from headstart.passes.draft_tree import DraftTree
 from headstart.passes.rounds import RoundRecord, StretchDrafting, StretchLimits
@@ -119,8 +119,10 @@ class AutoDrafter:
                 self.costs.passes.begin_per_key(trials.per_key)
                 self.costs.passes.begin_per_expert(trials.per_expert)
             if not options.names and names == [FREE] and options.model is None:
-                itself = worth_asking(context, trials.passes, lambda context: create_drafter(ITSELF, context))
-                self._members += [] if itself is None else [self.parts.member(itself, 1 << len(self._members))]
+                further = small_model(context, _small_drafter)
+                if further is None:
+                    further = worth_asking(context, trials.passes, lambda context: create_drafter(ITSELF, context))
+                self._members += [] if further is None else [self.parts.member(further, 1 << len(self._members))]
         self._beams = BeamPlans(self.costs)
         self._merits = self.parts.credits(self._members)
         self._round = _Round()
@@ -354,6 +356,10 @@ class AutoDrafter:
         between = max(0.0, start - self._proposed_at - first.pass_seconds - first.signal_seconds)
         other = between + time.perf_counter() - start
         self.costs.add(first.pass_rows, first.pass_seconds, row_keys, other, now.size, first.pass_experts)
+
+
+def _small_drafter(context: DraftContext, model: str) -> Drafter:
+    return create_drafter(default_for("model"), context, model=model)
 
 
 def _coupled(sequence: SequenceView) -> InnerSequence:

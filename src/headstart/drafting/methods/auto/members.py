@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 
+from headstart.drafting.base import Drafter
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_files.loading import kind_in
 from headstart.drafting.options import check_files, parse_options, require
@@ -79,9 +80,28 @@ def found_drafters(context: DraftContext, options: AutoOptions) -> list[str]:
     if found is None and _has_modules(context):
         found = _MODULES
         context.tell("Multi-token modules guess for this model, which has no head.")
-    elif found is None and find is not None:
-        context.tell("No head and no multi-token module guesses for this model; headstart drafters --model lists more.")
     return [FREE] if found is None else [FREE, found]
+
+
+def small_model(context: DraftContext, create: Callable[[DraftContext, str], Drafter]) -> Drafter | None:
+    """What ``create`` makes of a small model of the target's tokenizer that is at hand; None: there is none, or it does
+    not fit in memory. Told either way."""
+    if context.find_head is None:
+        return None
+    small = None if context.find_sibling is None else context.find_sibling()
+    if small is not None:
+        try:
+            drafter = create(context, str(small.path))
+        except HeadstartError as error:
+            context.tell(f"The small model {small.where} is not used: {error}")
+        else:
+            context.tell(
+                f"Drafting with {small.where}, a small model of the same tokenizer, since no head and no multi-token "
+                "module guesses for this model (--drafter none, or another, leaves that out)."
+            )
+            return drafter
+    context.tell("No head and no multi-token module guesses for this model; headstart drafters --model lists more.")
+    return None
 
 
 def _has_modules(context: DraftContext) -> bool:
