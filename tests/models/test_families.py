@@ -327,3 +327,18 @@ def test_whatever_an_entry_of_these_holds_is_read_or_refused(family: str) -> Non
         for value in odd:
             with contextlib.suppress(CheckpointError):
                 assert 0 < config_from_hf(original | {key: value}).num_layers <= 4096
+
+
+def test_what_a_known_model_lacks_is_said() -> None:
+    with pytest.raises(CheckpointError, match=r"model_type 'mimo_v2_flash'.*values narrower than keys"):
+        config_from_hf({"model_type": "mimo_v2_flash"})
+    with pytest.raises(CheckpointError, match=r"general\.architecture 'step35'.*other numbers of heads"):
+        config_from_gguf({"general.architecture": "step35"})
+
+
+@pytest.mark.parametrize("family", ["deepseek_v32", "glm_moe_dsa"])
+def test_an_indexers_choice_bounds_the_context(family: str) -> None:
+    """Rows see all tokens before them where it chooses as many."""
+    assert read(family).max_positions == 200
+    stretched = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
+    assert read(family, rope_parameters=stretched).max_positions == 200

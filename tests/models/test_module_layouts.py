@@ -3,6 +3,7 @@ pass, and the text is the target's own."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,30 @@ def test_so_they_do_in_every_precision(family: str, tmp_path: Path) -> None:
             check(path, folder, precision)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("family", FAMILIES)
+def test_preempted_sequences_go_on_as_if_they_were_not(family: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    model = model_of(written_both_ways(family, folder)[-1], folder, "bf16")
+    prompts, params = [[*range(40, 43)], [*range(40, 70)]], replace(GREEDY, max_tokens=70)
+    plain = LLM(model, "none", max_context=110).generate(prompts, params)
+    options = {**CHAIN, "tree_nodes": 6}
+    outputs = LLM(model, "mtp", drafter_options=options, max_context=110, cache_tokens=97).generate(prompts, params)
+    assert [output.outputs[0].token_ids for output in outputs] == [output.outputs[0].token_ids for output in plain]
+    assert sum(output.outputs[0].stats.preemptions for output in outputs) > 0
+    assert all(output.outputs[0].stats.drafted > 0 for output in outputs)
+
+
+@pytest.mark.parametrize("family", thorough_but(("bailing_moe",), ("bailing_moe", "glm_moe_dsa", "hy_v3", "mellum")))
+def test_two_modules_guess_in_turn(family: str, tmp_path: Path) -> None:
+    folder, file = tmp_path, tmp_path / "files" / "tiny.gguf"
+    file.parent.mkdir()
+    write_tokenizer(folder)
+    written(family, folder, 2, to=file, **NATIVE_SIZES[family])
+    for path in (folder, file):
+        check(path, folder, "bf16")
+
+
 @pytest.mark.parametrize("family", thorough_but(("qwen3_5_text",), ("qwen3_5_text", "deepseek_v3", "hy_v3")))
 def test_a_file_of_modules_alone_guesses_for_a_folder_and_a_file(family: str, tmp_path: Path) -> None:
     """It lies beside a file without them, or in a folder; by name it serves as draft model."""
@@ -93,8 +118,8 @@ def test_a_file_of_modules_alone_guesses_for_a_folder_and_a_file(family: str, tm
     trunk = alone(whole, tmp_path / "trunk" / "tiny.gguf", modules=False)
     named = LLM(model_of(trunk, folder, "bf16"), "mtp", draft_model=sidecar, drafter_options=CHAIN)
     assert named.generate(PROMPTS[:1], GREEDY)[0].outputs[0].stats.drafted > 0
-    for path, place in ((folder, folder), (trunk, trunk.parent)):
-        beside = place / "mtp-tiny.gguf"
+    (trunk.parent / "MTP").mkdir()
+    for path, beside in ((folder, folder / "mtp-tiny.gguf"), (trunk, trunk.parent / "MTP" / "tiny-Q8_0.gguf")):
         beside.write_bytes(sidecar.read_bytes())
         model = model_of(path, folder, "bf16")
         plain, llm = texts(LLM(model, "none")), LLM(model, "auto")

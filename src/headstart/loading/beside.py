@@ -12,7 +12,7 @@ from headstart.models.config import ModelConfig
 from headstart.models.families import holds_modules_alone
 from headstart.models.weight_loading import config_of
 
-_CALLED = re.compile(r"(^|[-_.])(mtp|nextn)[-_.]", re.IGNORECASE)
+_CALLED = re.compile(r"(^|[-_./])(mtp|nextn)[-_./]", re.IGNORECASE)
 _SIZES = ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
 
 
@@ -27,16 +27,18 @@ def misfit(modules: ModelConfig, target: ModelConfig) -> str | None:
 
 
 def modules_beside(path: Path, config: ModelConfig, tell: Callable[[str], None] = lambda _: None) -> Path | None:
-    """The GGUF file of multi-token modules alone that lies beside a model's file or in its folder, as llama.cpp's
-    converter calls it (``mtp-*.gguf``), and is made for a model of this shape; None: there is none.
+    """The GGUF file of multi-token modules alone that lies beside a model's file or in its folder, called as
+    llama.cpp's converter calls it (``mtp-*.gguf``) or in a folder of that name, and made for a model of this shape;
+    None: there is none.
 
     Args:
         path: of the model's file or folder.
         config: the model's.
         tell: hears why one that is called so is not used.
     """
-    for file in sorted((path if path.is_dir() else path.parent).glob("*.gguf")):
-        if _CALLED.search(file.name) and file != path:
+    folder = path if path.is_dir() else path.parent
+    for file in sorted((*folder.glob("*.gguf"), *folder.glob("*/*.gguf"))):
+        if file != path and _CALLED.search(f"{file.relative_to(folder)}"):
             reason = _why_not(file, config)
             if reason is None:
                 return file

@@ -34,15 +34,27 @@ from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.gguf import GGUF_LAYOUT
 from headstart.models.families.llama import HF_LAYOUT, base_of, biased, halves, windowed
 
+_NORMS = NormsConfig("layer", bias=False, shared=True)
 
-def _base(fields: Fields, family: str, theta: float, qk_norm: HeadNorms | None = None, **more: Any) -> ModelConfig:
+
+def _base(
+    fields: Fields,
+    family: str,
+    theta: float,
+    qk_norm: HeadNorms | None = None,
+    *,
+    head_dim: int | None = None,
+    norms: NormsConfig = _NORMS,
+) -> ModelConfig:
     return base_of(
         fields,
         family,
         tied=True,
         default_theta=theta,
-        **{"eps": "layer_norm_eps", "norms": NormsConfig("layer", bias=False, shared=True)} | more,
+        default_head_dim=head_dim,
+        eps="layer_norm_eps" if norms.kind == "layer" else "rms_norm_eps",
         default_eps=1e-5,
+        norms=norms,
         residual=ResidualConfig(parallel=True),
         folded=FoldedConfig(logit_divisor=1 / fields.number("logit_scale", 0.0625)),
         attention=replace(biased(fields), qk_norm=qk_norm),
@@ -63,13 +75,11 @@ def _cohere2(fields: Fields) -> ModelConfig:
 
 
 def _cohere2_moe(fields: Fields) -> ModelConfig:
-    more: dict[str, Any] = {"default_head_dim": 128}
-    if fields.get("rms_norm_eps") is not None:
-        more |= {"eps": "rms_norm_eps", "norms": NormsConfig(shared=True)}
+    norms = _NORMS if fields.get("rms_norm_eps") is None else NormsConfig(shared=True)
     # Where layers without experts have a size of their own, it is that of an MLP.
     size = fields.integer("intermediate_size")
     sized = fields.with_entries(intermediate_size=fields.integer("prefix_dense_intermediate_size", size))
-    config = _base(sized, "cohere2_moe", 10_000.0, **more)
+    config = _base(sized, "cohere2_moe", 10_000.0, head_dim=128, norms=norms)
     dense, first, rest = (
         first_dense(fields, config, 0),
         fields.integer("prefix_dense_sliding_window_pattern", 1),
