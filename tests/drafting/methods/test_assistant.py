@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -244,6 +245,17 @@ def test_whatever_is_wrong_with_its_files_is_one_sentence(assistant: str, folder
     target = config_of(open_checkpoint(folders["target"]))
     check_entries(description, tensors, target)
     check_tensors(description, tensors, target)
+
+
+def test_one_in_gguf_is_refused_by_name(folders: dict[str, Path], tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "assistant.gguf", "gemma4-assistant")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    for drafter in ("assistant", None):
+        with pytest.raises(CheckpointError, match="an assistant of Gemma 4 in GGUF, which is not read"):
+            LLM(folders["target"], drafter, draft_model=tmp_path / "assistant.gguf")
 
 
 def test_clusters_must_name_each_token_once(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headstart.drafting.heads.files import require_numbers
 from headstart.drafting.heads.formats import FoundHead, HeadFolder, TrainedHead, WrittenHead, no_place
+from headstart.drafting.heads.gguf_heads import ARCHITECTURE
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.assistant.head import KIND, AssistantHead, Clusters
 from headstart.errors import CheckpointError
@@ -23,6 +24,8 @@ _TYPES = {"gemma4_assistant": "gemma4_text", "gemma4_unified_assistant": "gemma4
 """Of assistants -> of their layers."""
 _FAMILIES = tuple(text.removesuffix("_text") for text in _TYPES.values())
 _ARCHITECTURES = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM")
+_GGUF = "gemma4-assistant"
+"""As llama.cpp calls them."""
 _BEFORE, _AFTER = "pre_projection.weight", "post_projection.weight"
 _CENTROIDS, _ORDER = "masked_embedding.centroids.weight", "masked_embedding.token_ordering"
 _EMBEDDING = "model.embed_tokens.weight"
@@ -31,7 +34,15 @@ _FEW = 32
 
 
 def find(files: HeadFolder) -> FoundHead | None:
-    """Whether a folder holds an assistant."""
+    """Whether a folder holds an assistant.
+
+    Raises:
+        CheckpointError: a GGUF file does.
+    """
+    if files.description.get(ARCHITECTURE) == _GGUF:
+        raise CheckpointError(
+            f"{files.path} is an assistant of Gemma 4 in GGUF, which is not read; name its folder of safetensors."
+        )
     architectures = files.description.get("architectures")
     named = isinstance(architectures, list) and any(each in _ARCHITECTURES for each in architectures)
     return FoundHead(KIND, KIND) if named or str(files.description.get("model_type")) in _TYPES else None
