@@ -7,9 +7,6 @@
 #include "kernels/traits.h"
 #include HEADSTART_SHORTS
 
-// Numbers stay in registers only where what makes them is part of the loop that multiplies them.
-#define HEADSTART_IN_REGISTERS inline __attribute__((always_inline))
-
 struct Shorts {
   ShortPart part[kShortParts];
 };
@@ -19,7 +16,7 @@ struct ShortSums {  // 32 bits, one for each column
 
 // Calls `f` for each part.
 template <class F>
-static HEADSTART_IN_REGISTERS Shorts by_parts(F &&f) {
+static inline __attribute__((always_inline)) Shorts by_parts(F &&f) {
   Shorts all;
 #pragma GCC unroll 4
   for (int i = 0; i < kShortParts; ++i) all.part[i] = (ShortPart)f(i);
@@ -63,7 +60,7 @@ static inline Shorts operator<<(Shorts x, int bits) {
 
 // What `f` says for each column of a part, as both numbers of the column.
 template <class F>
-static HEADSTART_IN_REGISTERS Shorts both(F &&f) {
+static inline __attribute__((always_inline)) Shorts both(F &&f) {
   return by_parts([&](int i) {
     const WordPart one = (WordPart)f(i);
     return (one & 0xffff) | one << 16;

@@ -102,7 +102,7 @@ struct StoredCodes {
     const Shorts words = load_shorts(block + scale_word(16 * half, index / 8));
     return both([&](int i) { return ((WordPart)words.part[i] >> (4 * (index % 8)) & 15) * 2 + 1; });
   }
-  static HEADSTART_IN_REGISTERS void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     constexpr int kGroups = Lines::kInputs / kGroupInputs;
     const char *const lines = block + lines_of(16 * half, group * kGroupInputs);
     Lines::numbers(lines, group % kGroups, kTable, words);

@@ -21,7 +21,7 @@ struct FewBits : UnitsAlone {
   }
 
   static NoScales scales(const char *, int, int) { return {}; }
-  static HEADSTART_IN_REGISTERS void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     constexpr int kGroups = kLineInputs / kGroupInputs;  // of a line
     const char *const line = block + kHeader + group / kGroups * kPairLine + half * kHalfLine;
     const Shorts all = load_shorts(line) >> (group % kGroups * kGroupWords * kBits);

@@ -42,7 +42,7 @@ struct StoredFourBitFloats {
       for (int k = 0; k < kInputs; ++k) move_bits<false>(stored[4 + k / 2], 4 - k % 2 * 4, 4, levels[k]);
   }
   static NoScales scales(const char *, int, int) { return {}; }
-  static HEADSTART_IN_REGISTERS void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     const Shorts all = load_shorts(block + kHeader + group * kPairLine + half * kHalfLine);
     const Shorts even = all & 0x0f0f, odd = all >> 4 & 0x0f0f;
     const Shorts even_low = looked_up(even, kLowBytes.of), even_high = looked_up(even, kHighBytes.of);

@@ -37,7 +37,7 @@ struct StoredIntegers {
     const char *const zeros = block + kZeros + index * kZeroBytes;
     return {both_of_bytes(zeros + (kBits == 8 ? half * 16 : 0), kBits == 8 ? 0 : 4 * half, (1 << kBits) - 1)};
   }
-  static HEADSTART_IN_REGISTERS void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     const char *const line = block + kHeader + group * kGroupInputs / Plane<kBits>::kInputs * kPairLine;
     if (kBits == 8)
       byte_levels(line + half * kHalfLine, words);
@@ -79,7 +79,7 @@ struct StoredBytes {
       Plane<8>::move<kPacks>(stored + 4 + k, 0, block + kHeader + k / Plane<8>::kInputs * kPairLine, column);
   }
   static NoScales scales(const char *, int, int) { return {}; }
-  static HEADSTART_IN_REGISTERS void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     signed_byte_levels(block + kHeader + 2 * group * kPairLine + half * kHalfLine, words);
   }
   static Lanes unit(const char *block, int half, int) {

@@ -35,7 +35,7 @@ struct StoredIQ4_NL : UnitsAlone {
     move_32_levels<kPacks>(stored + 2, block + kHeader, column);
   }
   static NoScales scales(const char *, int, int) { return {}; }
-  static HEADSTART_IN_REGISTERS void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     looked_up_levels(block + kHeader + group * kPairLine + half * kHalfLine, kNonlinear, words);
   }
 };
@@ -63,7 +63,7 @@ struct StoredIQ4_XS : UnitsAlone {
       return (four | ((WordPart)upper.part[i] >> (2 * index) & 3) << 4) - 32;
     });
   }
-  static HEADSTART_IN_REGISTERS void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     looked_up_levels(block + kHeader + group * kPairLine + half * kHalfLine, kNonlinear, words);
   }
 };
@@ -82,7 +82,7 @@ struct StoredMXFP4 : UnitsAlone {
     }
   }
   static NoScales scales(const char *, int, int) { return {}; }
-  static HEADSTART_IN_REGISTERS void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     looked_up_levels(block + kHeader + group * kPairLine + half * kHalfLine, kMicroscaled, words);
   }
   static Lanes unit(const char *block, int half, int run) {

@@ -73,18 +73,18 @@ struct Plane {
 };
 
 // Levels of four bits: field `i` of a line's numbers.
-static HEADSTART_IN_REGISTERS void four_bit_levels(const char *line, Shorts (&words)[kGroupWords]) {
+static inline void four_bit_levels(const char *line, Shorts (&words)[kGroupWords]) {
   const Shorts all = load_shorts(line);
   words[0] = all & 15, words[1] = all >> 4 & 15, words[2] = all >> 8 & 15, words[3] = all >> 12;
 }
 
 // Levels of bytes, in two lines: without a sign, and with one.
-static HEADSTART_IN_REGISTERS void byte_levels(const char *lines, Shorts (&words)[kGroupWords]) {
+static inline void byte_levels(const char *lines, Shorts (&words)[kGroupWords]) {
   const Shorts first = load_shorts(lines), second = load_shorts(lines + kPairLine);
   words[0] = first & 0xff, words[1] = first >> 8;
   words[2] = second & 0xff, words[3] = second >> 8;
 }
-static HEADSTART_IN_REGISTERS void signed_byte_levels(const char *lines, Shorts (&words)[kGroupWords]) {
+static inline void signed_byte_levels(const char *lines, Shorts (&words)[kGroupWords]) {
   const Shorts first = load_shorts(lines), second = load_shorts(lines + kPairLine);
   words[0] = lower_signed(first), words[1] = upper_signed(first);
   words[2] = lower_signed(second), words[3] = upper_signed(second);
@@ -101,11 +101,11 @@ struct NoScales {};
 struct Zeros {
   Shorts zero;
 };
-static HEADSTART_IN_REGISTERS void apply(NoScales, Shorts (&)[kGroupWords]) {}
-static HEADSTART_IN_REGISTERS void apply(Zeros scales, Shorts (&words)[kGroupWords]) {
+static inline void apply(NoScales, Shorts (&)[kGroupWords]) {}
+static inline void apply(Zeros scales, Shorts (&words)[kGroupWords]) {
   for (Shorts &each : words) each = each - scales.zero;
 }
-static HEADSTART_IN_REGISTERS void apply(Shorts scale, Shorts (&words)[kGroupWords]) {
+static inline void apply(Shorts scale, Shorts (&words)[kGroupWords]) {
   for (Shorts &each : words) each = each * scale;
 }
 

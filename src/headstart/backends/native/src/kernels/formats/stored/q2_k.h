@@ -25,7 +25,7 @@ struct StoredQ2_K {
   static Shorts scales(const char *block, int half, int index) {
     return both_of(bytes(block, half, index / 4) & 0x0f0f, index % 4);
   }
-  static HEADSTART_IN_REGISTERS void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     const Shorts all = load_shorts(block + kHeader + group / 2 * kPairLine + half * kHalfLine) >> (group % 2 * 8);
     for (int i = 0; i < kGroupWords; ++i) words[i] = all >> 2 * i & 3;
   }

@@ -32,7 +32,7 @@ struct StoredQ3_K : UnitsAlone {
       return (four | ((WordPart)upper.part[i] >> (byte + index / 4 * 2) & 3) << 4) - 32;
     });
   }
-  static HEADSTART_IN_REGISTERS void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     const char *const part = block + kHeader + group / 4 * kPart + half * kHalfLine;
     const Shorts two = load_shorts(part + (1 + group % 4 / 2) * kPairLine) >> (group % 2 * 8);
     const Shorts third = load_shorts(part) >> (group % 4 * 4);

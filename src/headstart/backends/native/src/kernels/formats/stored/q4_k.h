@@ -17,7 +17,7 @@ struct StoredQ4_K : SixBitScales {
     if (!kPacks) move_levels<kPacks>(stored, levels);
   }
 
-  static HEADSTART_IN_REGISTERS void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     four_bit_levels(block + kHeader + group * kPairLine + half * kHalfLine, words);
   }
 

@@ -16,7 +16,7 @@ struct StoredQ5_K : SixBitScales {
     if (!kPacks) move_levels<kPacks>(stored, levels);
   }
 
-  static HEADSTART_IN_REGISTERS void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     five_bit_levels(block + kHeader + group / 4 * kPart + half * kHalfLine, group % 4, words);
   }
 

@@ -34,7 +34,7 @@ struct StoredQ6_K : UnitsAlone {
     const char *const lines = block + kUnits + half * 4 * kHalfLine;
     return both_of_signed(load_shorts(lines + index / 4 * kHalfLine), index % 4);
   }
-  static HEADSTART_IN_REGISTERS void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     const char *const part = block + kHeader + group / 2 * kPart + half * kHalfLine;
     if (group % 2 == 0) {
       both_levels(load_shorts(part), words[0], words[1]);
@@ -49,7 +49,7 @@ struct StoredQ6_K : UnitsAlone {
   }
 
  private:
-  static HEADSTART_IN_REGISTERS void both_levels(Shorts number, Shorts &lower, Shorts &upper) {
+  static void both_levels(Shorts number, Shorts &lower, Shorts &upper) {
     lower = shifted_signed(number << 6, 10), upper = shifted_signed(number, 10);
   }
   // The eight levels of one number, at every second place, to or from where its parts stand in three lines.

@@ -15,7 +15,7 @@ struct StoredQ8_0 : UnitsAlone {
   }
 
   static NoScales scales(const char *, int, int) { return {}; }
-  static HEADSTART_IN_REGISTERS void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     signed_byte_levels(block + kHeader + 2 * group * kPairLine + half * kHalfLine, words);
   }
 };

@@ -26,7 +26,7 @@ struct SmallBlocks {
   }
 
   static NoScales scales(const char *, int, int) { return {}; }
-  static HEADSTART_IN_REGISTERS void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     const char *const lines = block + kHeader + half * kHalfLine;
     if (kBits == 5)
       five_bit_levels(lines, group, words);
