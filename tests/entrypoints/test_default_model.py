@@ -27,7 +27,7 @@ CHATS = [
         {"role": "user", "content": "Now one that multiplies them."},
     ],
 ]
-TRAINED_HEADS = {"eagle", "eagle2", "eagle3", "dflash", "p-eagle", "mtp", "medusa", "blockwise", "pass"}
+TRAINED_HEADS = {"assistant", "eagle", "eagle2", "eagle3", "dflash", "p-eagle", "mtp", "medusa", "blockwise", "pass"}
 """They need a head's directory; their own tests make one."""
 OWN_LAYERS = ("draft-model", "multi-draft", "hierarchical")
 """They need a model, or layers of the target."""

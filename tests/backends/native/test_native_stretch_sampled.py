@@ -223,7 +223,7 @@ def test_draws_from_a_large_vocabulary_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nuclei of few and of many tokens, and some that are left to Python."""
-    monkeypatch.setattr("headstart.entrypoints.llm.UNSEEN_SECONDS", 60.0)  # however slow the machine is
+    monkeypatch.setattr("headstart.entrypoints.turns.UNSEEN_SECONDS", 60.0)  # however slow the machine is
     model = load_model("smollm2")
     asked = ("Why is the sky blue?", "Write a haiku about rain.")[:questions]
     said = []

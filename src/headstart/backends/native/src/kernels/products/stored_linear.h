@@ -249,7 +249,7 @@ struct UnpackedTile {
 template <int kRows>
 static inline void add_unpacked(const UnpackedTile &weights, int count, const char *near, const char *tile, float *out,
                                 Prefetch &prefetch) {
-  constexpr int kAtOnce = kShortParts == 2 ? 1 : 2, kWordsAtOnce = kShortParts == 2 ? 1 : kGroupWords;
+  constexpr int kAtOnce = kShortParts == 2 ? 1 : 2;
   for (int first = 0; first < 2; first += kAtOnce) {
     Lanes total[kAtOnce][kRows];
 #pragma GCC unroll 2
@@ -261,7 +261,7 @@ static inline void add_unpacked(const UnpackedTile &weights, int count, const ch
       ShortSums sums[kRows][kAtOnce];
       for (int group = 0; group < weights.run / kGroupInputs; ++group, x += 2 * kGroupInputs) {
         if (first == 0) prefetch.ask<4>(near);
-#pragma GCC unroll kWordsAtOnce
+#pragma GCC unroll(kShortParts == 2 ? 1 : kGroupWords)
         for (int i = 0; i < kGroupWords; ++i, words += kPairLine) {
           Shorts line[kAtOnce];
 #pragma GCC unroll 2
