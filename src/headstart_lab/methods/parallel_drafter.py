@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_trees.head_source import HeadOptions, open_head
+from headstart.drafting.head_trees.last_states import LastStates, grow_where_ready
 from headstart.drafting.head_trees.noise_ranking import NoiseRanking
 from headstart.drafting.head_trees.trees import HeadTrees
 from headstart.drafting.heads.parallel import ParallelHeads, ParallelKind
@@ -49,8 +49,7 @@ class ParallelHeadsDrafter:
         self._ranks = min(ranks, heads.config.draft_vocab_size)
         kit = context.require_runner().backend.kit
         self._pass = kit.parallel_pass(heads, context.require_tables()(), options.precision)
-        self._states: dict[int, tuple[int, Tensor]] = {}
-        """id -> position, and the target's state there [hidden]."""
+        self._states = LastStates()
 
     @property
     def nbytes(self) -> int:
@@ -60,40 +59,18 @@ class ParallelHeadsDrafter:
         pass
 
     def end(self, sequence_id: int) -> None:
-        self._states.pop(sequence_id, None)
+        self._states.forget(sequence_id)
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
-        for outcome in outcomes:
-            kept = outcome.kept_rows
-            if kept:
-                # A copy: a slice would hold on to the states of the whole pass.
-                state = torch.from_numpy(outcome.hidden[FINAL_TAP][kept[-1]].copy())
-                self._states[outcome.sequence.id] = (outcome.first_position + len(kept) - 1, state)
+        self._states.observe(outcomes)
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
-        trees = [DraftTree.empty()] * len(sequences)
-        active = [
-            i
-            for i, (sequence, budget) in enumerate(zip(sequences, budgets, strict=True))
-            if min(budget.nodes, budget.depth) > 0 and self._is_ready(sequence)
-        ]
-        if active:
-            states = torch.stack([self._states[sequences[i].id][1] for i in active])
-            grown = self._grow([sequences[i] for i in active], states, [budgets[i] for i in active])
-            for i, tree in zip(active, grown, strict=True):
-                trees[i] = tree
-        return trees
+        return grow_where_ready(sequences, budgets, self._states.reach, self._grow)
 
-    def _is_ready(self, sequence: SequenceView) -> bool:
-        position, _ = self._states.get(sequence.id, (-1, None))
-        return position == len(sequence.tokens) - 2 and position >= 0
-
-    def _grow(
-        self, sequences: Sequence[SequenceView], states: Tensor, budgets: Sequence[DraftBudget]
-    ) -> list[DraftTree]:
+    def _grow(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         slots = min(self._slots, self._options.draft_tokens)
         roots = torch.tensor([sequence.tokens[-1] for sequence in sequences])
-        logits = self._pass.logits(states, roots)[:, :slots]
+        logits = self._pass.logits(self._states.of(sequences), roots)[:, :slots]
         ranking = NoiseRanking(sequences, self._pass.target_ids, self._vocab_size)
         if ranking.sampled:
             logits = torch.cat([ranking.scores(logits[:, slot, None], slot + 1) for slot in range(slots)], dim=1)

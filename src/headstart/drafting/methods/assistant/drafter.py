@@ -19,6 +19,7 @@ from torch import Tensor
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_trees.head_source import ConfidenceOptions, open_head
+from headstart.drafting.head_trees.last_states import LastStates, grow_where_ready
 from headstart.drafting.head_trees.noise_ranking import NoiseRanking
 from headstart.drafting.head_trees.trees import CONFIDENCE_RATES, Ids, Scores
 from headstart.drafting.methods.assistant.head import KIND, AssistantHead
@@ -60,8 +61,7 @@ class AssistantDrafter:
         self._before, self._after = (each.to(device, torch.float32) for each in (head.before, head.after))
         self._clusters = None if head.clusters is None else head.clusters.to(device)
         self._options, self._vocab_size = options, context.vocab_size
-        self._states: dict[int, tuple[int, Tensor]] = {}
-        """id -> position, and the target's state there [target hidden]."""
+        self._states = LastStates()
 
     @property
     def nbytes(self) -> int:
@@ -74,40 +74,22 @@ class AssistantDrafter:
 
     def fork(self, source: SequenceView, sequence: SequenceView) -> None:
         """See ``Forking``."""
-        self.end(sequence.id)
-        if source.id in self._states:
-            self._states[sequence.id] = self._states[source.id]
+        self._states.fork(source.id, sequence.id)
 
     def end(self, sequence_id: int) -> None:
-        self._states.pop(sequence_id, None)
+        self._states.forget(sequence_id)
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
-        for outcome in outcomes:
-            kept = outcome.kept_rows
-            if kept:
-                # A copy: a slice would hold on to the states of the whole pass.
-                state = torch.from_numpy(outcome.hidden[FINAL_TAP][kept[-1]].copy())
-                self._states[outcome.sequence.id] = (outcome.first_position + len(kept) - 1, state)
+        self._states.observe(outcomes)
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
-        trees = [DraftTree.empty()] * len(sequences)
-        active = [
-            place
-            for place, (sequence, budget) in enumerate(zip(sequences, budgets, strict=True))
-            if min(budget.nodes, budget.depth) > 0 and self._is_ready(sequence)
-        ]
-        if active:
-            grown = self._grow([sequences[place] for place in active], [budgets[place] for place in active])
-            for place, tree in zip(active, grown, strict=True):
-                trees[place] = tree
-        return trees
+        return grow_where_ready(sequences, budgets, self._is_ready, self._grow)
 
     def _is_ready(self, sequence: SequenceView) -> bool:
         """Whether the target has seen all but the root, and its last state is known."""
-        position, _ = self._states.get(sequence.id, (-1, None))
         cache = self._runner.cache
         seen = cache.length(sequence.id) if sequence.id in cache else 0
-        return 0 < seen == len(sequence.tokens) - 1 == position + 1
+        return seen == len(sequence.tokens) - 1 and self._states.reach(sequence)
 
     @torch.inference_mode()
     def _grow(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
@@ -120,7 +102,7 @@ class AssistantDrafter:
         trees = options.new_trees(budgets, self._runner.backend.kit)
         depth = min(options.draft_tokens, max(budget.depth for budget in budgets))
         tokens = np.array([sequence.tokens[-1] for sequence in sequences], dtype=np.int32)
-        states, width = torch.stack([self._states[each][1] for each in ids]), 1
+        states, width = self._states.of(sequences), 1
         for level in range(1, depth + 1):
             states, logits = self._step(tokens, states, np.repeat(lengths, width), np.repeat(tables, width, axis=0))
             scores = ranking.scores(logits.view(count, width, -1), level)
