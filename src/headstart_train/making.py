@@ -51,6 +51,9 @@ class HeadSettings:
     """The target's layers that a draft model begins as: these, or so many, evenly spread; None: the first two and the
     last. Of an EAGLE head or a block head: how many it has; None: as many as the head that is begun from, or one, three
     for a block head."""
+    window: int | None = None
+    """Positions that an EAGLE-3 or P-EAGLE head's rows see, their own included; 0: all; None: as the head that is begun
+    from, or all."""
     init: Path | None = None
     """Directory of a head to begin from (EAGLE, DFlash, Medusa, blockwise, a multi-token module); P-EAGLE also begins
     from EAGLE-3. A multi-token module without one begins from the target's own, where that has one."""
@@ -140,6 +143,8 @@ def require_used(name: HeadName, head: HeadSettings) -> None:
             raise ConfigError(f"{setting} is a setting of {', '.join(users)}; leave it out for {name}.")
     if head.loss == "dpace" and not kind.in_blocks:
         raise ConfigError(f"the loss dpace weighs the guesses of a block; for {name} choose ce, tv or lk.")
+    if head.window is not None and head.window < 0:
+        raise ConfigError(f"window is {head.window}; give a number of positions, or 0 for all.")
     if head.spacing is not None and head.spacing < 1:
         raise ConfigError(f"spacing is {head.spacing}; give a number of tokens, 1 or more.")
     if kind.layers_of_target or head.layers is None:

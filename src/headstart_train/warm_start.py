@@ -53,8 +53,8 @@ def begin_from(head: nn.Module, known: KnownHead) -> None:
     Draft vocabularies may differ: tokens that only ``head`` can say keep its own output rows. So may whether the last
     token is read: a head that begins to read it says at first what it said without. One that guesses several tokens in
     one pass may begin from an EAGLE-3 head, whose first guess it has. An EAGLE head or a block head may have further
-    layers, which change nothing at first, and the blocks of the latter another length and view, and a Markov factor
-    that adds nothing yet.
+    layers, which change nothing at first, the former other windows, and the blocks of the latter another length and
+    view, and a Markov factor that adds nothing yet.
 
     Raises:
         ConfigError: their shapes differ, or ``known`` has more layers.
@@ -102,7 +102,7 @@ def _shape(head: KnownHead) -> EagleConfig | BlockConfig | ParallelConfig:
     if isinstance(head, ParallelHeads):
         return replace(head.config, draft_vocab_size=head.config.vocab_size, reads_token=False)
     whole = head.config.vocab_size
-    return replace(head.config, draft_vocab_size=whole, num_layers=1, slots=0, mask_token_id=0)
+    return replace(head.config, draft_vocab_size=whole, num_layers=1, windows=(), slots=0, mask_token_id=0)
 
 
 def _shared(mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:

@@ -232,6 +232,15 @@ class HeadOptions:
             rich_help_panel=HEAD,
         ),
     ] = None
+    window: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Positions that an eagle3 or p-eagle head sees; 0: all. Left out: all, or as the head of --init.",
+            metavar="N",
+            rich_help_panel=HEAD,
+        ),
+    ] = None
     init: Annotated[
         Path | None,
         typer.Option(
@@ -274,6 +283,7 @@ class HeadOptions:
             self.unroll,
             loss=self.loss.value,
             layers=None if self.layers is None else layer_choice(self.layers),
+            window=self.window,
             init=self.init,
             residual_blocks=self.residual_blocks,
             reads_token=self.read_token,

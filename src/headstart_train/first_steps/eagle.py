@@ -27,7 +27,8 @@ def make_parallel(start: Start) -> EagleObjective:
     chosen."""
     shape, known = _shape(start, THIRD), start.known
     if isinstance(known, EagleHead):
-        shape = replace(known.config, draft_vocab_size=len(start.ids), num_layers=shape.num_layers)
+        own = {"num_layers": shape.num_layers, "windows": shape.windows}
+        shape = replace(known.config, draft_vocab_size=len(start.ids), **own)
     mask = shape.mask_token_id if shape.slots else mask_token(start.target.config, start.ids)
     head = EagleHead(replace(shape, slots=start.slots, mask_token_id=mask))
     if isinstance(known, EagleHead):
@@ -37,10 +38,15 @@ def make_parallel(start: Start) -> EagleObjective:
 
 def _shape(start: Start, variant: Variant) -> EagleConfig:
     """A new head's."""
-    layers = start.settings.layers
+    layers, window = start.settings.layers, start.settings.window
+    known = start.known.config if isinstance(start.known, EagleHead) else None
     if not isinstance(layers, int):
-        layers = start.known.config.num_layers if isinstance(start.known, EagleHead) else 1
-    return eagle_config(start.target.config, variant, len(start.ids), layers)
+        layers = 1 if known is None else known.num_layers
+    if window is None and known is not None:
+        windows = known.windows and known.windows + known.windows[-1:] * (layers - known.num_layers)
+    else:
+        windows = (window,) * layers if window else ()
+    return replace(eagle_config(start.target.config, variant, len(start.ids), layers), windows=windows)
 
 
 def _objective(start: Start, head: EagleHead) -> EagleObjective:

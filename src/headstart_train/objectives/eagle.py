@@ -60,8 +60,9 @@ class EagleObjective:
         dropout: float = 0.0,
         depth: int = 5,
     ) -> None:
-        if any(head.config.windows):
-            raise ConfigError("EAGLE heads whose layers have windows are run, not trained; begin from another one.")
+        deepest = max(head.config.slots, steps, depth)
+        if narrow := [window for window in head.config.windows if 0 < window <= deepest]:
+            raise ConfigError(f"window is {narrow[0]}; a draft of {deepest} tokens needs more.")
         self.head = head
         self._teacher = Teacher(tables, teacher_ids)
         self._lessons = TextLessons(head, tables, teacher_ids) if head.config.reduced else None
@@ -75,7 +76,7 @@ class EagleObjective:
     def loss(self, batch: Batch) -> Tensor:
         text_tokens = None if self._lessons is None else self._lessons.of(batch)
         losses = StepLosses(self.head, self._teacher, batch, self._loss, self._decay, text_tokens)
-        unrolled = Unrolled(self.head, self._embedding, self._rotary, batch, self._dropout, self._mask())
+        unrolled = self._unrolled(batch, self._dropout)
         total = torch.zeros((), device=batch.tokens.device)
         token_weight = 1.0 if self.head.config.side_by_side else _TOKEN_WEIGHT
         masked_from = self._steps
@@ -102,7 +103,7 @@ class EagleObjective:
     def held_out(self, batch: Batch) -> HeldOut:
         text_tokens = None if self._lessons is None else self._lessons.of(batch)
         chains = Chains(self._teacher, batch, text_tokens=text_tokens)
-        unrolled = Unrolled(self.head, self._embedding, self._rotary, batch, mask=self._mask())
+        unrolled = self._unrolled(batch)
         for step in range(self.depth):
             masked = step > 0 and self.head.config.slots > 0
             chains.judge(step, self._logits(text_tokens, unrolled.step(masked=masked)))
@@ -110,6 +111,10 @@ class EagleObjective:
 
     def save(self, directory: Path, record: Mapping[str, Any]) -> None:
         save_head(self.head, directory, record, torch.bfloat16)
+
+    def _unrolled(self, batch: Batch, dropout: float = 0.0) -> Unrolled:
+        mask, windows = self._mask(), self.head.config.windows
+        return Unrolled(self.head, self._embedding, self._rotary, batch, dropout, mask, windows)
 
     def _mask(self) -> tuple[int, Tensor] | None:
         """What one that guesses several tokens in one pass reads at all steps but the first."""

@@ -5,7 +5,7 @@ EAGLE-3's training-time test (arXiv:2503.01840, section 3.2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Sequence, Sized
 from functools import partial
 from typing import Protocol
 
@@ -51,6 +51,8 @@ class Unrolled:
 
     Args:
         mask: what a masked step reads in place of a token and a state: its id, and features.
+        windows: [layer] how many positions its rows see, their own included, more than there are steps; 0: all. Empty:
+            all layers see all.
 
     Attributes:
         places: bool [pack, position] where a draft may begin.
@@ -64,13 +66,14 @@ class Unrolled:
         batch: Batch,
         dropout: float = 0.0,
         mask: tuple[int, Tensor] | None = None,
+        windows: Sequence[int] = (),
     ) -> None:
         self._head, self._embedding, self._rotary, self._batch = head, embedding, rotary, batch
         self._dropout, self._mask = dropout, mask
         self._rows = batch.documents >= 0
         self.places = batch.guessed(0)
-        layers, on_processor = len(head.layers), batch.tokens.device.type == "cpu"
-        self._attention: UnrolledAttention = (ByDocument if on_processor else ByPack)(batch, layers)
+        windows, on_processor = windows or (0,) * len(head.layers), batch.tokens.device.type == "cpu"
+        self._attention: UnrolledAttention = (ByDocument if on_processor else ByPack)(batch, windows)
         self._attention.choose(self.places)
         self._chosen = self.places[self._rows].nonzero().squeeze(1)
         self._states = head.fuse(F.dropout(batch.features[self._rows], dropout))

@@ -147,7 +147,7 @@ class NativeBlockPass(NativeCachingPass):
         """States at their rows, and logits of the rows ``wanted``; with ``features`` all rows are context."""
         cached, starts = np.array([cache.rows for cache in caches], np.int32), np.cumsum([0, *counts], dtype=np.int32)
         parents, tap = chains(starts), np.full(1, -1, np.int32)
-        self._ropes.reach(int(cached.max()) + max(counts))
+        self._ropes.reach(max(cache.first + cache.rows for cache in caches) + max(counts))
         return self._compute(
             caches,
             cached,

@@ -180,6 +180,7 @@ class NativeCachingPass:
             more: further fields of ``Pass``.
         """
         blocks = self._page_tables(caches, np.diff(starts).tolist())
+        firsts = np.array([cache.first for cache in caches], dtype=np.int32)
         states = torch.empty(len(tokens), self._hidden)
         logits = torch.empty(len(wanted), len(self.target_ids))
         arguments = Pass(
@@ -193,6 +194,7 @@ class NativeCachingPass:
             tokens=address(tokens),
             row_starts=address(starts),
             cached_lengths=address(cached),
+            first_positions=address(firsts),
             block_tables=address(blocks),
             logit_rows=address(wanted),
             tap_layers=address(tap),

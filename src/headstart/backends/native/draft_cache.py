@@ -28,9 +28,20 @@ class NativeDraftCache(DraftCache):
         if missing > 0:
             self.pages = np.array([*self.pages, *self._pool.take(missing)], np.int32)
 
+    def drop(self, rows: int) -> int:
+        """See ``DraftCache``."""
+        pages = max(rows, 0) // PAGE_KEYS
+        self._pool.give_back(self.pages[:pages].tolist())
+        self.pages = self.pages[pages:]
+        self.rows -= pages * PAGE_KEYS
+        self.first += pages * PAGE_KEYS
+        return pages * PAGE_KEYS
+
     def extend(self, other: DraftCache, first: int, count: int) -> None:
         """See ``DraftCache``."""
         assert isinstance(other, NativeDraftCache)
+        if not self.rows:
+            self.first = other.first + first
         self.reserve(self.rows + count)
         self._pool.storage.move(other.slots(first, count), self.slots(self.rows, count))
         self.rows += count

@@ -174,6 +174,7 @@ class NativeGrowth:
             asked=asked,
             depth=root.depth,
             nodes=root.nodes,
+            first=cache.first,
             cached=cache.rows,
             unread=unread,
             pages=len(cache.pages),
@@ -209,6 +210,7 @@ class NativeGrowth:
         tree = np.empty((3, root.nodes), np.int32)
         first, size = address(tree), tree.strides[0]
         self._drafted[place] = Drafted(
+            first=cache.first,
             cached=cache.rows,
             unread=len(tokens),
             depth=root.depth,
@@ -228,7 +230,7 @@ class NativeGrowth:
         """For a draft behind so many true rows."""
         more = root.depth * self._width if self._one_pass is None else self._one_pass.rows
         _cache_of(root).reserve(rows + more)
-        self._ropes.reach(rows + max(root.depth, more))
+        self._ropes.reach(root.cache.first + rows + max(root.depth, more))
 
     def _rescore(self, count: int, scores: RowScores, level: int) -> bool:
         """Put scores in the place of the logits that the level grows from, or all do; False where no tree goes on."""

@@ -45,12 +45,27 @@ class _ChainCache(DraftCache):
             self.lacking = list(range(len(self.caches)))
         for cache, lacking in zip(self.caches, self.lacking, strict=True):
             cache.truncate(min(cache.rows, max(rows - lacking, 0)))
+            cache.first = self.first + lacking
+
+    def begin(self, first: int) -> None:
+        self.first = first
+        self.truncate(0)
+
+    def drop(self, rows: int) -> int:
+        """See ``DraftCache``. Modules go on lacking as many rows at the beginning."""
+        least = min(rows, *(cache.rows for cache in self.caches))
+        dropped = max([cache.drop(least) for cache in self.caches])
+        self.trail = self.trail[dropped:]
+        self.rows -= dropped
+        self.first += dropped
+        return dropped
 
     def extend(self, other: DraftCache, first: int, count: int) -> None:
         """See ``DraftCache``."""
         assert isinstance(other, _ChainCache)
         if not self.rows:
             self.lacking = [max(lacking - first, 0) for lacking in other.lacking]
+            self.first = other.first + first
         for ours, theirs, lacking in zip(self.caches, other.caches, other.lacking, strict=True):
             begin, end = max(first - lacking, 0), max(first + count - lacking, 0)
             if end > begin:

@@ -57,11 +57,12 @@ class NativeSteppingPass(NativeCachingPass):
         if inputs.shape != (rows, width):
             raise ValueError(f"features are {tuple(inputs.shape)}; rows x features is {(rows, width)}")
         cached = np.array([group.true_rows for group in groups], dtype=np.int32)
-        positions = np.array([position for group in groups for position in group.positions], dtype=np.int32)
+        places = np.array([place for group in groups for place in group.places], dtype=np.int32)
+        reach = max(group.cache.first + max(group.places) for group in groups) + 1
         starts = np.cumsum([0, *(group.count for group in groups)], dtype=np.int32)
         # A true row follows the one before it.
         parents, paths = (chains(starts), None) if true else (None, np.concatenate([_slots(group) for group in groups]))
-        self._ropes.reach(int(positions.max()) + 1)
+        self._ropes.reach(reach)
         inputs = as_float32(inputs)
         states, logits = self._compute(
             [group.cache for group in groups],
@@ -71,7 +72,7 @@ class NativeSteppingPass(NativeCachingPass):
             wanted,
             self._state_tap,
             lean=lean,
-            positions=address(positions),
+            positions=address(places),
             parents=None if parents is None else address(parents),
             inputs=inputs.data_ptr(),
             true_features=true,

@@ -137,7 +137,7 @@ class BlockPass:
         if said is None:
             tokens = np.full((len(caches), size), config.mask_token_id, dtype=np.int64)
             tokens[:, 0] = roots
-            positions = np.array([cache.rows for cache in caches])[:, None] + np.arange(size)
+            positions = np.array([cache.first + cache.rows for cache in caches])[:, None] + np.arange(size)
             groups, counts = [DraftRows(cache, size) for cache in caches], [size] * len(caches)
             heads = config.num_heads // config.num_kv_heads
             layouts: dict[View, Layout] = {

@@ -96,11 +96,21 @@ class PooledDraftCache(DraftCache):
         rows = np.arange(first, end)
         return np.asarray(self.blocks, dtype=np.int64)[rows // BLOCK] * BLOCK + rows % BLOCK
 
+    def drop(self, rows: int) -> int:
+        """See ``DraftCache``. Layers go on lacking as many rows at the beginning."""
+        blocks = max(rows, 0) // BLOCK
+        self._pool.give_back(self._blocks[:blocks])
+        del self._blocks[:blocks]
+        self.rows -= blocks * BLOCK
+        self.first += blocks * BLOCK
+        return blocks * BLOCK
+
     @torch.inference_mode()
     def extend(self, other: DraftCache, first: int, count: int) -> None:
         """See ``DraftCache``."""
         assert isinstance(other, PooledDraftCache)
         if not self.rows:
+            self.first = other.first + first
             self.lacking = [max(lacking - first, 0) for lacking in other.lacking]
         end = self.rows + count
         self.reserve(end)

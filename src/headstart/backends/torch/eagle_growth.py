@@ -267,7 +267,7 @@ class EagleGrowth:
         itself = torch.eye(width, dtype=torch.bool, device=device).expand(sequences, -1, -1)
         sees = torch.cat((seen, itself), dim=2)
         true_rows = tables["cached"] + tables["counts"]
-        positions = (true_rows + (level - 2))[:, None].expand(-1, width)
+        positions = (tables["firsts"] + true_rows + (level - 2))[:, None].expand(-1, width)
         layout = drafting.rows.layout(true_rows, torch.full_like(true_rows, sees.shape[2]), sees)
         output = running.rows(beams.tokens.flatten(), states.flatten(0, 1), positions.flatten(), {EVERYTHING: layout})
         states, logits = running.say(output)

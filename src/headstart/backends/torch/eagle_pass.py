@@ -22,7 +22,7 @@ from headstart.drafting.heads.head_pass import DraftRows
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.heads.text_vocabulary import TextRowSource, TextTokens
 from headstart.drafting.methods.eagle.head import EagleConfig, EagleHead, EagleLayer
-from headstart.models.config import Sight
+from headstart.models.config import EVERYTHING, Sight
 from headstart.models.layers.layer import Operation, run_head_layers
 from headstart.models.layers.rotary import Rotation
 from headstart.models.linear_weights import LinearWeights
@@ -69,8 +69,11 @@ class EaglePass:
     ) -> None:
         self.config = config = head.config
         self.dtype, self.device = dtype, torch.device(device)
-        # Recordings do not know how far keys are apart.
-        self._recorder = recorder = None if any(config.windows) else recorder
+        # Recordings do not know how far keys are apart, and see what is kept of windows that all layers have.
+        self._recorder = recorder = recorder if config.reach is not None or not any(config.windows) else None
+        self._sights = [
+            EVERYTHING if recorder is not None else config.sight(index) for index in range(config.num_layers)
+        ]
         linear = partial(Linear, dtype=dtype, device=self.device)
 
         def packed(index: int, layer: EagleLayer) -> _LayerPass:
@@ -159,8 +162,7 @@ class EaglePass:
         # Every layer has every row.
         counts = [group.count for group in groups]
         layouts: dict[Sight, Layout] = {
-            sight: DraftLayout(groups, counts, 0, sight, shared, self.dtype, self.device)
-            for sight in {config.sight(layer) for layer in range(config.num_layers)}
+            sight: DraftLayout(groups, counts, 0, sight, shared, self.dtype, self.device) for sight in set(self._sights)
         }
         output = self.rows(torch.from_numpy(tokens).long().to(self.device), features, positions, layouts)
         for group in groups:
@@ -189,7 +191,7 @@ class EaglePass:
             rotation.apply_(turned)
             turned = turned.to(self.dtype)
             queries, keys = turned[:, : config.num_heads], turned[:, config.num_heads :]
-            cache, sight = self.pool.tensors[index], config.sight(index)
+            cache, sight = self.pool.tensors[index], self._sights[index]
             layout = layouts[sight]
             cache.index_copy_(0, layout.new_slots, torch.stack((keys, heads[:, turning:]), dim=1))
             return attend(queries, cache, layout, sight, config.head_dim**-0.5)

@@ -45,7 +45,8 @@ class EagleRows:
         self._running, self._keys = running, keys
         self.sequences, self.rows = sequences, rows
         device, one = running.device, (sequences,)
-        own = {"tokens": (sequences, rows), "places": (sequences, rows), "members": one, "cached": one, "counts": one}
+        own = {"tokens": (sequences, rows), "places": (sequences, rows), "members": one}
+        own |= {"firsts": one, "cached": one, "counts": one}
         self.staging = Staging({**own, "blocks": (sequences, -(-keys // BLOCK)), **more}, device)
         self.tables = self.staging.device
         count = sequences * rows
@@ -79,6 +80,7 @@ class EagleRows:
         starts = np.cumsum(counts) - counts
         tables["tokens"][:] = np.concatenate(tokens)[starts[members][:, None] + row]
         tables["cached"][:], tables["counts"][:] = [caches[member].rows for member in members], own
+        tables["firsts"][:] = [caches[member].first for member in members]
         for place, member in enumerate(members):
             cache = caches[member]
             assert isinstance(cache, PooledDraftCache)
@@ -93,7 +95,7 @@ class EagleRows:
         running, tables = self._running, self.tables
         device = running.device
         local = torch.minimum(torch.arange(self.rows, device=device), tables["counts"][:, None] - 1)
-        positions = tables["cached"][:, None] + local
+        positions = (tables["firsts"] + tables["cached"])[:, None] + local
         sees = torch.ones(self.rows, self.rows, dtype=torch.bool, device=device).tril()
         layout = self.layout(tables["cached"], tables["counts"], sees.expand(self.sequences, -1, -1))
         states = running.fuse(self._features)

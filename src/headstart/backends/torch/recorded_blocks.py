@@ -117,7 +117,8 @@ class _Block:
     def __init__(self, sequences: int, keys: int, slots: int, running: BlockPass) -> None:
         self._running, self._keys, self._slots = running, keys, slots
         one = (sequences,)
-        self._staging = Staging({"roots": one, "cached": one, "blocks": (sequences, -(-keys // BLOCK))}, running.device)
+        tables = {"roots": one, "firsts": one, "cached": one, "blocks": (sequences, -(-keys // BLOCK))}
+        self._staging = Staging(tables, running.device)
 
     def fill(self, roots: IntArray, caches: Sequence[PooledDraftCache]) -> None:
         """Write what the blocks read."""
@@ -125,6 +126,7 @@ class _Block:
         tables = self._staging.host
         members = np.minimum(np.arange(len(tables["roots"])), len(caches) - 1)
         tables["roots"][:], tables["cached"][:] = roots[members], [caches[member].rows for member in members]
+        tables["firsts"][:] = [caches[member].first for member in members]
         for place, member in enumerate(members.tolist()):
             blocks = caches[member].blocks[: tables["blocks"].shape[1]]
             tables["blocks"][place, : len(blocks)] = blocks
@@ -136,16 +138,17 @@ class _Block:
         size, device = config.block_size, running.device
         roots, cached = tables["roots"][:, None], tables["cached"]
         masks = torch.full((len(roots), size - 1), config.mask_token_id, dtype=torch.int64, device=device)
-        positions = cached[:, None] + torch.arange(size, device=device)
+        places = cached[:, None] + torch.arange(size, device=device)
         counts, everyone = torch.full_like(cached, size), torch.ones(size, size, dtype=torch.bool, device=device)
         layouts: dict[View, Layout] = {}
         for sight, looks_back in running.views:
             sees = (everyone.tril() if looks_back else everyone).expand(len(roots), -1, -1)
             layouts[sight, looks_back] = StaticLayout(
-                LayoutTables(cached, counts, positions, sees, tables["blocks"]),
+                LayoutTables(cached, counts, places, sees, tables["blocks"]),
                 self._keys,
                 BLOCK,
                 {sight: config.num_heads // config.num_kv_heads},
                 running.dtype,
             )
+        positions = tables["firsts"][:, None] + places
         return running.say(torch.cat((roots, masks), dim=1), positions, layouts, self._slots)

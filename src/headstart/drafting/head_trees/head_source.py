@@ -47,6 +47,25 @@ class HeadOptions:
         check_head(self.model)
 
 
+@dataclass(frozen=True)
+class ReadingOptions(HeadOptions):
+    """What drafters may be told whose head reads along with the text."""
+
+    window: int | None = None
+    """Positions of the text that the head looks back over: older ones are neither read nor kept, so that long texts
+    cost no more than short ones. Rows are freed in blocks, so it may see some tens more. 0: as far as its layers see;
+    None: likewise, so name a window where a head was trained on shorter texts than it is shown."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        window = self.window
+        require(not window or window >= 1, f"window is {window}; it must be 1 or more, or 0 for all of the text.")
+
+    def window_over(self, reach: int | None) -> int | None:
+        """Rows that are kept of a text; ``reach``: how far back the head's layers see, None: over all of it."""
+        return min([each for each in (self.window, reach) if each], default=None)
+
+
 _MIN_PROBABILITY, _MIN_PROBABILITY_IN_TILES = 0.1, 0.03
 """Probability of a path that is worth its row where rows cost a twentieth of a plain step; and where a matrix unit
 takes sixteen for one."""
@@ -82,7 +101,7 @@ class ConfidenceOptions(HeadOptions):
 
 
 @dataclass(frozen=True)
-class SpeakingOptions(ConfidenceOptions):
+class SpeakingOptions(ConfidenceOptions, ReadingOptions):
     """What drafters may be told whose head may say more than its vocabulary."""
 
     text_vocabulary: int = 512

@@ -49,6 +49,8 @@ class Reader:
         read_rows: how that reads.
         vocabulary: what the head may say.
         least_known: positions of a text from which on it guesses.
+        window: how far back it looks, in positions; None: over all of a text. What lies further back is not read, and
+            rows that fall behind are freed, block by block.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Reader:
         read_rows: ReadRows,
         vocabulary: DraftVocabulary,
         least_known: int = 1,
+        window: int | None = None,
     ) -> None:
         target = context.require_runner()
         self.taps = taps
@@ -67,13 +70,14 @@ class Reader:
         self.running = running
         self._read_rows = read_rows
         self._least_known = least_known
+        self._window = window
         self._scope_of = context.scope_of
         # As many blocks as the target's cache has, where it finds prefixes again.
         cache = target.cache
         features = np.dtype(np.float32).itemsize * len(taps) * target.backend.config.hidden_size
         max_blocks = 0 if cache.prefixes is None else cache.allocator.num_blocks
         block_bytes = cache.block_size * running.row_bytes + features
-        self.prefixes = ReadPrefixes(running.new_cache, cache.block_size, max_blocks, block_bytes)
+        self.prefixes = ReadPrefixes(running.new_cache, cache.block_size, max_blocks, block_bytes, window)
 
     @property
     def nbytes(self) -> int:
@@ -105,12 +109,22 @@ class Reader:
             reading = self.readings.get(outcome.sequence.id)
             if reading is None:
                 continue
-            self._resume(outcome.sequence, reading, outcome.first_position)
+            rows, passed_over = outcome.kept_rows, self._passed_over(outcome)
+            if passed_over >= len(rows):
+                continue
+            if not passed_over:
+                self._resume(outcome.sequence, reading, outcome.first_position)
             before = reading.end
-            reading.append(outcome.first_position, outcome.hidden.at(self.taps), outcome.kept_rows)
+            reading.append(outcome.first_position + passed_over, outcome.hidden.at(self.taps), rows[passed_over:])
             if self._is_due(reading, before):
                 many.append((outcome.sequence, reading))
         self._keep(many)
+
+    def _passed_over(self, outcome: RoundOutcome) -> int:
+        """How many of a chunk's first rows lie before all that a draft will look at."""
+        if self._window is None or outcome.committed:
+            return 0
+        return max(len(outcome.sequence.tokens) - self._window - outcome.first_position, 0)
 
     def is_ready(self, sequence: SequenceView) -> bool:
         """Whether enough is known to guess for a sequence."""
@@ -125,6 +139,7 @@ class Reader:
         drafted = [(sequence, self.readings[sequence.id]) for sequence in sequences]
         for sequence, reading in drafted:
             reading.rewind()
+            self._forget_rows(reading)
             if reading.text_tokens is not None:
                 reading.text_tokens.read(sequence.tokens)
         return drafted
@@ -146,6 +161,11 @@ class Reader:
         for sequence, reading in drafted:
             self.prefixes.keep(self._scope_of(sequence), sequence.tokens, reading)
             reading.forget_read()
+            self._forget_rows(reading)
+
+    def _forget_rows(self, reading: Reading) -> None:
+        if self._window is not None:
+            reading.forget_rows(self._window)
 
     def _resume(self, sequence: SequenceView, reading: Reading, position: int) -> None:
         """Where states are missing before ``position``: take what was read there for others, if it is kept."""

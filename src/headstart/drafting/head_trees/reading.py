@@ -19,20 +19,23 @@ class Reading:
     """How far the head has read one sequence.
 
     Where states are missing (a prefix that was found in the target's cache brings none) it resumes from what is kept of
-    that prefix, or begins after it, and guesses from what it has read since: positions are relative to each other. The
-    features of the last known position stay even when it was read, so that every draft begins with a true row.
+    that prefix, or begins after it, and guesses from what it has read since. The features of the last known position
+    stay even when it was read, so that every draft begins with a true row.
     """
 
     def __init__(self, cache: DraftCache, text_tokens: TextTokens | None = None) -> None:
         self.cache = cache
         self.text_tokens = text_tokens
-        self.first = 0
-        """Position of the first row."""
         self.known = 0
-        """Positions from there on whose true states have come."""
+        """Positions from the first row's on whose true states have come."""
         self._features = np.empty((0, 0), np.float32)
         """[row, taps * hidden] of ``_held`` positions up to the last known one, with room after them."""
         self._held = 0
+
+    @property
+    def first(self) -> int:
+        """Position of the first row."""
+        return self.cache.first
 
     @property
     def num_unread(self) -> int:
@@ -52,8 +55,8 @@ class Reading:
     def append(self, position: int, states: Features, rows: list[int]) -> None:
         """Know the positions from ``position`` on: these rows of the states [tap, row, hidden]."""
         if position != self.end:
-            self.cache.truncate(0)
-            self.first, self.known, self._held = position, 0, 0
+            self.cache.begin(position)
+            self.known, self._held = 0, 0
         if not self.num_unread:
             self._held = 0
         first, self._held, self.known = self._held, self._held + len(rows), self.known + len(rows)
@@ -74,23 +77,24 @@ class Reading:
         self.known = known
         self.cache.rows = min(grower.read, known)
 
-    def resume(self, caches: Sequence[DraftCache], features: Features) -> None:
-        """Begin again with copies of these rows, one cache after the other, from position 0 on.
+    def resume(self, caches: Sequence[DraftCache], position: int, features: Features) -> None:
+        """Begin again with copies of these rows, one cache after the other.
 
         Args:
-            features: [taps * hidden] of the position after them, which is known and unread.
+            position: after them, which is known and unread.
+            features: [taps * hidden] there.
         """
-        self.cache.truncate(0)
+        self.cache.begin(position)
         for cache in caches:
             self.cache.extend(cache, 0, cache.rows)
-        self.first, self.known = 0, self.cache.rows + 1
+        self.known = self.cache.rows + 1
         self._features, self._held = features[None].copy(), 1
 
     def copy_of(self, other: Reading) -> None:
         """Have read what another one has, of a text that is the same so far."""
-        self.cache.truncate(0)
+        self.cache.begin(other.first)
         self.cache.extend(other.cache, 0, other.cache.rows)
-        self.first, self.known = other.first, other.known
+        self.known = other.known
         self._features, self._held = other.features.copy(), other._held
 
     def unread(self, sequence: SequenceView, count: int | None = None) -> tuple[IntArray, Features]:
@@ -104,6 +108,10 @@ class Reading:
         """Have at least one row unread."""
         if not self.num_unread:
             self.cache.truncate(self.known - 1)
+
+    def forget_rows(self, window: int) -> None:
+        """Free rows that more than ``window`` others follow."""
+        self.known -= self.cache.drop(self.cache.rows - window)
 
     def forget_read(self) -> None:
         """Free the features of what was read."""

@@ -19,17 +19,28 @@ class DraftCache(ABC):
     """Keys and values of one sequence in the head's layer: rows that are true, then those of a growing draft."""
 
     rows: int = 0
+    first: int = 0
+    """Place in the text of the first row."""
 
     def truncate(self, rows: int) -> None:
         """Keep the first rows."""
         self.rows = rows
 
+    def begin(self, first: int) -> None:
+        """Forget all rows; the next one stands at this place of the text."""
+        self.truncate(0)
+        self.first = first
+
+    @abstractmethod
+    def drop(self, rows: int) -> int:
+        """Free about so many of the first rows, whole blocks of them and never more; how many they were."""
+
     @abstractmethod
     def extend(self, other: DraftCache, first: int, count: int) -> None:
-        """Append copies of ``count`` rows of another cache of the same head, from ``first`` on.
+        """Append copies of ``count`` rows of another cache of the same head, from its row ``first`` on.
 
-        Positions are counted from a cache's first row, and rows know theirs: true rows stay true where they come to
-        stand as far after it as they stood.
+        Rows know their place in the text: an empty cache begins at that of the first, a row that is appended stands
+        behind the last one.
         """
 
     @abstractmethod
@@ -53,11 +64,16 @@ class DraftRows:
         return self.cache.rows - (0 if self.paths is None else int(self.paths[0, -1]))
 
     @property
-    def positions(self) -> range | list[int]:
-        """[row] of the features; as many as the sequence has true rows or levels before it."""
+    def places(self) -> range | list[int]:
+        """[row] behind the first row of the cache: as many as the sequence has true rows or levels there."""
         if self.paths is None:
             return range(self.cache.rows, self.cache.rows + self.count)
         return [self.true_rows + self.paths.shape[1] - 1] * self.count
+
+    @property
+    def positions(self) -> list[int]:
+        """[row] in the text."""
+        return [self.cache.first + place for place in self.places]
 
 
 class DraftRoot(NamedTuple):

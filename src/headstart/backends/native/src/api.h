@@ -107,6 +107,7 @@ struct HeadstartPass {
   const int32_t *tokens;
   const int32_t *positions{};  // null: as `parents` say; needed where there are `paths`
   const int32_t *parents{}, *row_starts, *cached_lengths, *block_tables;
+  const int32_t *first_positions{};         // [sequences] place in its text of the first cached row; null: 0
   const int32_t *logit_rows, *best_rows{};  // [wanted], [best]: ascending, no row in both
   const int32_t *tap_layers;                // [taps], -1: after the final norm
   const float *inputs{};                    // [rows][hidden] in place of token embeddings, or null
@@ -181,6 +182,7 @@ struct HeadstartTextTokens {
 // One sequence of a draft that grows.
 struct HeadstartDrafted {
   int32_t cached, unread;    // true rows in the cache, and behind them those to be read first, at least one
+  int32_t first{};           // place in the text of the first of them
   int32_t depth, nodes;      // at most
   int32_t pages;             // in page_table: room for all true rows, and for the width of every level but the last
   int32_t found{}, beams{};  // out: nodes written; rows of `logits` that the next level grows from
@@ -252,6 +254,7 @@ struct HeadstartHead {
   int32_t asked;                // 0: it reads along only
   int32_t depth, nodes;         // of a draft at most
   int32_t cached, unread;       // as in HeadstartDrafted, but at least none; out: where it stands at the end
+  int32_t first{};              // as in HeadstartDrafted
   int32_t pages;
   const int32_t *page_table;
   HeadstartTextTokens *text_tokens{};  // as in HeadstartDrafted

@@ -125,6 +125,11 @@ class BlockConfig:
         """Tokens that a block guesses."""
         return self.block_size - (not self.root_speaks)
 
+    @property
+    def reach(self) -> int | None:
+        """How many positions back a block sees; None: all. Rows of the target's states do not see each other."""
+        return max(self.windows) if self.windows and all(self.windows) else None
+
     def sight(self, layer: int) -> Sight:
         """How far the rows of a layer see."""
         return ((self.windows[layer] if self.windows else 0) or None, None)

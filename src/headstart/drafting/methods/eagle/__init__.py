@@ -31,7 +31,7 @@ TRAINED = (
         "eagle3",
         1,
         "headstart_train.first_steps.eagle:make",
-        settings=("unroll", "dropout", "layers", "init"),
+        settings=("unroll", "dropout", "layers", "window", "init"),
         unroll=4,
         optimiser="muon",
     ),

@@ -9,7 +9,7 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.head_trees.draft_vocabulary import DraftVocabulary
 from headstart.drafting.head_trees.growing import CalledGrowth
 from headstart.drafting.head_trees.head_drafter import HeadDrafter, TreeGrowth
-from headstart.drafting.head_trees.head_source import HeadOptions, SpeakingOptions, open_head
+from headstart.drafting.head_trees.head_source import ReadingOptions, SpeakingOptions, open_head
 from headstart.drafting.head_trees.read_along import Reader
 from headstart.drafting.head_trees.stepping import SteppedGrowth
 from headstart.drafting.head_trees.trees import CONFIDENCE_RATES, TemplateTrees
@@ -24,7 +24,7 @@ RANK_PROBABILITIES = (0.55, 0.14, 0.07, 0.04)
 
 
 @dataclass(frozen=True)
-class EagleOptions(HeadOptions):
+class EagleOptions(ReadingOptions):
     pass
 
 
@@ -35,7 +35,7 @@ class DynamicEagleOptions(SpeakingOptions):
 
 
 def _opened(
-    context: DraftContext, options: HeadOptions, kinds: tuple[str, ...], most_text_tokens: int = 0
+    context: DraftContext, options: ReadingOptions, kinds: tuple[str, ...], most_text_tokens: int = 0
 ) -> tuple[HeadPass, Reader]:
     """A head of the first of these kinds, or one that can be run like it: its pass, and how it reads."""
     head = open_head(context, options.model, kinds[0], EagleHead, kinds[1:])
@@ -44,7 +44,8 @@ def _opened(
     vocabulary = DraftVocabulary.of(
         running, context.vocab_size, tables, head, most_text_tokens, head.config.eps_of_said
     )
-    return running, Reader(context, head.config.taps, running, running.read, vocabulary)
+    window = options.window_over(head.config.reach)
+    return running, Reader(context, head.config.taps, running, running.read, vocabulary, window=window)
 
 
 class EagleDrafter(HeadDrafter):

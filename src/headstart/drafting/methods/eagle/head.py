@@ -102,6 +102,11 @@ class EagleConfig:
         return ((self.windows[layer] if self.windows else 0) or None, None)
 
     @property
+    def reach(self) -> int | None:
+        """How many positions back a draft depends on through all layers; None: on all."""
+        return sum(self.windows) if self.windows and all(self.windows) else None
+
+    @property
     def kind(self) -> str:
         """What ``headstart train`` calls such a head."""
         return PARALLEL_KIND if self.slots else self.variant

@@ -17,7 +17,7 @@ TRAINED = (
         "p-eagle",
         2,
         "headstart_train.first_steps.eagle:make_parallel",
-        settings=("slots", "unroll", "dropout", "layers", "init"),
+        settings=("slots", "unroll", "dropout", "layers", "window", "init"),
         slots=8,
         begins_from=("eagle3",),
         optimiser="muon",

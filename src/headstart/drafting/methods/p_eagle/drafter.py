@@ -37,7 +37,8 @@ class PEagleDrafter(HeadDrafter):
         vocabulary = DraftVocabulary.of(
             running, context.vocab_size, tables, head, options.text_vocabulary, head.config.eps_of_said
         )
-        reader = Reader(context, head.config.taps, running, running.read, vocabulary)
+        window = options.window_over(head.config.reach)
+        reader = Reader(context, head.config.taps, running, running.read, vocabulary, window=window)
         called = running.growth(options.width, vocabulary.ids)
         growth = OnePassGrowth(
             lambda drafted, slots: running.guess(*unread_rows(drafted), slots),

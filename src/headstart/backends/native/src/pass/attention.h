@@ -140,7 +140,7 @@ class AttentionTile {
       const int row = row_of(entry);
       const float *q =
           layer_.queries + layer_.query_places[row - layer_.first_row] * layer_.query_stride + head_of(entry) * d;
-      layer_.rotation.apply(head_of(entry), q, layer_.positions[row], head);
+      layer_.rotation.apply(head_of(entry), q, layer_.layout.text_positions()[row], head);
       const float scale =
           layer_.growth.weight == 0.f ? layer_.scale : layer_.scale * layer_.growth.at(layer_.positions[row]);
       for (int k = 0; k < d; k += 16) store_query(s_.query + entry * d + k, load(head + k) * splat(scale));

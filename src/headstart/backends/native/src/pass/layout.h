@@ -41,7 +41,7 @@ class PassLayout {
     if (const char *error = check(pass, tokens, layers)) return error;
     if (pass.paths && !pass.positions) return "rows with paths need positions";
     if (pass.context_rows < 0 || pass.context_rows > pass.rows) return "there are more context rows than rows";
-    positions_.resize(pass.rows);
+    positions_.resize(pass.rows), text_positions_.resize(pass.rows);
     sequences_.clear(), path_begin_.assign(pass.rows, 0), path_.clear(), tree_span_ = 0;
     for (int s = 0; s < pass.sequences; ++s) {
       SequenceLayout layout{pass.row_starts[s],
@@ -74,8 +74,14 @@ class PassLayout {
       sequences_.push_back(layout);
     }
     if (pass.row_starts[pass.sequences] != pass.rows) return "row_starts does not end at the number of rows";
-    for (const int32_t position : positions_)
-      if (position < 0 || position >= positions) return "a position is beyond the rope table";
+    for (int s = 0; s < pass.sequences; ++s) {
+      const int first = pass.first_positions ? pass.first_positions[s] : 0;
+      for (int row = sequences_[s].first_row; row < sequences_[s].end_row; ++row) {
+        text_positions_[row] = positions_[row] + first;
+        if (positions_[row] < 0 || first < 0 || text_positions_[row] >= positions)
+          return "a position is beyond the rope table";
+      }
+    }
     sights_ = positions_;
     for (const SequenceLayout &s : sequences_)
       if (pass.both_ways) std::fill(&sights_[s.first_row], &sights_[s.first_row] + s.rows(), positions_[s.end_row - 1]);
@@ -102,12 +108,13 @@ class PassLayout {
       std::fill(positions_.begin() + layout.first_row, positions_.begin() + layout.end_row, length - 1);
       sequences_.push_back(layout);
     }
-    sights_ = positions_;
+    sights_ = text_positions_ = positions_;
     return nullptr;
   }
 
-  // [row] of the pass.
+  // [row] of the pass: its place behind the first cached row, and in the text.
   const int32_t *positions() const { return positions_.data(); }
+  const int32_t *text_positions() const { return text_positions_.data(); }
   // [row] of the pass: the last position that it sees.
   const int32_t *sights() const { return sights_.data(); }
 
@@ -308,7 +315,7 @@ class PassLayout {
   }
 
   std::vector<SequenceLayout> sequences_;
-  std::vector<int32_t> positions_, sights_;  // [row]
+  std::vector<int32_t> positions_, text_positions_, sights_;  // [row]
   std::vector<int64_t> path_begin_;
   std::vector<int32_t> path_;
   int tree_span_ = 0;

@@ -120,7 +120,7 @@ class WorkerAttention {
                   norm.present() ? to : from, d);
       return;
     }
-    of_keys.apply(head, from, p_.text.layout.positions()[row], to);
+    of_keys.apply(head, from, p_.text.layout.text_positions()[row], to);
     write_key(p_.cache->keys_values.keys<Cell>(index, page, head), slot % kPageKeys, to, d);
   }
 
@@ -133,8 +133,8 @@ class WorkerAttention {
       const int slot = s.slot(row), page = p_.text.layout.page(s, slot / kPageKeys);
       if (slot / 2 % t_.threads != t_.thread) continue;
       t_.ahead.ask(kLinesAUnit);
-      p_.latent->store(layer, t_.rope_of(layer), p_.text.layout.positions()[row], p_.qkv + panel_row * p_.qkv_stride,
-                       p_.cache->keys_values.keys<Cell>(index, page, 0),
+      p_.latent->store(layer, t_.rope_of(layer), p_.text.layout.text_positions()[row],
+                       p_.qkv + panel_row * p_.qkv_stride, p_.cache->keys_values.keys<Cell>(index, page, 0),
                        p_.cache->keys_values.values<Cell>(index, page, 0), slot % kPageKeys, t_.thread);
     }
   }
@@ -144,7 +144,8 @@ class WorkerAttention {
     p_.latent->take_queries(
         layer, t_.rope_of(layer), t_.rows, t_.thread, t_.ahead, p_.deal,
         [&](int row) { return p_.qkv + t_.panel_rows[row] * p_.qkv_stride; },
-        [&](int row) { return p_.text.layout.positions()[p_.first + t_.panel_rows[row]]; }, [this] { t_.barrier(); });
+        [&](int row) { return p_.text.layout.text_positions()[p_.first + t_.panel_rows[row]]; },
+        [this] { t_.barrier(); });
   }
 
   // Of the text: queries are those of all rows of the panel.

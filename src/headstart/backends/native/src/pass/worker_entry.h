@@ -50,7 +50,7 @@ class WorkerEntry {
         load_embedding(row, to);
         for (int k = 0; k < m_.hidden; k += 16) store(to + k, load(to + k) * factor);
         if (!m_.learned.empty()) {
-          const int position = p_.text.layout.positions()[t_.pass_row(row)];
+          const int position = p_.text.layout.text_positions()[t_.pass_row(row)];
           const float *place = m_.learned.data() + static_cast<size_t>(position) * size;
           for (int k = 0; k < size; ++k) to[k] += place[k];
         }

@@ -89,7 +89,7 @@ class Draft {
     const size_t size = m_.shape.features;
     for (int i = 0; i < of.unread + masks; ++i)
       rows_.add(i < of.unread ? of.tokens[i] : draft.mask_token, of.cached + i, i ? rows_.count() - 1 : -1);
-    rows_.end_sequence(s, of.cached);
+    rows_.end_sequence(s, of.cached, of.first);
     inputs_.insert(inputs_.end(), of.features, of.features + of.unread * size);
     for (int i = 0; i < masks; ++i) inputs_.insert(inputs_.end(), draft.mask_features, draft.mask_features + size);
     if (!draft.block) want(trees_[s], rows_.count() - masks - 1, masks + 1);
@@ -102,7 +102,7 @@ class Draft {
     const int first = rows_.count(), rows = block.causal ? block.first_slot + tree.max_depth : block.rows;
     for (int i = 0; i < rows; ++i)
       rows_.add(i ? draft.mask_token : tree.root, tree.cached + i, i ? rows_.count() - 1 : -1);
-    rows_.end_sequence(s, tree.cached);
+    rows_.end_sequence(s, tree.cached, draft.drafted[s].first);
     want(tree, first + block.first_slot, tree.max_depth);
   }
 
@@ -246,7 +246,7 @@ class Draft {
         inputs_.insert(inputs_.end(), state, state + size);
       }
       rows_.paths.insert(rows_.paths.end(), tree.paths.begin(), tree.paths.end());
-      rows_.end_sequence(s, tree.cached);
+      rows_.end_sequence(s, tree.cached, draft.drafted[s].first);
       tree.held += static_cast<int>(tree.beams.size());
     }
     if (!rows_.count()) return nullptr;
@@ -338,6 +338,7 @@ class Draft {
     pass.wanted = static_cast<int>(rows_.wanted.size()), pass.layers = m_.shape.layers, pass.taps = 1;
     pass.tokens = rows_.tokens.data(), pass.positions = rows_.positions.data(), pass.parents = rows_.parents.data();
     pass.row_starts = rows_.starts.data(), pass.cached_lengths = rows_.cached.data();
+    pass.first_positions = rows_.firsts.data();
     pass.block_tables = blocks_.data(), pass.logit_rows = rows_.wanted.data(), pass.tap_layers = &draft.state_tap;
     pass.inputs = inputs_.data(), pass.true_features = path_length == 0;
     pass.path_length = path_length, pass.paths = path_length ? rows_.paths.data() : nullptr;
@@ -348,20 +349,20 @@ class Draft {
 
   // The tables of a pass.
   struct Rows {
-    std::vector<int32_t> tokens, positions, parents, paths, wanted, starts, cached, sequences;
+    std::vector<int32_t> tokens, positions, parents, paths, wanted, starts, cached, firsts, sequences;
     int context = 0;  // rows of the target's states alone
 
     int count() const { return static_cast<int>(tokens.size()); }
     void clear() {
-      for (std::vector<int32_t> *table : {&tokens, &positions, &parents, &paths, &wanted, &cached, &sequences})
+      for (std::vector<int32_t> *table : {&tokens, &positions, &parents, &paths, &wanted, &cached, &firsts, &sequences})
         table->clear();
       starts.assign(1, 0), context = 0;
     }
     void add(int token, int position, int parent) {
       tokens.push_back(token), positions.push_back(position), parents.push_back(parent);
     }
-    void end_sequence(int sequence, int cached_rows) {
-      sequences.push_back(sequence), cached.push_back(cached_rows), starts.push_back(count());
+    void end_sequence(int sequence, int cached_rows, int first) {
+      sequences.push_back(sequence), cached.push_back(cached_rows), firsts.push_back(first), starts.push_back(count());
     }
   };
 

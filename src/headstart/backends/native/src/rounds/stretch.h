@@ -156,7 +156,7 @@ class Stretch {
       HeadstartHead &head = *sequence.of->guessers[i].head;
       if (head.model != first.model || head.cache != first.cache) return "the heads of one drafter differ";
       HeadstartDrafted &of = drafted_[k];
-      of.cached = head.cached, of.unread = head.unread;
+      of.cached = head.cached, of.unread = head.unread, of.first = head.first;
       of.root = sequence.position(), of.sampling = sequence.of->sampling;
       of.depth = std::min(sequence.depth, head.depth), of.nodes = std::min(sequence.nodes, head.nodes);
       learn_text_tokens(sequence, head, drafting.model.shape.hidden);
