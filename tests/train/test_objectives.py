@@ -48,14 +48,17 @@ def batch_of(taps: tuple[int, ...], *members: Pack) -> Batch:
         {},
         {"norm_output": False, "fc_norm": False, "norm_before_residual": True},
         {"num_layers": 2},
+        {"windows": (4,)},
+        {"num_layers": 2, "windows": (0, 5)},
     ],
 )
-def test_unrolled_steps_are_the_rows_of_a_draft(steps: int, changes: dict[str, int]) -> None:
+def test_unrolled_steps_are_the_rows_of_a_draft(steps: int, changes: dict[str, object]) -> None:
     """Step j at place i equals the j-th row of a draft behind the true rows up to i, in a pack of several documents."""
     head = random_head(**changes)
     pack = packs()[0]
     batch = batch_of(head.config.taps, pack)
-    unrolled = Unrolled(head, tables().embedding, RotaryTable(head.config.rope, torch.float32), batch)
+    rotary = RotaryTable(head.config.rope, torch.float32)
+    unrolled = Unrolled(head, tables().embedding, rotary, batch, windows=head.config.windows)
     with torch.no_grad():
         rows_said = [unrolled.step() for _ in range(steps)]
     outputs = [torch.full((*unrolled.places.shape, rows.shape[-1]), torch.nan) for rows in rows_said]

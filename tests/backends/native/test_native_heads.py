@@ -236,6 +236,36 @@ def test_long_and_many_sequences_find_pages(num_layers: int) -> None:
 
 
 @needs_native
+@pytest.mark.parametrize("isa", isa_params())
+def test_rows_know_their_place_in_the_text(isa: str) -> None:
+    """Where the first rows were freed, what follows is what a head says that has read the rest alone, by either pass;
+    how far into the text it all stands is nothing that rows can tell."""
+    head = random_head()
+    lengths, taps, hidden = (100, 70), len(head.config.taps), head.config.hidden_size
+    said: dict[str, list[Tensor]] = {}
+    for name, running in (
+        ("torch", EaglePass(head, tables(head), torch.float32)),
+        ("native", NativeEaglePass(head, tables(head), "fp32", 1, isa)),
+    ):
+        for first in (0, 900):
+            draft = Draft(running, lengths, taps, hidden)
+            for cache in draft.caches:
+                cache.begin(first)
+            draft.read([0, 1])
+            assert [cache.drop(rows) for cache, rows in zip(draft.caches, (75, 31), strict=True)] == [64, 0]
+            assert [(cache.first, cache.rows) for cache in draft.caches] == [(first + 64, 36), (first, 70)]
+            copied = running.new_cache()
+            copied.extend(draft.caches[0], 4, 32)
+            assert copied.first == first + 68
+            draft.caches[0] = copied
+            answers = draft.step([0, 1], 0) + draft.step([0, 1], 1)
+            said[f"{name} {first}"] = [part for answer in answers for part in answer]
+    wanted = said.pop("torch 0")
+    assert distance(said["native 0"], wanted) < 1e-5
+    assert all(distance(got, wanted) < 1e-3 for got in said.values())
+
+
+@needs_native
 @pytest.mark.parametrize("num_layers", [1, 2])
 @pytest.mark.parametrize("precision", ["bf16", "int8-fast", "int4-fast", "fp32"])
 def test_copied_rows_are_the_rows(precision: Precision, num_layers: int) -> None:

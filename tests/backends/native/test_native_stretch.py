@@ -174,6 +174,25 @@ def test_a_head_knows_afterwards_what_it_would_know(
     assert all(np.array_equal(one, other) for one, other in zip(features, other_features, strict=True))
 
 
+def test_a_head_with_a_window_guesses_alike(tmp_path: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long prompts of which it has read the end, and rows that fall behind while it guesses."""
+    save_head(mapped_head(windows=(20,)), tmp_path)
+
+    def decoded() -> list[dict[str, object]]:
+        engine = make_engine("eagle3", tmp_path)
+        prompts = [random_tokens(length, seed) for seed, length in enumerate((100, 10))]
+        params = SamplingParams(temperature=0, max_tokens=90)
+        said = run_all(engine, [toy_sequence(engine, prompt, i, params=params) for i, prompt in enumerate(prompts)])
+        pages = engine.drafter.reader.running._pages  # type: ignore[attr-defined]
+        assert len(pages._free) == pages.storage.num_blocks
+        return said
+
+    together = decoded()
+    assert counted.rounds > 0
+    one_by_one(monkeypatch)
+    assert decoded() == together
+
+
 @pytest.mark.parametrize(
     "wish",
     [

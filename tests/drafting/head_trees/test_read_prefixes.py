@@ -41,13 +41,13 @@ class Reader:
     drafter: HeadDrafter
 
     @classmethod
-    def of(cls, head: Path, blocks: int | None = 8) -> Reader:
+    def of(cls, head: Path, blocks: int | None = 8, window: int | None = None) -> Reader:
         context = head_context(VOCAB)
         assert context.runner is not None
         prefixes = None if blocks is None else PrefixIndex()
         runner = ModelRunner(context.runner.backend, (blocks or 8) * BLOCK, BLOCK, prefixes)
         context = replace(context, runner=runner, scope_of=scope_of)
-        drafter = create_drafter("eagle3", context, **OPTIONS, model=str(head))
+        drafter = create_drafter("eagle3", context, **OPTIONS, model=str(head), window=window)
         assert isinstance(drafter, HeadDrafter)
         return cls(drafter)
 
@@ -96,7 +96,10 @@ class Reader:
         """Bytes."""
         blocks = self.drafter.reader.prefixes._blocks.values()
         row_bytes = self.drafter.reader.running.row_bytes
-        return sum(block.cache.rows * row_bytes + block.features.nbytes for block in blocks)
+        whole = [(block.cache, block.features) for block in blocks if block.is_whole]
+        return sum(
+            cache.rows * row_bytes + features.nbytes for cache, features in whole if cache and features is not None
+        )
 
 
 def scope_of(sequence: SequenceView) -> Hashable:
