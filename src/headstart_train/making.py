@@ -27,6 +27,8 @@ from headstart_train.warm_start import KnownHead
 HeadName = str
 """One of ``HEAD_NAMES``."""
 HEAD_NAMES: tuple[HeadName, ...] = tuple(trained_kinds())
+_LEAST_WINDOW = 16
+"""More than a draft is deep, so that its rows see each other."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,8 @@ def require_used(name: HeadName, head: HeadSettings) -> None:
             raise ConfigError(f"{setting} is a setting of {', '.join(users)}; leave it out for {name}.")
     if head.loss == "dpace" and not kind.in_blocks:
         raise ConfigError(f"the loss dpace weighs the guesses of a block; for {name} choose ce, tv or lk.")
-    if head.window is not None and head.window < 0:
-        raise ConfigError(f"window is {head.window}; give a number of positions, or 0 for all.")
+    if head.window and head.window < _LEAST_WINDOW:
+        raise ConfigError(f"window is {head.window}; give {_LEAST_WINDOW} positions or more, or 0 for all.")
     if head.spacing is not None and head.spacing < 1:
         raise ConfigError(f"spacing is {head.spacing}; give a number of tokens, 1 or more.")
     if kind.layers_of_target or head.layers is None:

@@ -280,6 +280,31 @@ def test_an_eagle_head_may_grow_layers(tmp_path: Path, corpus: Path) -> None:
         trained("d", "b", 1)
 
 
+def test_a_head_may_have_a_window(tmp_path: Path, corpus: Path) -> None:
+    """One that is begun from another has that one's, unless it is told otherwise."""
+    text = TextSettings(**{**TEXT.__dict__, "directory": corpus})
+    wishes = replace(SETTINGS, steps=1)
+
+    def windows(kind: HeadName, window: int | None, init: str | None = None) -> tuple[int, ...]:
+        out = tmp_path / f"{kind}-{window}-{init}"
+        head = HeadSettings(50, window=window, init=None if init is None else tmp_path / init)
+        train_head(kind, target().name, out, text=text, head=head, settings=wishes, length=320)
+        found = load_head(out, target().config)
+        assert isinstance(found, EagleHead)
+        return found.config.windows
+
+    assert windows("eagle3", 16) == (16,)
+    assert windows("eagle3", None, "eagle3-16-None") == (16,)
+    assert windows("p-eagle", 0, "eagle3-16-None") == ()
+    llm = LLM(target(), "eagle3", draft_model=tmp_path / "eagle3-16-None", drafter_options={"min_probability": 0.0})
+    params = SamplingParams(temperature=0, max_tokens=24)
+    said = llm.generate("Once upon a time there was", params).pop().outputs[0]
+    assert said.stats.drafted > 0
+    assert (
+        said.token_ids == LLM(target(), "none").generate("Once upon a time there was", params)[0].outputs[0].token_ids
+    )
+
+
 def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus: Path) -> None:
     text = TextSettings(**{**TEXT.__dict__, "directory": corpus})
     train_head(
@@ -317,6 +342,8 @@ def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus
         ("pass", HeadSettings(init=Path("head")), "init is a setting of"),
         ("eagle3", HeadSettings(spacing=3), "spacing is a setting of dflash, dspark, jetspec"),
         ("dflash", HeadSettings(spacing=0), "spacing is 0; give a number of tokens"),
+        ("dflash", HeadSettings(window=512), "window is a setting of eagle3, p-eagle"),
+        ("eagle3", HeadSettings(window=8), "window is 8; give 16 positions or more"),
         ("eagle3", HeadSettings(loss="dpace"), "dpace weighs the guesses of a block; for eagle3 choose ce, tv or lk"),
     ],
 )

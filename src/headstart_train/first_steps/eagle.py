@@ -27,8 +27,8 @@ def make_parallel(start: Start) -> EagleObjective:
     chosen."""
     shape, known = _shape(start, THIRD), start.known
     if isinstance(known, EagleHead):
-        own = {"num_layers": shape.num_layers, "windows": shape.windows}
-        shape = replace(known.config, draft_vocab_size=len(start.ids), **own)
+        layers, windows = shape.num_layers, shape.windows
+        shape = replace(known.config, draft_vocab_size=len(start.ids), num_layers=layers, windows=windows)
     mask = shape.mask_token_id if shape.slots else mask_token(start.target.config, start.ids)
     head = EagleHead(replace(shape, slots=start.slots, mask_token_id=mask))
     if isinstance(known, EagleHead):

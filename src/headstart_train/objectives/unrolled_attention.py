@@ -73,13 +73,13 @@ class ByDocument:
     @staticmethod
     def _mix_true(q: Tensor, k: Tensor, v: Tensor, rows: slice, window: int) -> Tensor:
         """What the true rows of one document see."""
-        of_document = (each[None, :, rows] for each in (q, k, v))
+        q, k, v = (each[None, :, rows] for each in (q, k, v))
         length = rows.stop - rows.start
         if not 0 < window < length:
-            return F.scaled_dot_product_attention(*of_document, is_causal=True)[0]
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)[0]
         places = torch.arange(length, device=q.device)
         back = places[:, None] - places
-        return F.scaled_dot_product_attention(*of_document, (back >= 0) & (back < window))[0]
+        return F.scaled_dot_product_attention(q, k, v, (back >= 0) & (back < window))[0]
 
     def further(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = _by_head(q, k, v)

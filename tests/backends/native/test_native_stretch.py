@@ -18,6 +18,7 @@ from stretch_cases import (
     ShortText,
     guesser_of,
     make_engine,
+    mapped_head,
     mapped_tables,
     one_by_one,
     told,
@@ -45,6 +46,7 @@ from headstart_lab.plan.pass_times import PassTimer, measure_passes
 from headstart_lab.plan.watching import Watching
 from headstart_lab.workbench import Workbench
 from headstart_lab.wrapper import DrafterWrapper, WatchedRound
+from headstart_train.files.heads import save_head
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 
@@ -182,7 +184,9 @@ def test_a_head_with_a_window_guesses_alike(tmp_path: Path, counted: Counted, mo
         engine = make_engine("eagle3", tmp_path)
         prompts = [random_tokens(length, seed) for seed, length in enumerate((100, 10))]
         params = SamplingParams(temperature=0, max_tokens=90)
-        said = run_all(engine, [toy_sequence(engine, prompt, i, params=params) for i, prompt in enumerate(prompts)])
+        said = run_all(
+            engine, [toy_sequence(engine, prompt, params=params, sequence_id=i) for i, prompt in enumerate(prompts)]
+        )
         pages = engine.drafter.reader.running._pages  # type: ignore[attr-defined]
         assert len(pages._free) == pages.storage.num_blocks
         return said

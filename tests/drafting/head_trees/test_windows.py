@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -41,10 +42,9 @@ def test_of_a_long_prompt_the_end_is_read(head: Path, chunk: int) -> None:
     """Guesses are those of a head that has heard of no more; positions stay those of the text."""
     reader = windowed(head)
     sequence = reader.begin(LONG, chunk=chunk)
-    tree, rows = anew(head, LONG, found=len(LONG) - WINDOW)
+    tree, _ = anew(head, LONG, found=len(LONG) - 1 - WINDOW)
     assert reader.propose(sequence) == [tree]
-    assert len(reader.rows()[0]) <= WINDOW
-    assert cache_of(reader).first == len(LONG) - WINDOW
+    assert (cache_of(reader).first, cache_of(reader).rows) == (len(LONG) - 1 - WINDOW, WINDOW)
 
 
 def test_short_texts_are_read_whole(head: Path) -> None:
@@ -114,7 +114,7 @@ def test_batches_of_short_and_long_texts(head: Path) -> None:
     reader = windowed(head)
     texts = [LONG[:20], LONG, TEXT[:100]]
     sequences = [reader.begin(text, name=name) for name, text in enumerate(texts)]
-    alone = [anew(head, text, found=max(len(text) - WINDOW, 0))[0] for text in texts]
+    alone = [anew(head, text, found=max(len(text) - 1 - WINDOW, 0))[0] for text in texts]
     assert reader.propose(*sequences) == alone
 
 
@@ -122,3 +122,26 @@ def test_batches_of_short_and_long_texts(head: Path) -> None:
 def test_windows_that_are_none_are_refused(window: float) -> None:
     with pytest.raises(ConfigError, match="window"):
         checked_options("eagle3", more={"window": window})
+
+
+@pytest.mark.parametrize(
+    ("description", "option", "window"),
+    [
+        ({"headstart": {"window": 24, "settings": {"length": 48}}}, None, 24),
+        ({"headstart": {"settings": {"length": 48}}}, None, 48),
+        ({"headstart": {"window": 24}}, 32, 32),
+        ({"headstart": {"window": 24}}, 0, None),
+        ({"headstart": {"window": "wide"}}, None, None),
+        ({"max_position_embeddings": 56}, None, 56),
+    ],
+)
+def test_a_head_looks_back_as_far_as_its_files_say(
+    description: dict[str, object], option: int | None, window: int | None, tmp_path: Path
+) -> None:
+    """Unless another window is named: the longest texts of a training are what a head knows."""
+    save_head(random_eagle(VOCAB), tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | description), encoding="utf-8")
+    reader = windowed(tmp_path, window=option)
+    reader.propose(reader.begin(LONG))
+    assert cache_of(reader).rows == (window or len(LONG) - 1)

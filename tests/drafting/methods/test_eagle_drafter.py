@@ -157,13 +157,14 @@ def test_rounds_without_a_draft_are_caught_up(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_behind_missing_states_it_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands in a cache already, or was decoded while it did not listen, brings no states."""
+    """What stands in a cache already, or was decoded while it did not listen, brings no states. Positions stay those of
+    the text."""
     sequence, drafter = ToySequence(1, list(PROMPT)), new_drafter()
     drafter.begin(sequence)
     read(drafter, sequence, 2, 2)
     recorder = Recorder(drafter, monkeypatch)
     (tree,) = drafter.propose([sequence], [BUDGET])
-    assert recorder.steps[0] == [(PROMPT[3], 0), (PROMPT[4], 1)]
+    assert recorder.steps[0] == [(PROMPT[3], 2), (PROMPT[4], 3)]
     assert len(tree) > 0
     interrupted = new_drafter()
     begin(interrupted, PROMPT[:2])
@@ -174,7 +175,8 @@ def test_behind_missing_states_it_begins_anew(monkeypatch: pytest.MonkeyPatch) -
 
 def test_contexts_far_beyond_the_training_length(tmp_path: Path) -> None:
     save_head(random_eagle(VOCAB, max_positions=16), tmp_path)
-    drafter = head_drafter("eagle3", VOCAB, {"min_probability": 0.0}, tmp_path).drafter  # type: ignore[attr-defined]
+    options = {"min_probability": 0.0, "window": 0}
+    drafter = head_drafter("eagle3", VOCAB, options, tmp_path).drafter  # type: ignore[attr-defined]
     tokens = np.random.default_rng(0).integers(0, VOCAB, 1500).tolist()
     long = drafter.propose([begin(drafter, tokens)], [BUDGET])[0]
     whole = new_drafter(width=6, draft_tokens=5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ class _ChainCache(DraftCache):
 
     def __init__(self, modules: Sequence[NativeModulePass], hidden: int) -> None:
         self.caches: list[NativeDraftCache] = [module.new_cache() for module in modules]
-        self.lacking = list(range(len(modules)))
+        self._begin_lacking(range(len(modules)))
         self.trail = torch.empty(0, len(modules) - 1, hidden)
         """float32 [row, module, hidden]."""
 
@@ -41,15 +41,20 @@ class _ChainCache(DraftCache):
 
     def truncate(self, rows: int) -> None:
         super().truncate(rows)
-        if not rows:
-            self.lacking = list(range(len(self.caches)))
         for cache, lacking in zip(self.caches, self.lacking, strict=True):
             cache.truncate(min(cache.rows, max(rows - lacking, 0)))
-            cache.first = self.first + lacking
+        if not rows:
+            self._begin_lacking(range(len(self.caches)))
 
     def begin(self, first: int) -> None:
         self.first = first
         self.truncate(0)
+
+    def _begin_lacking(self, lacking: Iterable[int]) -> None:
+        """There are no rows; of each module so many will be lacking."""
+        self.lacking = list(lacking)
+        for cache, count in zip(self.caches, self.lacking, strict=True):
+            cache.begin(self.first + count)
 
     def drop(self, rows: int) -> int:
         """See ``DraftCache``. Modules go on lacking as many rows at the beginning."""
@@ -64,8 +69,8 @@ class _ChainCache(DraftCache):
         """See ``DraftCache``."""
         assert isinstance(other, _ChainCache)
         if not self.rows:
-            self.lacking = [max(lacking - first, 0) for lacking in other.lacking]
             self.first = other.first + first
+            self._begin_lacking(max(lacking - first, 0) for lacking in other.lacking)
         for ours, theirs, lacking in zip(self.caches, other.caches, other.lacking, strict=True):
             begin, end = max(first - lacking, 0), max(first + count - lacking, 0)
             if end > begin:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -37,12 +37,15 @@ def load_head(directory: Path | str, target: ModelConfig) -> TrainedHead:
         description, tensors = read_description(path), read_tensors(path)
         files = HeadFolder(path, description, tensors)
         found, module = _find(files)
+        window = _window_in(description)
     else:
         file = GgufFile(path)
         files = HeadFolder(path, file.metadata, file.tensors)
         found, module = _find(files)
         tensors = {name: file.read(name) for name in file.tensors}
+        window = None
     head: TrainedHead = module.read(found, files, tensors, target)
+    head.window = window
     return head
 
 
@@ -110,6 +113,18 @@ def trained_as(model: str) -> str | None:
         return None
     record = read_description(path).get(RECORD_KEY)
     return str(record.get("head")) if isinstance(record, dict) else None
+
+
+def _window_in(description: Mapping[str, Any]) -> int | None:
+    """What a description recommends as ``TrainedHead.window``: by name, or as the longest texts of its training."""
+    record = description.get(RECORD_KEY)
+    if isinstance(record, dict):
+        settings = record.get("settings")
+        said = record.get("window", settings.get("length") if isinstance(settings, dict) else None)
+    else:
+        layers = description.get("transformer_layer_config")
+        said = (layers if isinstance(layers, dict) else description).get("max_position_embeddings")
+    return said if isinstance(said, int) and said > 0 else None
 
 
 def _is_gguf(path: Path) -> bool:

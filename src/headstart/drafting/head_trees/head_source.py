@@ -53,17 +53,18 @@ class ReadingOptions(HeadOptions):
 
     window: int | None = None
     """Positions of the text that the head looks back over: older ones are neither read nor kept, so that long texts
-    cost no more than short ones. Rows are freed in blocks, so it may see some tens more. 0: as far as its layers see;
-    None: likewise, so name a window where a head was trained on shorter texts than it is shown."""
+    cost no more than short ones, and are guessed as well. Rows are freed in blocks, so it may see some tens more. 0: as
+    far as its layers see. None: what its files name (the longest texts that it was trained on), else likewise."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         window = self.window
         require(not window or window >= 1, f"window is {window}; it must be 1 or more, or 0 for all of the text.")
 
-    def window_over(self, reach: int | None) -> int | None:
+    def window_of(self, head: TrainedHead, reach: int | None) -> int | None:
         """Rows that are kept of a text; ``reach``: how far back the head's layers see, None: over all of it."""
-        return min([each for each in (self.window, reach) if each], default=None)
+        wanted = head.window if self.window is None else self.window
+        return min([each for each in (wanted, reach) if each], default=None)
 
 
 _MIN_PROBABILITY, _MIN_PROBABILITY_IN_TILES = 0.1, 0.03

@@ -124,7 +124,7 @@ class Reader:
         """How many of a chunk's first rows lie before all that a draft will look at."""
         if self._window is None or outcome.committed:
             return 0
-        return max(len(outcome.sequence.tokens) - self._window - outcome.first_position, 0)
+        return max(len(outcome.sequence.tokens) - 1 - self._window - outcome.first_position, 0)
 
     def is_ready(self, sequence: SequenceView) -> bool:
         """Whether enough is known to guess for a sequence."""

@@ -40,6 +40,9 @@ OWN = "headstart"
 class TrainedHead(nn.Module):
     """The trained part of a drafter; its parameters bear the names that files have for them."""
 
+    window: int | None = None
+    """How far it is best let look back over a text, in positions, where its files say so."""
+
     @property
     def kind(self) -> str:
         """What ``headstart train`` calls such a head."""

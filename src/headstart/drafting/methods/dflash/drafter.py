@@ -47,7 +47,7 @@ class DFlashDrafter(HeadDrafter):
         running = kit.block_pass(head, tables, options.precision)
         vocabulary = DraftVocabulary.of(running, context.vocab_size, tables, head, options.text_vocabulary)
         blocks = Blocks(running, options, kit)
-        window = options.window_over(head.config.reach)
+        window = options.window_of(head, head.config.reach)
         reader = Reader(context, head.config.taps, running, blocks.read, vocabulary, window=window)
         called = running.growth(options.width, vocabulary.ids, options.confidence)
         growth = OnePassGrowth(

@@ -44,7 +44,7 @@ def _opened(
     vocabulary = DraftVocabulary.of(
         running, context.vocab_size, tables, head, most_text_tokens, head.config.eps_of_said
     )
-    window = options.window_over(head.config.reach)
+    window = options.window_of(head, head.config.reach)
     return running, Reader(context, head.config.taps, running, running.read, vocabulary, window=window)
 
 

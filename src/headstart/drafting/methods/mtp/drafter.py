@@ -71,7 +71,7 @@ class MtpDrafter(HeadDrafter):
         vocabulary = DraftVocabulary(running, context.vocab_size, texts, options.text_vocabulary)
         # Each further module begins one token later.
         least = max(1, len(modules.modules))
-        window = options.window_over(None)
+        window = options.window or None
         reader = Reader(context, (FINAL_TAP,), running, running.read, vocabulary, least_known=least, window=window)
         called = running.growth(options.width, vocabulary.ids)
         growth: TreeGrowth

@@ -37,7 +37,7 @@ class PEagleDrafter(HeadDrafter):
         vocabulary = DraftVocabulary.of(
             running, context.vocab_size, tables, head, options.text_vocabulary, head.config.eps_of_said
         )
-        window = options.window_over(head.config.reach)
+        window = options.window_of(head, head.config.reach)
         reader = Reader(context, head.config.taps, running, running.read, vocabulary, window=window)
         called = running.growth(options.width, vocabulary.ids)
         growth = OnePassGrowth(
