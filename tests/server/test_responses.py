@@ -157,10 +157,14 @@ def test_a_forced_call_is_an_item_streamed_or_not(llm: LLM, choice: Any) -> None
     assert (reply.status, item.name, item.status) == ("completed", "greet", "completed")
     assert json.loads(item.arguments)["who"] in ("Ada", "Bob")
     events = streamed(llm, body)
-    assert [event["type"].removeprefix("response.") for event in events] == [
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    assert list(dict.fromkeys(kinds)) == [
         *("created", "in_progress", "output_item.added", "function_call_arguments.delta"),
         *("function_call_arguments.done", "output_item.done", "completed"),
     ]
+    deltas = [event["delta"] for event in events if event["type"].endswith("arguments.delta")]
+    assert len(deltas) > 1
+    assert "".join(deltas) == item.arguments
     assert events[-1]["response"]["output"][0]["arguments"] == item.arguments
 
 

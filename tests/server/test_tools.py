@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra 'server'")
 pytest.importorskip("llguidance", reason="needs the extra 'structured'")
 
-from serving import ask, events, post
+from serving import ask, events, post, streamed_calls
 
 from headstart import LLM
 from headstart.loading.model import load_model
@@ -60,7 +60,7 @@ def test_a_required_call_is_one_of_the_tools_streamed_or_not(llm: LLM) -> None:
     else:
         assert arguments["who"] in ("Ada", "Bob")
     deltas = [chunk["choices"][0]["delta"] for chunk in events(stream)]
-    (streamed,) = [item for delta in deltas for item in delta.get("tool_calls", [])]
+    (streamed,) = streamed_calls(deltas)
     assert (streamed["index"], streamed["function"]) == (0, call["function"])
     assert not any(delta.get("content") for delta in deltas)
     assert events(stream)[-1]["choices"][0]["finish_reason"] == "tool_calls"
@@ -119,7 +119,7 @@ def test_a_streamed_answer_is_the_whole_one(
     assert answer["finish_reason"] == ("tool_calls" if count else "stop")
     chunks = [chunk["choices"][0] for chunk in events(stream)]
     assert "".join(chunk["delta"].get("content") or "" for chunk in chunks) == (text or "")
-    streamed = [call for chunk in chunks for call in chunk["delta"].get("tool_calls", ())]
+    streamed = streamed_calls(chunk["delta"] for chunk in chunks)
     assert [call["function"] for call in streamed] == called
     assert [call["index"] for call in streamed] == [*range(count)]
     assert chunks[-1]["finish_reason"] == answer["finish_reason"]

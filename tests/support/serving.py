@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -74,6 +74,19 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
     *chunks, last, rest = response.text.split("\n\n")
     assert (last, rest) == ("data: [DONE]", "")
     return [json.loads(chunk.removeprefix("data: ")) for chunk in chunks]
+
+
+def streamed_calls(deltas: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The calls of a stream's deltas, as a client puts them together."""
+    calls: dict[int, dict[str, Any]] = {}
+    for delta in deltas:
+        for part in delta.get("tool_calls", ()):
+            if "id" in part:
+                assert part["index"] == len(calls)
+                calls[part["index"]] = {**part, "function": dict(part["function"])}
+            else:
+                calls[part["index"]]["function"]["arguments"] += part["function"]["arguments"]
+    return [*calls.values()]
 
 
 def assert_openai_error(response: httpx.Response, status: int) -> dict[str, Any]:

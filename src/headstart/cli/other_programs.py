@@ -43,6 +43,7 @@ HINTS: Mapping[str, str] = {
     **dict.fromkeys(("--mlock", "--mmap", "--no-mmap", "--numa", "-nr", "--no-repack", "--swap-space"), _MEMORY),
     **dict.fromkeys(("-fa", "--flash-attn", "-cb", "--cont-batching", "--log-disable", "--no-warmup"), _ALWAYS),
     **dict.fromkeys(("--jinja", "--enable-chunked-prefill", "--disable-log-requests", "--color"), _ALWAYS),
+    **dict.fromkeys(("--enable-auto-tool-choice", "--enable-reasoning"), _ALWAYS),
     **dict.fromkeys(("--disable-log-stats", "--no-display-prompt", "--simple-io"), _ALWAYS),
     **dict.fromkeys(("-ctk", "-ctv", "--cache-type-k", "--cache-type-v", "--kv-cache-dtype"), _CACHE_TYPE),
     **dict.fromkeys(("-b", "-ub", "--ubatch-size"), _BATCH),

@@ -102,7 +102,8 @@ def serve(
     # Samples that wait keep their connections, and some connections must be left for others.
     spare = patience.max_connections - arguments.max_batch_size - SPARE_CONNECTIONS
     max_waiting = min(arguments.max_waiting, max(spare, 0))
-    for sentence in (*llm.notices, llm.memory.sentence(), llm.sampling_defaults.sentence()):
+    told = (llm.memory.sentence(), llm.sampling_defaults.sentence(), llm.answers.sentence())
+    for sentence in (*llm.notices, *told):
         typer.echo(sentence, err=True)
     engine = EngineThread(llm, max_waiting, arguments.max_seconds)
     engine.start()

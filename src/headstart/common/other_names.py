@@ -83,6 +83,8 @@ FOREIGN_OPTIONS: Mapping[str, Foreign] = {
             "use_tqdm_on_load",
             "attention_backend",
             "preemption_mode",
+            "enable_auto_tool_choice",
+            "enable_reasoning",
             "num_scheduler_steps",
             "multi_step_stream_outputs",
             "use_v2_block_manager",
@@ -138,13 +140,12 @@ FOREIGN_SAMPLING: Mapping[str, Foreign] = {
     "output_kind": Foreign(lambda value: getattr(value, "value", value) in (0, 2), "outputs of AsyncLLM grow"),
     "extra_args": Foreign(_off, "leave it out"),
     "flat_logprobs": Foreign(_off, "log-probabilities come as one mapping for each token"),
-    "thinking_token_budget": Foreign(_off, "lower max_tokens"),
     "skip_clone": Foreign(_any, "leave it out"),
     "skip_reading_prefix_cache": Foreign(_any, "leave it out"),
 }
 """Fields of vLLM's ``SamplingParams``."""
 FOREIGN_STRUCTURES: Mapping[str, Foreign] = {
-    **dict.fromkeys(("grammar", "structural_tag"), Foreign(_off, "give a JSON schema, a regex or a choice")),
+    "structural_tag": Foreign(_off, "give a JSON schema, a regex, a choice or a grammar"),
     "whitespace_pattern": Foreign(_off, "give a regex that says where spaces may stand"),
     **dict.fromkeys(("backend", "disable_fallback"), Foreign(_any, "leave it out")),
     **dict.fromkeys(

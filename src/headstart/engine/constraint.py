@@ -42,6 +42,23 @@ class Forcing(Protocol):
 
 
 @runtime_checkable
+class Waiting(Protocol):
+    """A constraint that demands nothing for a while, whatever is said."""
+
+    @property
+    def free(self) -> int:
+        """Tokens after the committed output for which that holds."""
+        ...
+
+
+def free_tokens(constraint: TokenConstraint | None) -> int | None:
+    """Tokens for which a constraint demands nothing, whatever they are; None: there is no constraint."""
+    if constraint is None:
+        return None
+    return constraint.free if isinstance(constraint, Waiting) else 0
+
+
+@runtime_checkable
 class Weighing(Protocol):
     """A constraint that looks at what the model thinks as well, and at nothing else that a pass may change."""
 

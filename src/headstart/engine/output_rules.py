@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.engine.constraint import TokenConstraint, Weighing
+from headstart.engine.constraint import Forcing, TokenConstraint, Weighing
 
 
 class OutputRules:
@@ -48,7 +49,8 @@ class OutputRules:
 
     def forced(self, path: Sequence[int]) -> int | None:
         """See ``Forcing``."""
-        return self._forced_at(self._said + len(path))
+        forced, inner = self._forced_at(self._said + len(path)), cast(object, self._inner)
+        return inner.forced(path) if forced is None and isinstance(inner, Forcing) else forced
 
     def _forced_at(self, place: int) -> int | None:
         if self._last is not None and place == self._length() - 1:

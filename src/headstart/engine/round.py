@@ -365,9 +365,13 @@ def wanted_rows(runner: ModelRunner, drafters: DrafterPool, sequence: Sequence) 
 
 def says_enough(drafters: DrafterPool, sequence: Sequence) -> bool:
     """Whether nothing is read off the target's rows but the tokens that it says."""
+    return sequence.constraint is None and says_tokens(drafters, sequence)
+
+
+def says_tokens(drafters: DrafterPool, sequence: Sequence) -> bool:
+    """The same as long as its constraint demands nothing."""
     return (
-        sequence.constraint is None
-        and sequence.group is None
+        sequence.group is None
         and sequence.params.logprobs is None
         and sequence.trace is None
         and sequence.speculation.lenience is None

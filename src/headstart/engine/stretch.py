@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from headstart.drafting.base import DraftBudget
 from headstart.engine.commit import commit_tokens, said_tokens
+from headstart.engine.constraint import free_tokens
 from headstart.engine.faults import end_alone
 from headstart.engine.pool import DrafterPool
-from headstart.engine.round import says_enough
+from headstart.engine.round import says_tokens
 from headstart.engine.sequence import Sequence
 from headstart.passes.cache.blocks import Room
 from headstart.passes.rounds import GuesserFault, RoundRecord, Sampling, StretchLimits
@@ -29,6 +30,8 @@ AFTER_NONE = 16
 """Tokens for which rounds go one by one after a stretch in which the first or second could not be decided: a very flat
 law may leave many more undecided, and each costs a pass."""
 
+_LEAST_FREE = 4
+"""Tokens for which a constraint must demand nothing, for a stretch to be worth its while."""
 _ROUNDS_SHARE = 4
 """One of so many slots of states, at most, is for what is between two rounds; the others are for guesses."""
 _log = logging.getLogger(__name__)
@@ -97,7 +100,10 @@ def _may_run(drafters: DrafterPool, sequence: Sequence) -> bool:
     transforms = sequence.transforms
     if sequence.num_output < sequence.one_by_one:
         return False
-    return (transforms.only_best or transforms.only_drawn) and says_enough(drafters, sequence)
+    free = free_tokens(sequence.constraint)
+    if free is not None and free < _LEAST_FREE:
+        return False
+    return (transforms.only_best or transforms.only_drawn) and says_tokens(drafters, sequence)
 
 
 def _limits(
@@ -132,10 +138,11 @@ def _fitted(budget: DraftBudget, rounds: int, states: int | None) -> DraftBudget
 
 def _limits_of(sequence: Sequence, budget: DraftBudget, rounds: int, max_context: int, seconds: float) -> StretchLimits:
     room, stops = max_context - len(sequence.tokens), sequence.stops
+    free = free_tokens(sequence.constraint)
     return StretchLimits(
         rounds=rounds,
         seconds=seconds,
-        tokens=min(stops.max_tokens - sequence.num_output, room),
+        tokens=min(stops.max_tokens - sequence.num_output, room, room if free is None else free),
         room=room,
         end_tokens=stops.end_tokens | stops.stop_tokens,
         budget=budget,

@@ -42,6 +42,21 @@ MODEL, QUEUE = "Model", "Queue"
 _SPECULATION = ("draft_tokens", "tree_nodes", "verify", "lenience", "typical")
 
 
+TOOL_PARSER = Option(
+    "How calls of tools are found in answers, by vLLM's names (hermes, qwen3_coder, mistral ...); hf: by the model's "
+    "own response_template; none: not at all. Left out: as the model's templates show.",
+    MODEL,
+    elsewhere=("tool_call_parser",),
+    metavar="NAME",
+)
+REASONING_PARSER = Option(
+    "How thoughts are told from answers, by vLLM's names (deepseek_r1, qwen3, openai_gptoss ...); none: they stay "
+    "text. Left out: as the model's templates show.",
+    MODEL,
+    metavar="NAME",
+)
+
+
 @runtime_checkable
 class LoadedLLM(Protocol):
     """An ``LLM``, which ``AsyncLLM`` takes in place of a model."""
@@ -144,6 +159,8 @@ class EngineOptions(Options):
             metavar="FILE",
         ),
     ] = None
+    tool_parser: Annotated[str | None, replace(TOOL_PARSER, written=False)] = None
+    reasoning_parser: Annotated[str | None, replace(REASONING_PARSER, written=False)] = None
     max_context: Annotated[
         int | None,
         Option(
@@ -372,7 +389,9 @@ class EngineOptions(Options):
         """
         from headstart.drafting.registry import checked_options
         from headstart.models.generation_config import named_file
+        from headstart.text.answers.choosing import check_names
 
+        check_names(self.tool_parser, self.reasoning_parser)
         named_file(self.generation_config)
         if self.drafter_store is not None and (store := Path(self.drafter_store)).exists() and not store.is_dir():
             raise ConfigError(f"drafter_store is {str(store)!r}, which is no directory; name one, or one to be made.")

@@ -22,6 +22,7 @@ from headstart.engine.constraint import TokenConstraint
 from headstart.engine.counts import Counter, Vector
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
+from headstart.engine.thought_rules import ThoughtRules
 from headstart.entrypoints.beam_search import BeamSearchOutput, BeamSearchParams
 from headstart.entrypoints.encoder_prompt import encoded_for
 from headstart.entrypoints.engine_making import make_engine
@@ -44,6 +45,8 @@ from headstart.models.generation_config import sampling_defaults
 from headstart.sampling.noise import fresh_seed
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.structured import StructuredOutputsParams
+from headstart.text.answers.choosing import choose
+from headstart.text.answers.model_answers import ModelAnswers
 from headstart.text.chat_tokenizer import ChatTokenizer
 from headstart.text.grammar import GrammarCompiler
 
@@ -74,6 +77,10 @@ class LLM:
         require_numerics(target, options.numerics)
         self.sampling_defaults = sampling_defaults(target.checkpoint, options.generation_config)
         """What a request gets that leaves sampling parameters out."""
+        template = target.chat_template
+        form = choose(template.source, template.response_template, options.tool_parser, options.reasoning_parser)
+        self.answers = ModelAnswers(form, target.tokenizer)
+        """How the model's answers are read: its calls of tools, and its thoughts."""
         made = make_engine(target, options, drafter, drafter_options)
         self.notices = made.notices
         """What a user may want to know of how it was set up, a sentence each: which trained head drafts, and why."""
@@ -338,10 +345,14 @@ class LLM:
         cache_salt: str = "",
         trace: bool = False,
         constraint: Callable[[], TokenConstraint] | None = None,
+        shown: frozenset[int] = frozenset(),
+        thinks: bool | None = False,
     ) -> list[Sample]:
         """The samples of one prompt, ready for ``engine.add``: for callers that run the engine themselves.
 
-        ``constraint`` makes what limits the output of a sample, where ``params`` ask for no structure.
+        ``constraint`` makes what limits the output of a sample, where ``params`` ask for no structure; ``shown``:
+        special tokens that are seen in its text (``answers.shown``); ``thinks``: whether it begins inside a thought,
+        behind which what is demanded of it begins (None: it may begin with one).
 
         Raises:
             RequestError: a parameter does not fit the model.
@@ -358,6 +369,7 @@ class LLM:
         wanted = params.structured_outputs
         if wanted is not None:
             constraint = partial(self._grammars.constraint, wanted)
+        constraint = self._behind_thoughts(prompt, params, constraint, thinks)
         samples = [
             Sample(
                 self.model,
@@ -371,6 +383,7 @@ class LLM:
                 cache_salt,
                 trace,
                 None if constraint is None else constraint(),
+                shown,
             )
             for index in range(params.n)
         ]
@@ -385,6 +398,36 @@ class LLM:
         for sample in samples[1:]:
             sample.sequence.leader = samples[0].sequence
         return samples
+
+    def _behind_thoughts(
+        self,
+        prompt: EncodedPrompt,
+        params: SamplingParams,
+        inner: Callable[[], TokenConstraint] | None,
+        thinks: bool | None,
+    ) -> Callable[[], TokenConstraint] | None:
+        """What limits an output that may think before: thoughts have a budget, and nothing else is demanded of them."""
+        marks, budget = self.answers.thought_marks, params.thinking_token_budget
+        if budget is not None and marks is None:
+            raise RequestError(
+                "thinking_token_budget is given, but nothing shows how this model marks its thoughts; leave it out, or "
+                "name a reasoning_parser.",
+                "thinking_token_budget",
+            )
+        if marks is None or (budget is None and (inner is None or thinks is False)):
+            return inner
+        if budget is not None and thinks is False:
+            thinks = self.answers.thinks(prompt.text)
+        config, ends = self.model.config, self.model.eos_token_ids
+        return lambda: ThoughtRules(
+            config.vocab_size,
+            marks,
+            thinks is True,
+            thinks is None,
+            budget,
+            None if inner is None else inner(),
+            ends,
+        )
 
     def prepare_structures(self) -> None:
         """Make ready what structured outputs need of the vocabulary, which keeps all threads waiting meanwhile.
@@ -458,5 +501,8 @@ class LLM:
         samples = []
         for index, (prompt, wanted) in enumerate(zip(prompts, each, strict=True)):
             with naming(index, len(prompts)):
-                samples += self.samples(prompt, wanted, speculation, prompt_index=index, cache_salt=cache_salt)
+                thinks = self.answers.thinks(prompt.text) is True
+                samples += self.samples(
+                    prompt, wanted, speculation, prompt_index=index, cache_salt=cache_salt, thinks=thinks
+                )
         return samples

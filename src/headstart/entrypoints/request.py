@@ -73,6 +73,7 @@ class Sample:
         cache_salt: only requests of the same salt share cached prefixes.
         trace: record what each round looked like.
         constraint: limits what the output may be, and is not shared with other samples; None: no limits.
+        shown: special tokens that are seen in the text.
 
     Raises:
         RequestError: a parameter does not fit the model.
@@ -91,6 +92,7 @@ class Sample:
         cache_salt: str = "",
         trace: bool = False,
         constraint: TokenConstraint | None = None,
+        shown: frozenset[int] = frozenset(),
     ) -> None:
         vocab_size, encoder = model.config.vocab_size, model.config.encoder
         require_utf8(cache_salt, "cache_salt")
@@ -121,7 +123,7 @@ class Sample:
         self.prompt = prompt
         self.prompt_index = prompt_index
         self.index = index
-        self._text = CommittedText(IncrementalDetokenizer.of_request(model.tokenizer, prompt.token_ids, params))
+        self._text = CommittedText(IncrementalDetokenizer.of_request(model.tokenizer, prompt.token_ids, params, shown))
         self.sequence: Sequence = Sequence.of(
             sequence_id,
             prompt.token_ids,

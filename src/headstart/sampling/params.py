@@ -14,7 +14,10 @@ from headstart.errors import RequestError, require_utf8
 from headstart.sampling.structured import StructuredOutputsParams
 
 _INTEGER_FIELDS = ("top_k", "min_tokens", "n", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size")
-_OPTIONAL_INTEGER_FIELDS = ("beam_width", "max_tokens", "seed", "logprobs", "prompt_logprobs", "truncate_prompt_tokens")
+_OPTIONAL_INTEGER_FIELDS = (
+    *("beam_width", "max_tokens", "seed", "logprobs", "prompt_logprobs", "truncate_prompt_tokens"),
+    "thinking_token_budget",
+)
 _REAL_FIELDS = (
     "length_penalty",
     "temperature",
@@ -165,6 +168,9 @@ class SamplingParams:
     """Number of tokens to keep from the end of the prompt; -1: as many as leave room for max_tokens. None: all."""
     skip_special_tokens: bool = True
     """Leave special tokens out of the text."""
+    thinking_token_budget: int | None = None
+    """Most tokens of a thought, after which the mark that ends it is forced; None: any number. The law of all other
+    tokens stays as it is."""
     structured_outputs: StructuredOutputsParams | None = None
     """What form the whole output must have; applied to the logits before every other transform."""
 
@@ -194,6 +200,8 @@ class SamplingParams:
         _check(all(self.banned_sequences), "banned_sequences", "holds an empty one; name the tokens that are banned.")
         for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):
             _check(getattr(self, name) >= 0, name, f"is {getattr(self, name)}; it must be 0 (off) or more.")
+        budget = self.thinking_token_budget
+        _check(budget is None or budget >= 0, "thinking_token_budget", f"is {budget}; it must be 0 or more.")
         _check(self.min_tokens >= 0, "min_tokens", f"is {self.min_tokens}; it must be 0 or more.")
         if self.max_tokens is not None:
             _check(self.max_tokens >= 1, "max_tokens", f"is {self.max_tokens}; it must be 1 or more.")

@@ -11,7 +11,7 @@ from headstart.common.other_names import FOREIGN_STRUCTURES, passes_over
 from headstart.errors import RequestError, require_utf8
 
 _FIELD = "structured_outputs"
-_KINDS = ("json", "json_object", "regex", "choice")
+_KINDS = ("json", "json_object", "regex", "choice", "grammar")
 
 
 @passes_over(FOREIGN_STRUCTURES)
@@ -27,6 +27,8 @@ class StructuredOutputsParams:
     """Matched as a whole, in the syntax of Rust's regex crate; \\d means ASCII digits. No look-around."""
     choice: tuple[str, ...] | None = None
     """One of these texts."""
+    grammar: str | None = None
+    """A grammar in the syntax of Lark, as llguidance reads it; ``%json`` and the schema behind it end a line."""
 
     def __post_init__(self) -> None:
         given = [name for name in _KINDS if getattr(self, name) is not None]
@@ -40,15 +42,18 @@ class StructuredOutputsParams:
             object.__setattr__(self, "json", _schema_text(self.json))
         if self.regex is not None and not isinstance(self.regex, str):
             raise RequestError(f"regex is {self.regex!r}; it must be a string.", _FIELD)
+        if self.grammar is not None and not isinstance(self.grammar, str):
+            raise RequestError(f"grammar is {self.grammar!r:.40}; it must be a string.", _FIELD)
         if self.choice is not None:
             object.__setattr__(self, "choice", _choices(self.choice))
-        for text in (self.regex or "", *(self.choice or ())):
+        for text in (self.regex or "", self.grammar or "", *(self.choice or ())):
             require_utf8(text, _FIELD)
 
     @property
     def size(self) -> int:
         """Characters of what was asked for."""
-        return len(str(self.json or "")) + len(self.regex or "") + sum(map(len, self.choice or ()))
+        written = (str(self.json or ""), self.regex or "", self.grammar or "")
+        return sum(map(len, written)) + sum(map(len, self.choice or ()))
 
 
 GuidedDecodingParams = StructuredOutputsParams

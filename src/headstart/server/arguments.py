@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headstart.common.enumerations import SpecDecodeMetrics
 from headstart.common.option_values import separated
 from headstart.common.options import Option, declares
-from headstart.entrypoints.engine_options import AsyncEngineOptions
+from headstart.entrypoints.engine_options import REASONING_PARSER, TOOL_PARSER, AsyncEngineOptions
 from headstart.errors import ConfigError
 from headstart.server.settings import ServerSettings
 
@@ -54,6 +55,8 @@ class ServeArguments(AsyncEngineOptions):
             repeated=True,
         ),
     ] = None
+    tool_parser: Annotated[str | None, replace(TOOL_PARSER, group=SERVER)] = None
+    reasoning_parser: Annotated[str | None, replace(REASONING_PARSER, group=SERVER)] = None
     allow_host: Annotated[
         Sequence[str] | None,
         Option(

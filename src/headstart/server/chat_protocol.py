@@ -60,6 +60,8 @@ class Templated(Body):
     """For chat templates that use documents."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the chat template, like ``enable_thinking``."""
+    reasoning_effort: str | None = None
+    """How much the model is to think, for chat templates that read it."""
 
     def shown_tools(self) -> list[dict[str, Any]] | None:
         """The tools in the form that the template reads."""
@@ -67,7 +69,7 @@ class Templated(Body):
 
     def template_variables(self) -> dict[str, Any]:
         """The template's variables besides messages and tools."""
-        named = ("add_generation_prompt", "continue_final_message", "documents")
+        named = ("add_generation_prompt", "continue_final_message", "documents", "reasoning_effort")
         given = {name: value for name in named if (value := getattr(self, name)) is not None}
         return {**(self.chat_template_kwargs or {}), **given}
 
@@ -88,6 +90,8 @@ class ChatBody(Templated, GenerationBody):
         one_of("none, auto, required or an object that names a function or the allowed_tools"),
     ] = None
     parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
+    """false: what the model thought is not told."""
 
     def continued(self) -> str:
         """The text of the message that the answer continues."""

@@ -34,6 +34,7 @@ _SAME = (
     *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
     *("min_tokens", "ignore_eos", "n", "logit_bias", "stop_token_ids", "allowed_token_ids", "bad_words"),
     *("include_stop_str_in_output", "skip_special_tokens", "truncate_prompt_tokens", "prompt_logprobs"),
+    "thinking_token_budget",
 )
 """Fields of a request that have the same name and meaning in ``SamplingParams``."""
 _STRUCTURES = (
@@ -248,6 +249,8 @@ class GenerationBody(Body):
     cache_salt: str | None = Field(default=None, max_length=200)
     """Only requests with the same salt (and the same key) share what was computed for a common prefix."""
     response_format: ResponseFormat | None = None
+    thinking_token_budget: int | None = None
+    """Most tokens of a thought; then the mark that ends it is forced."""
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | bool | str | None = None
     guided_regex: str | None = None

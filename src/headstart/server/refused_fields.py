@@ -20,7 +20,6 @@ _INSTEAD = {
     **dict.fromkeys(("grammar", "guided_grammar", "ebnf"), _STRUCTURE),
     "stop_regex": "give stop strings",
     "logits_processors": "use logit_bias, allowed_token_ids or bad_words",
-    "thinking_token_budget": "lower max_tokens",
     **dict.fromkeys(
         (
             "typical_p",

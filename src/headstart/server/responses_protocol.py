@@ -71,6 +71,13 @@ class NamedFunction(Body):
     name: str
 
 
+class Reasoning(Body):
+    """How the model is to think."""
+
+    effort: str | None = None
+    """For chat templates that read ``reasoning_effort``."""
+
+
 class ResponsesBody(GenerationBody):
     """``POST /v1/responses``; the fields beside OpenAI's are those of the other routes."""
 
@@ -96,6 +103,9 @@ class ResponsesBody(GenerationBody):
     prompt: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the chat template, like ``enable_thinking``."""
+    reasoning: Reasoning | None = None
+    include_reasoning: bool | None = None
+    """false: what the model thought is not told."""
 
     def as_chat(self) -> ChatBody:
         """The same request as a chat.
@@ -127,6 +137,8 @@ class ResponsesBody(GenerationBody):
             "logprobs": wants_logprobs or None,
             "top_logprobs": self.top_logprobs if wants_logprobs else None,
             "chat_template_kwargs": self.chat_template_kwargs,
+            "include_reasoning": self.include_reasoning,
+            "reasoning_effort": None if self.reasoning is None else self.reasoning.effort,
         }
         try:
             return ChatBody.model_validate(chat)
@@ -177,6 +189,8 @@ def _messages(instructions: str | None, given: str | Sequence[Mapping[str, Any]]
         last = messages[-1] if messages else {}
         if message["role"] == "system" == last.get("role"):
             last["content"] += "\n\n" + message["content"]
+        elif _is_thought(last) and message["role"] == "assistant":
+            last |= message
         elif "tool_calls" in message and last.get("role") == "assistant":
             # Calls beside each other, and what was said before them, are one message.
             last["tool_calls"] = [*last.get("tool_calls", ()), *message["tool_calls"]]
@@ -185,10 +199,18 @@ def _messages(instructions: str | None, given: str | Sequence[Mapping[str, Any]]
     return messages
 
 
+def _is_thought(message: Mapping[str, Any]) -> bool:
+    """Whether a message holds a thought alone, which belongs to what is said next."""
+    return "reasoning_content" in message and not message["content"] and "tool_calls" not in message
+
+
 def _each(items: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Each item of an input as a message of its own; what the model only thought is left out."""
+    """Each item of an input as a message of its own."""
     for item in items:
         match item:
+            case {"type": "reasoning", "content": [*parts]}:
+                thought = "".join(str(part.get("text", "")) for part in parts if isinstance(part, Mapping))
+                yield {"role": "assistant", "content": "", "reasoning_content": thought}
             case {"type": "reasoning"}:
                 continue
             case {"type": "function_call", "call_id": str(call_id), "name": str(name), "arguments": str(arguments)}:

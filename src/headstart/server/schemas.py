@@ -41,6 +41,7 @@ class PromptTokensDetails(BaseModel):
 class CompletionTokensDetails(BaseModel):
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
+    reasoning_tokens: int = Field(0, description="Of a chat: tokens of thoughts.")
 
 
 class Usage(BaseModel):
@@ -138,6 +139,8 @@ class AssistantMessage(BaseModel):
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    reasoning_content: str | None = Field(None, description="What the model thought, where it thought.")
+    reasoning: str | None = Field(None, description="The same, by vLLM's newer name.")
     tool_calls: list[CalledTool] | None = None
 
 
@@ -177,6 +180,19 @@ class OutputMessage(BaseModel):
     status: Literal["completed", "incomplete"]
     role: Literal["assistant"]
     content: list[OutputText]
+
+
+class ReasoningText(BaseModel):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class OutputReasoning(BaseModel):
+    type: Literal["reasoning"]
+    id: str
+    status: Literal["completed", "incomplete"]
+    summary: list[Any] = Field(description="Always empty: thoughts are told as they are.")
+    content: list[ReasoningText]
 
 
 class OutputCall(BaseModel):
@@ -219,7 +235,7 @@ class ResponseReply(BaseModel):
     status: Literal["completed", "incomplete"]
     incomplete_details: IncompleteDetails | None
     model: str
-    output: list[OutputMessage | OutputCall]
+    output: list[OutputMessage | OutputReasoning | OutputCall]
     usage: ResponseUsage
 
 

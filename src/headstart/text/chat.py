@@ -17,6 +17,8 @@ from headstart.text.template_files import GGUF_KEY, TEMPLATE_FILE, TEMPLATE_FOLD
 from headstart.text.template_process import PROCESSES, TemplateFailure
 
 DEFAULT, _TOOL_USE = "default", "tool_use"
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""What templates call a message's thought; who gives one of them gives all: the template shows what it wants."""
 _CONTINUED = "\ue000continued\ue001"
 """Marks the end of a message that is continued while it is rendered: what follows it may well repeat the message."""
 
@@ -26,14 +28,21 @@ class ChatTemplate:
     process of its own (``text.template_process``)."""
 
     def __init__(
-        self, templates: str | Mapping[str, str], special_tokens: Mapping[str, str] | None = None, name: str = ""
+        self,
+        templates: str | Mapping[str, str],
+        special_tokens: Mapping[str, str] | None = None,
+        name: str = "",
+        response_template: Mapping[str, Any] | None = None,
     ) -> None:
         """``templates``: one, or several by name ("default", "tool_use"); none for a model that does not chat.
         ``special_tokens``: role ("bos_token", ...) -> spelling, which templates may use. ``name``: the model's.
+        ``response_template``: how its answers are to be read.
         """
         self._templates = {DEFAULT: templates} if isinstance(templates, str) else dict(templates)
         self._special_tokens = dict(special_tokens or {})
         self._name = name
+        self.response_template = response_template
+        """How its answers are to be read, by the model's own files (transformers' form); None: they do not say."""
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint, given: str | Path | None = None) -> ChatTemplate:
@@ -51,7 +60,9 @@ class ChatTemplate:
             return cls(gguf_templates(checkpoint.metadata) if own is None else own, special, checkpoint.name)
         settings = read_settings(checkpoint.path)
         templates = _directory_templates(checkpoint.path, settings) if own is None else own
-        return cls(templates, directory_special_tokens(settings), checkpoint.name)
+        answers = settings.get("response_template")
+        answers = answers if isinstance(answers, dict) else None
+        return cls(templates, directory_special_tokens(settings), checkpoint.name, answers)
 
     @property
     def available(self) -> bool:
@@ -62,6 +73,11 @@ class ChatTemplate:
     def default(self) -> str | None:
         """The template's own text; None: the model has none."""
         return self._templates.get(DEFAULT)
+
+    @property
+    def source(self) -> str:
+        """The text of all templates."""
+        return "\n".join(self._templates.values())
 
     @property
     def knows_tools(self) -> bool:
@@ -214,10 +230,11 @@ def _message(message: Any, index: int) -> dict[str, Any]:
     role = plain.get("role")
     if not isinstance(role, str) or not role:
         raise RequestError(f"{where}.role is {role!r}; give a role such as 'user'.", f"{where}.role")
+    thought = next((plain[name] for name in _THOUGHTS if isinstance(plain.get(name), str)), None)
     content = plain.get("content")
     if isinstance(content, list):
         plain["content"] = "\n".join(_text_part(part, f"{where}.content[{at}]") for at, part in enumerate(content))
-    elif content is None and plain.get("tool_calls"):
+    elif content is None and (plain.get("tool_calls") or thought is not None):
         # The API says None where a call is all there is; templates add texts up.
         plain["content"] = ""
     elif content is None:
@@ -228,6 +245,10 @@ def _message(message: Any, index: int) -> dict[str, Any]:
             f"{where}.content",
         )
     calls = plain.get("tool_calls")
+    if thought is not None:
+        # gpt-oss' template takes no text beside a thought and a call.
+        names = _THOUGHTS[:2] if calls and plain["content"] else _THOUGHTS
+        plain |= dict.fromkeys(names, thought)
     for call in calls if isinstance(calls, list) else ():
         _open_arguments(call)
     return plain

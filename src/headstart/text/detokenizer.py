@@ -41,10 +41,12 @@ class IncrementalDetokenizer:
         min_tokens: int = 0,
         skip_special_tokens: bool = True,
         include_stop: bool = False,
+        shown: frozenset[int] = frozenset(),
     ) -> None:
-        """``stop`` strings are sought in the output only, from the text of token ``min_tokens`` (from 0) on."""
+        """``stop`` strings are sought in the output only, from the text of token ``min_tokens`` (from 0) on.
+        ``shown``: special tokens that are never skipped."""
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
+        self._skipped = tokenizer.special_ids - shown if skip_special_tokens else frozenset[int]()
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._include_stop = include_stop
         self._stops = StopMatcher(stop, kept=include_stop)
@@ -58,7 +60,11 @@ class IncrementalDetokenizer:
 
     @classmethod
     def of_request(
-        cls, tokenizer: Tokenizer, prompt_ids: Sequence[int], params: SamplingParams
+        cls,
+        tokenizer: Tokenizer,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        shown: frozenset[int] = frozenset(),
     ) -> IncrementalDetokenizer:
         """The text of a request's output, as its parameters want it."""
         return cls(
@@ -68,6 +74,7 @@ class IncrementalDetokenizer:
             params.min_tokens,
             params.skip_special_tokens,
             params.include_stop_str_in_output,
+            shown,
         )
 
     @property

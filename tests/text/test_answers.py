@@ -1,20 +1,21 @@
-"""Calls in a model's text: what is one, what stays text, and that pieces give what the whole text gives."""
+"""What answers say: text, thoughts and calls, and that pieces give what the whole text gives."""
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
 
-pytest.importorskip("fastapi", reason="needs the extra 'server'")
+from headstart.text.answers.choosing import call_forms, thought_forms
+from headstart.text.answers.events import Arguments, Call, CallBegun, CallBroken, CallEnded, Event, Text, told
+from headstart.text.answers.reader import AnswerReader
+from headstart.text.answers.tools import Tools
 
-from headstart.server.tool_parser import HERMES
-from headstart.server.tools import ToolRules, read_whole
-
-RULES = ToolRules(frozenset({"add", "look_up"}))
+HERMES = next(form for form in call_forms() if "hermes" in form.names)
+THINK = next(form for form in thought_forms() if "deepseek_r1" in form.names)
+TOOLS = Tools({"add": None, "look_up": None})
 ADD = '{"name": "add", "arguments": {"a": 1}}'
 OTHER = '{"name": "rm", "arguments": {}}'
 TAGGED = f"<tool_call>{ADD}</tool_call>"
@@ -22,12 +23,24 @@ ONE = ("add", '{"a": 1}')
 Read = tuple[str, list[tuple[str, str]]]
 
 
-def read(pieces: Iterable[str], rules: ToolRules = RULES, thinking: bool = False) -> Read:
-    parser = rules.parser(thinking)
-    each = [*map(parser.feed, pieces), parser.finish()]
-    calls = [(call.name, call.arguments) for said in each for call in said.calls]
-    assert parser.called == len(calls)
-    return "".join(said.text for said in each), calls
+def reader(thinking: bool = False, apart: bool = False, parallel: bool = True) -> AnswerReader:
+    return AnswerReader(TOOLS, HERMES, THINK, apart=apart, thinking=thinking, parallel=parallel)
+
+
+def read(pieces: Iterable[str], thinking: bool = False, parallel: bool = True) -> Read:
+    parser = reader(thinking, parallel=parallel)
+    events = [event for piece in pieces for event in parser.feed(piece)] + parser.finish()
+    answer = told(events)
+    assert parser.called == len(answer.calls)
+    return answer.text, plain(answer.calls)
+
+
+def plain(calls: Iterable[Call]) -> list[tuple[str, str]]:
+    return [(call.name, call.arguments) for call in calls]
+
+
+def text_of(events: Iterable[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Text))
 
 
 def called(arguments: str) -> str:
@@ -106,7 +119,8 @@ def test_a_text_cut_anyhow_gives_the_same_calls_and_text(
     text: str, said: str | None, calls: list[tuple[str, str]]
 ) -> None:
     expected = (text if said is None else said, calls)
-    assert read([text]) == expected
+    answer = reader().whole(text)
+    assert (answer.text, plain(answer.calls)) == expected
     generator = random.Random(text)
     for longest in (1, 3, 9, 40) if len(text) < 10_000 else (5_000,):
         for _ in range(4):
@@ -127,21 +141,20 @@ def test_several_answers_after_each_other_keep_their_order_of_text_and_calls() -
 def test_an_answer_may_begin_inside_a_thought() -> None:
     text = f"I could say {TAGGED}.</think>{TAGGED}"
     assert read([text], thinking=True) == read(text, thinking=True) == (f"I could say {TAGGED}.</think>", [ONE])
-    assert HERMES.begins_in_thought("<|im_start|>assistant\n<think>\n")
-    assert HERMES.begins_in_thought("assistant: <think>So", "<think>So")
-    assert not HERMES.begins_in_thought("Say <think>.\nassistant\n")
-    assert not HERMES.begins_in_thought("<think></think>So", "<think></think>So")
+    assert THINK.begins_in_thought("<|im_start|>assistant\n<think>\n")
+    assert THINK.begins_in_thought("assistant: <think>So", "<think>So")
+    assert not THINK.begins_in_thought("Say <think>.\nassistant\n")
+    assert not THINK.begins_in_thought("<think></think>So", "<think></think>So")
 
 
 @pytest.mark.parametrize("text", [TAGGED * 2, f"[{ADD}, {ADD}]", f"{TAGGED} {TAGGED}"])
 def test_only_the_first_call_counts_where_one_is_allowed(text: str) -> None:
-    rules = ToolRules(RULES.names, parallel=False)
-    assert read([text], rules) == read(text, rules) == ("", [ONE])
+    assert read([text], parallel=False) == read(text, parallel=False) == ("", [ONE])
 
 
 def shown(text: str) -> list[str]:
-    parser = RULES.parser()
-    return [parser.feed(piece).text for piece in text]
+    parser = reader()
+    return [text_of(parser.feed(piece)) for piece in text]
 
 
 @pytest.mark.parametrize(
@@ -165,23 +178,61 @@ def test_text_is_shown_as_soon_as_it_cannot_be_a_call(text: str, certain: int) -
 
 
 def test_text_without_a_call_is_shown_as_it_comes() -> None:
-    parser = RULES.parser()
-    assert [parser.feed(piece).text for piece in ("Hi", " <", "b> ", "<tool", "box>")] == [
-        "Hi",
-        " ",
-        "<b> ",
-        "",
-        "<toolbox>",
+    parser = reader()
+    assert [text_of(parser.feed(piece)) for piece in ("Hi", " <", "b> ", "<tool", "box>")] == [
+        *("Hi", " ", "<b> ", "", "<toolbox>")
     ]
 
 
-def test_a_call_is_told_as_soon_as_it_ends() -> None:
-    parser = RULES.parser()
-    assert [len(parser.feed(piece).calls) for piece in (TAGGED[:-1], ">", " ", TAGGED)] == [0, 1, 0, 1]
+def test_arguments_are_told_as_they_come() -> None:
+    parser = reader()
+    parts = ['<tool_call>{"name": "ad', 'd", "arguments": ', '{"a": "x', 'y", "b"', ": 1}", "}</tool_call>"]
+    events = [parser.feed(part) for part in parts]
+    assert [type(event) for event in events[2]] == [CallBegun, Arguments]
+    said = [[event.text for event in each if isinstance(event, Arguments)] for each in events]
+    assert said == [[], [], ['{"a": "x'], ['y", "b"'], [": 1}"], []]
+    assert events[-1] == [CallEnded(0)]
 
 
-def test_a_named_function_gets_the_whole_answer() -> None:
-    parser = ToolRules(RULES.names, named="add").parser()
-    assert parser.feed('{"a"') == ("", [])
-    (call,) = read_whole(parser, ": 1}").calls
-    assert (call.name, json.loads(call.arguments)) == ("add", {"a": 1})
+def test_a_call_that_breaks_in_a_stream_is_taken_back_and_stays_text() -> None:
+    parser = reader()
+    broken = '<tool_call>{"name": "add", "arguments": {"a": 1, oh}}</tool_call>'
+    events = [event for piece in [*broken, *TAGGED] for event in parser.feed(piece)] + parser.finish()
+    assert [event for event in events if isinstance(event, CallBroken)] == [CallBroken(0)]
+    answer = told(events)
+    assert (answer.text, plain(answer.calls)) == (broken, [ONE])
+    assert answer.text == reader().whole(broken + TAGGED).text
+    assert (parser.called, parser.broken) == (1, 1)
+
+
+def test_thoughts_are_told_apart_without_their_marks() -> None:
+    text = f"<think>\nWell, {TAGGED}\n\nso.\n</think>\n\nIt is 1.\n{TAGGED}"
+    parser = reader(apart=True)
+    answer = parser.whole(text)
+    assert answer.thought == f"Well, {TAGGED}\n\nso."
+    assert (answer.text, plain(answer.calls)) == ("It is 1.\n", [ONE])
+    (begin, end), *others = parser.thoughts
+    assert text[begin:end].strip() == answer.thought
+    assert not others
+    for size in (1, 3, 10):
+        parser = reader(apart=True)
+        pieces = [text[at : at + size] for at in range(0, len(text), size)]
+        streamed = told([event for piece in pieces for event in parser.feed(piece)] + parser.finish())
+        assert (streamed.text, streamed.thought, plain(streamed.calls)) == (answer.text, answer.thought, [ONE])
+        assert parser.thoughts == [(begin, end)]
+
+
+def test_an_answer_that_never_ends_its_thought_says_nothing() -> None:
+    parser = reader(apart=True, thinking=True)
+    assert parser.whole("Hm, hm.") == type(told([]))("", "Hm, hm.", [])
+
+
+def test_what_is_broken_inside_of_what_is_broken_costs_no_more_than_a_few_readings() -> None:
+    once = '<tool_call>{"name": "add", "arguments": {"a": "'
+    for pieces in ([once * 2_000], list(once * 400)):
+        parser = reader()
+        for piece in pieces:
+            parser.feed(piece)
+        parser.finish()
+        given = sum(map(len, pieces))
+        assert parser.source.read < 8 * given + (1 << 15)
