@@ -129,3 +129,26 @@ def test_bad_requests_are_refused_one_by_one(model: Model) -> None:
                 await last(llm.generate("abc", GREEDY))
 
     asyncio.run(run())
+
+
+def test_texts_to_copy_from_are_given_while_others_decode(model: Model) -> None:
+    """For requests of one salt; they end sooner, and say what they said."""
+    prompt, params = [7, 8, 9], SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    (plain,) = LLM(model, "none").generate([prompt], params)
+
+    async def said() -> tuple[int, list[RequestOutput]]:
+        async with AsyncLLM(model, "suffix") as llm:
+            other = asyncio.ensure_future(last(llm.generate("abc abc", LONG)))
+            taken = await llm.add_drafter_texts([[*prompt, *plain.token_ids]], cache_salt="mine")
+            asked = [llm.generate(prompt, params, cache_salt=salt) for salt in ("mine", "other")]
+            outputs = [await last(each) for each in asked]
+            assert (await other).finished
+            with pytest.raises(RequestError) as refused:
+                await llm.add_drafter_texts([-1])
+            assert refused.value.field == "texts"
+            return taken, outputs
+
+    taken, (mine, others) = asyncio.run(said())
+    assert taken == len(prompt) + len(plain.token_ids)
+    assert mine.token_ids == others.token_ids == plain.token_ids
+    assert mine.stats.rounds < others.stats.rounds / 2

@@ -58,6 +58,7 @@ class AsyncLLM:
         request_id: str | None = None,
         *,
         speculation: SpeculationParams | None = None,
+        cache_salt: str = "",
     ) -> AsyncGenerator[RequestOutput, None]:
         """Decode one prompt. Each output holds everything so far; the last one is what ``LLM.generate`` returns.
 
@@ -68,13 +69,15 @@ class AsyncLLM:
             sampling_params: ``SamplingParams()`` if left out.
             request_id: a name for ``abort``, which no other request has at the time.
             speculation: overrides the engine's for this request.
+            cache_salt: only requests of the same salt share cached prefixes, and what drafters remember of them.
 
         Raises:
             RequestError: the prompt cannot be served, or a parameter does not fit the model.
             BusyError: too many samples are waiting already.
             ClosedError: this ``AsyncLLM`` is closed.
         """
-        async for output in self._outputs(lambda: self.llm.encode(prompt), sampling_params, request_id, speculation):
+        asked = (sampling_params, request_id, speculation, cache_salt)
+        async for output in self._outputs(lambda: self.llm.encode(prompt), *asked):
             yield output
 
     async def chat(
@@ -86,14 +89,19 @@ class AsyncLLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         speculation: SpeculationParams | None = None,
+        cache_salt: str = "",
     ) -> AsyncGenerator[RequestOutput, None]:
         """Answer one conversation through the model's chat template; otherwise as ``generate``."""
 
         def encode() -> EncodedPrompt:
             return self.llm.encode_chat(messages, tools, chat_template_kwargs)
 
-        async for output in self._outputs(encode, sampling_params, request_id, speculation):
+        async for output in self._outputs(encode, sampling_params, request_id, speculation, cache_salt):
             yield output
+
+    async def add_drafter_texts(self, texts: Prompt | Sequence[Prompt], *, cache_salt: str = "") -> int:
+        """Give drafters texts to copy from, while requests decode; as ``LLM.add_drafter_texts``."""
+        return await asyncio.to_thread(self.llm.add_drafter_texts, texts, cache_salt=cache_salt)
 
     transcribe = AddedMethod()
     """What a recording says, as it becomes final: ``headstart_speech.front_doors.transcribe_async``."""
@@ -145,10 +153,13 @@ class AsyncLLM:
         params: SamplingParams | None,
         request_id: str | None,
         speculation: SpeculationParams | None,
+        cache_salt: str,
     ) -> AsyncGenerator[RequestOutput, None]:
-        samples = await asyncio.to_thread(
-            lambda: self.llm.samples(encode(), params or self.llm.get_default_sampling_params(), speculation)
-        )
+        def begun() -> list[Sample]:
+            wanted = params or self.llm.get_default_sampling_params()
+            return self.llm.samples(encode(), wanted, speculation, cache_salt=cache_salt)
+
+        samples = await asyncio.to_thread(begun)
         answer = self.engine.prepared(samples)
         with self.enlisted(request_id, partial(self.engine.cancel, answer)) as name:
             await self.engine.enter(answer)
