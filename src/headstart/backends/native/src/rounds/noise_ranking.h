@@ -10,6 +10,9 @@
 
 class NoiseRanking {
  public:
+  // Tokens so many temperatures below a row's best are not guessed (`_REACH` of noise_ranking.py).
+  static constexpr float kNoiseReach = 12.f;
+
   // The next tokens are others than those before.
   void forget() { ids_.clear(); }
 
@@ -24,18 +27,35 @@ class NoiseRanking {
     ids_.resize(vocab);
     if (text_tokens) ids_.insert(ids_.end(), text_tokens->tokens, text_tokens->tokens + text_tokens->count);
     const int columns = static_cast<int>(ids_.size());
-    words_.resize(columns), shift_.resize(columns);
-    chosen_words(words_.data(), ids_.data(), columns, noise);
     const float temperature = static_cast<float>(sampling.temperature);
-    float *const shift = shift_.data();
-    const uint32_t *const words = words_.data();
+    // Of most tokens the noise is not made, for no noise is likely to save them.
+    floors_.resize(rows), above_.assign(columns, -1.f), shift_.resize(columns);
+    float *const above = above_.data(), *const shift = shift_.data();
+    for (int row = 0; row < rows; ++row) {
+      const float *const x = logits + static_cast<size_t>(row) * stride;
+      const float peak = peak_of(x, columns);
+      floors_[row] = INFINITY;
+      if (!std::isfinite(peak)) continue;  // no guess
+      const float floor = floors_[row] =
+          std::max(static_cast<float>(floors_of(x, columns, peak, sampling).loose), peak - kNoiseReach * temperature);
 #pragma omp simd
-    for (int i = 0; i < columns; ++i) shift[i] = temperature * log_of(exponential(words[i]));
+      for (int i = 0; i < columns; ++i) above[i] = std::max(above[i], x[i] - floor);
+    }
+    chosen_.clear(), chosen_ids_.clear();
+    for (int i = 0; i < columns; ++i)
+      if (above[i] >= 0.f) chosen_.push_back(i), chosen_ids_.push_back(ids_[i]);
+    const int count = static_cast<int>(chosen_.size());
+    words_.resize(count), chosen_shift_.resize(count);
+    chosen_words(words_.data(), chosen_ids_.data(), count, noise);
+    const uint32_t *const words = words_.data();
+    float *const chosen_shift = chosen_shift_.data();
+#pragma omp simd
+    for (int i = 0; i < count; ++i) chosen_shift[i] = temperature * log_of(exponential(words[i]));
+    for (int i = 0; i < count; ++i) shift[chosen_[i]] = chosen_shift[i];
     for (int row = 0; row < rows; ++row) {
       float *const x = logits + static_cast<size_t>(row) * stride;
-      const float peak = peak_of(x, columns);
-      if (!std::isfinite(peak)) continue;  // no guess
-      const float floor = static_cast<float>(floors_of(x, columns, peak, sampling).loose);
+      const float floor = floors_[row];
+      if (floor == INFINITY) continue;
 #pragma omp simd
       for (int i = 0; i < columns; ++i) x[i] = x[i] < floor ? -INFINITY : x[i] - shift[i];
     }
@@ -68,7 +88,11 @@ class NoiseRanking {
     return m + (y * m - 0.5f) * square + static_cast<float>(exponent) * 0.69314718056f;
   }
 
-  std::vector<int64_t> ids_;  // of a head's vocabulary, which never changes, and of the last text tokens
+  std::vector<int64_t> ids_;          // of a head's vocabulary, which never changes, and of the last text tokens
+  std::vector<float> floors_;         // [row] of the logits that may be said; infinite: none is guessed
+  std::vector<float> above_, shift_;  // [column] how far above its row's floor at most; what noise takes off
+  std::vector<int> chosen_;           // columns above the floor of a row
+  std::vector<int64_t> chosen_ids_;   // [chosen] their tokens, noise, and what that takes off
   std::vector<uint32_t> words_;
-  std::vector<float> shift_;
+  std::vector<float> chosen_shift_;
 };

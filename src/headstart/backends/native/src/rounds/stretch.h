@@ -246,7 +246,8 @@ class Stretch {
     }
     const int rows = static_cast<int>(tokens_.size());
     best_.resize(best_rows_.size());
-    logits_.resize(logit_rows_.size() * m_.shape.vocab);
+    // It never shrinks: what it would grow by again is filled with zeros.
+    logits_.resize(std::max(logits_.size(), logit_rows_.size() * m_.shape.vocab));
     states_.resize(static_cast<size_t>(s_->taps) * rows * m_.shape.hidden);
     taps_.clear();
     for (int tap = 0; tap < s_->taps; ++tap)
