@@ -11,6 +11,7 @@
 //   kAsksLineByLine  lines of packed weights are read one after the other, each right after it is asked what comes
 //                    later (docs/decisions/0038), where others ask for a group's lines first
 //   kSignedBytes     its dot product multiplies signed by signed bytes, where others multiply unsigned by signed ones
+//   kWordPlanes      the two planes of a row's 8-bit inputs are kept as numbers of 16 bits: it has no product of bytes
 //   kTileEntries     query rows of an attention tile: what a tile of a matrix unit holds, else twice what registers do
 //   kFmaRows         rows whose sums of 32 columns the registers hold
 //   kHalvedRows      rows whose sums of half of them they hold. Widening a bf16 weight takes as long as two rows'

@@ -26,13 +26,8 @@ static void store_row_blocks(const Activations &to, int row, const float *x, int
       const float top = std::fmax(reduce_max(max(abs(left), abs(right))), 1e-20f);
       const Lanes factor = splat(limit / top);
       const Lanes rounded[2] = {round(left * factor), round(right * factor)};
-      for (int half = 0; half < 2; ++half) {
-        uint8_t *const at = planes + block * kBlockInputs + half * 16;
-        if (kPlanes == 2)
-          store_two_planes(at, at + kPlaneBytes, rounded[half], 0);
-        else
-          store_one_plane(at, rounded[half], 0);
-      }
+      for (int half = 0; half < 2; ++half)
+        store_planes<kPlanes, 0>(planes, block * kBlockInputs + half * 16, rounded[half]);
       units.unit[block] = top / limit;
       units.sum[block] = units.unit[block] * reduce_add(rounded[0] + rounded[1]);
     }

@@ -477,6 +477,23 @@ static void multiply_linear_fma(const PackedLinear &linear, int, const char *wei
   multiply_fma<Cell>(rows, x, stride, tiles, linear.padded_inputs / 32, out, kColumns, false, true, ahead);
 }
 
+// Sixteen inputs of a row from `k` of its tile on, as 8-bit planes or, where these are kept so, as numbers of 16 bits,
+// of every four the first and the third before the others.
+template <int kPlanes, int kOffset>
+static inline void store_planes(uint8_t *tile, int k, Lanes x) {
+  if constexpr (kPlanes == 1) {
+    store_one_plane(tile + k, x, kOffset);
+  } else if constexpr (kWordPlanes) {
+    float numbers[16];
+    store(numbers, round(x));
+    int16_t words[16];
+    for (int i = 0; i < 16; ++i) words[i] = static_cast<int16_t>(numbers[(i & 12) | (i & 1) << 1 | (i & 2) >> 1]);
+    std::memcpy(tile + 2 * k, words, sizeof words);
+  } else {
+    store_two_planes(tile + k, tile + kPlaneBytes + k, x, kOffset);
+  }
+}
+
 // A row of 8-bit activations: symmetric, the largest magnitude at 127 (one plane) or 127 * 256 (two planes: almost
 // 16 bits, so that the error is the weights' alone: 256 times a signed byte and another). `kOffset` is added to every
 // byte.
@@ -490,12 +507,7 @@ static void store_row_int8(const Activations &to, int row, const float *x, int p
   const Lanes factor = splat(limit / top);
   auto *tile = reinterpret_cast<uint8_t *>(to.row(row));
   for (int first = 0; first < padded_inputs; first += kPlaneBytes, tile += to.tile_bytes)
-    for (int k = 0; k < kPlaneBytes; k += 16) {
-      if (kPlanes == 2)
-        store_two_planes(tile + k, tile + kPlaneBytes + k, load(x + first + k) * factor, kOffset);
-      else
-        store_one_plane(tile + k, load(x + first + k) * factor, kOffset);
-    }
+    for (int k = 0; k < kPlaneBytes; k += 16) store_planes<kPlanes, kOffset>(tile, k, load(x + first + k) * factor);
 }
 
 // From integer sums to floats: out = (256 * high + low) * column scale * row scale.

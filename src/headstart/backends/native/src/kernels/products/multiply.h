@@ -46,11 +46,15 @@ static inline void multiply_fma_rows(const float *a, size_t a_stride, Tiles tile
         for (int h = 0; h < kHalves; ++h) load_bf16_pairs(b + step * 32 + (first_half + h) * 32, even[h], odd[h]);
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
-          const Lanes first = splat(a_tile[r * a_stride + step]), second = splat(a_tile[r * a_stride + step + 1]);
+          const Lanes first = splat(a_tile[r * a_stride + step]);
 #pragma GCC unroll 2
-          for (int h = 0; h < kHalves; ++h) sum[r][h] = fma(first, even[h], sum[r][h]);
+          for (int h = 0; h < kHalves; ++h) sum[r][h] = fma(first, even[h], sum[r][h]), hold(sum[r][h]);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          const Lanes second = splat(a_tile[r * a_stride + step + 1]);
 #pragma GCC unroll 2
-          for (int h = 0; h < kHalves; ++h) sum[r][h] = fma(second, odd[h], sum[r][h]);
+          for (int h = 0; h < kHalves; ++h) sum[r][h] = fma(second, odd[h], sum[r][h]), hold(sum[r][h]);
         }
       }
     } else {

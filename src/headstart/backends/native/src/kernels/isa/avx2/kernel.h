@@ -4,53 +4,93 @@
 #include "kernels/isa/avx2/blocks.h"
 #include "kernels/isa/no_unit.h"
 
-// Sixteen int8 columns against one row, all planes. Bytes are widened to 16 bits and multiplied in pairs; a lane of a
-// sum holds half of a column's four products a step, neighbours are added at the end.
-template <int kPlanes>
-static inline void multiply_int8_half(const char *high, size_t tile_bytes, const char *weights, int count,
-                                      int32_t *sums, Prefetch prefetch) {
-  __m256i sum[kPlanes][4];
-  for (int p = 0; p < kPlanes; ++p)
-    for (int i = 0; i < 4; ++i) sum[p][i] = _mm256_setzero_si256();
-  for (int tile = 0; tile < count; ++tile, weights += 2048, high += tile_bytes) {
-    for (int step = 0; step < 16; ++step) {
-      prefetch.ask(weights + step * kLine);
-      int32_t four[2] = {};
-      std::memcpy(&four[0], high + step * 4, 4);
-      if (kPlanes == 2) std::memcpy(&four[1], high + kPlaneBytes + step * 4, 4);
-      const __m256i upper = _mm256_cvtepi8_epi16(_mm_set1_epi32(four[0]));
-      const __m256i lower = _mm256_cvtepi8_epi16(_mm_set1_epi32(four[1]));
+// Rows of numbers of 16 bits against int8 columns. Sums of 32 bits hold eight tiles (512 * 32512 * 128) and are then
+// split into 256 times one number and another.
+template <int kRows>
+static __attribute__((noinline)) void multiply_int8_words(const PackedLinear &linear, int pair, const char *weights,
+                                                          const Activations &a, int row, float *out,
+                                                          Prefetch prefetch) {
+  constexpr int kTiles = 8;
+  const int count = linear.padded_inputs / kPlaneBytes;
+  const char *tile = a.row(row);
+  __m256i high[kRows][4], low[kRows][4];
+#pragma GCC unroll 2
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) high[r][i] = low[r][i] = _mm256_setzero_si256();
+  for (int first = 0; first < count; first += kTiles) {
+    __m256i sums[kRows][4];  // unrolled everywhere, or they would live in memory
+#pragma GCC unroll 2
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) sums[r][i] = _mm256_setzero_si256();
+    for (int last = std::min(first + kTiles, count), t = first; t < last; ++t, tile += a.tile_bytes)
+#pragma GCC unroll 1
+      for (int step = 0; step < kPlaneBytes / 4; ++step, weights += kLine) {
+        prefetch.ask(weights);
+        add_words(sums, tile + step * 8, 2 * kPlaneBytes, [&](int i) -> EvenOdd {
+          const __m256i bytes = load_line(weights + i * 32);
+          return {_mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8), _mm256_srai_epi16(bytes, 8)};
+        });
+      }
+#pragma GCC unroll 2
+    for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) {
-        const __m256i w =
-            _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i *>(weights + step * kLine + i * 16)));
-        sum[0][i] = _mm256_add_epi32(sum[0][i], _mm256_madd_epi16(upper, w));
-        if (kPlanes == 2) sum[kPlanes - 1][i] = _mm256_add_epi32(sum[kPlanes - 1][i], _mm256_madd_epi16(lower, w));
+        high[r][i] = _mm256_add_epi32(high[r][i], _mm256_srai_epi32(sums[r][i], 8));
+        low[r][i] = _mm256_add_epi32(low[r][i], _mm256_and_si256(sums[r][i], _mm256_set1_epi32(255)));
       }
-    }
   }
-  for (int p = 0; p < kPlanes; ++p)
-    for (int i = 0; i < 4; ++i) {
-      alignas(32) int32_t lanes[8];
-      _mm256_store_si256(reinterpret_cast<__m256i *>(lanes), sum[p][i]);
-      for (int j = 0; j < 4; ++j) sums[p * 16 + i * 4 + j] = lanes[2 * j] + lanes[2 * j + 1];
+  const auto floats = [](const __m256i *sums) -> Lanes {
+    return {_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])};
+  };
+  for (int r = 0; r < kRows; ++r)
+    for (int half = 0; half < 2; ++half) {
+      const Lanes scale = load(&linear.scales[pair * kColumns + half * 16]);
+      store(out + r * kColumns + half * 16,
+            dequantise(floats(high[r] + 2 * half), floats(low[r] + 2 * half), scale, a.scales[row + r]));
     }
 }
 
-template <int kPlanes>
 static void multiply_linear_int8(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                  int row, int rows, ReadAhead *ahead, float *out) {
-  int32_t sums[kPlanes * 16];
-  const int count = linear.padded_inputs / 64;
+  in_groups<2>(linear, weights, rows, ahead, [&](auto known, int first, Prefetch ask) {
+    multiply_int8_words<known.value>(linear, pair, weights, a, row + first, out + first * kColumns, ask);
+  });
+}
+
+// Sixteen int8 columns against one row of bytes. Bytes are widened to 16 bits and multiplied in pairs; a lane of a sum
+// holds half of a column's four products a step, neighbours are added at the end.
+static inline Lanes multiply_int8_half(const char *tile, size_t tile_bytes, const char *weights, int count,
+                                       Prefetch prefetch) {
+  __m256i sum[4];
+#pragma GCC unroll 4
+  for (__m256i &each : sum) each = _mm256_setzero_si256();
+  for (int t = 0; t < count; ++t, tile += tile_bytes)
+    for (int step = 0; step < kPlaneBytes / 4; ++step, weights += kLine) {
+      prefetch.ask(weights);
+      const __m256i x = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(splat_word(tile + step * 4)));
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        const __m256i w = _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i *>(weights + i * 16)));
+        sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(x, w)), hold(sum[i]);
+      }
+    }
+  const auto eight = [](__m256i a, __m256i b) {  // hadd: columns 0 1 4 5 2 3 6 7
+    return _mm256_cvtepi32_ps(_mm256_permute4x64_epi64(_mm256_hadd_epi32(a, b), 0xd8));
+  };
+  return {eight(sum[0], sum[1]), eight(sum[2], sum[3])};
+}
+
+static void multiply_linear_int8_fast(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
+                                      int row, int rows, ReadAhead *ahead, float *out) {
+  const int count = linear.padded_inputs / kPlaneBytes;
   for (int r = 0; r < rows; ++r)
     for (int half = 0; half < 2; ++half) {
-      multiply_int8_half<kPlanes>(a.row(row + r), a.tile_bytes, weights + half * 64, count, sums,
-                                  next_block(ahead, weights, linear.pair_bytes, 2 * r + half, 2 * rows));
+      const Lanes sums = multiply_int8_half(a.row(row + r), a.tile_bytes, weights + half * 64, count,
+                                            next_block(ahead, weights, linear.pair_bytes, 2 * r + half, 2 * rows));
       const Lanes scale = load(&linear.scales[pair * kColumns + half * 16]);
-      const float unit = a.scales[row + r];
-      store(out + r * kColumns + half * 16,
-            kPlanes == 2 ? dequantise(load_int32(sums), load_int32(sums + (kPlanes - 1) * 16), scale, unit)
-                         : load_int32(sums) * (scale * splat(unit)));
+      store(out + r * kColumns + half * 16, sums * (scale * splat(a.scales[row + r])));
     }
 }
 
@@ -66,9 +106,9 @@ static inline LinearKernel own_linear_kernel(Precision precision) {
     case Precision::bf16:
       return {ElementKind::fp32, store_row_float, multiply_linear_fma<Bf16>};
     case Precision::int8:
-      return {ElementKind::int8, store_row_int8<2, 0>, multiply_linear_int8<2>};
+      return {ElementKind::int8, store_row_int8<2, 0>, multiply_linear_int8};
     case Precision::int8_fast:
-      return {ElementKind::int8, store_row_int8<1, 0>, multiply_linear_int8<1>};
+      return {ElementKind::int8, store_row_int8<1, 0>, multiply_linear_int8_fast};
     default:
       return {};
   }

@@ -6,8 +6,9 @@
 #define HEADSTART_SHORTS "kernels/isa/avx2/shorts.h"
 #define HEADSTART_KERNEL "kernels/isa/avx2/kernel.h"
 
-constexpr bool kTiledBf16 = false, kTwelveBits = false, kAsksLineByLine = false, kSignedBytes = false;
-constexpr int kTileEntries = 24, kFmaRows = 3, kHalvedRows = 5;
+constexpr bool kTiledBf16 = false, kTwelveBits = false, kAsksLineByLine = false, kSignedBytes = false,
+               kWordPlanes = true;
+constexpr int kTileEntries = 24, kFmaRows = 2, kHalvedRows = 5;
 constexpr int kBlockRows[] = {4, 2};
 constexpr int kStoredRows = 6, kFusedRows = 2;
 constexpr int kScreenedRows = 2;

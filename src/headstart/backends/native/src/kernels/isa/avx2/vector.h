@@ -8,6 +8,9 @@ struct Lanes {
   __m256 lo, hi;
 };
 
+static inline void hold(__m256i &x) { asm("" : "+x"(x)); }
+static inline void hold(Lanes &x) { asm("" : "+x"(x.lo), "+x"(x.hi)); }
+
 static inline Lanes load(const float *p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 static inline void store(float *p, Lanes a) {
   _mm256_storeu_ps(p, a.lo);
