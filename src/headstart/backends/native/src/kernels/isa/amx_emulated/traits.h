@@ -8,7 +8,8 @@
 #define HEADSTART_DOT_BYTES "kernels/isa/avx512/dot_bytes.h"
 #define HEADSTART_TILES "kernels/isa/amx_emulated/tiles.h"
 
-constexpr bool kTiledBf16 = false, kTwelveBits = true, kAsksLineByLine = true, kSignedBytes = false, kWordPlanes = false;
+constexpr bool kTiledBf16 = false, kTwelveBits = true, kAsksLineByLine = true, kSignedBytes = false,
+               kWordPlanes = false;
 constexpr int kTileEntries = 16, kFmaRows = 12, kHalvedRows = 12;
 constexpr int kBlockRows[] = {6, 4};
 constexpr int kStoredRows = 12, kFusedRows = 8;

@@ -7,7 +7,8 @@
 #define HEADSTART_KERNEL "kernels/isa/vnni_kernel.h"
 #define HEADSTART_DOT_BYTES "kernels/isa/avxvnni/dot_bytes.h"
 
-constexpr bool kTiledBf16 = false, kTwelveBits = false, kAsksLineByLine = false, kSignedBytes = false, kWordPlanes = false;
+constexpr bool kTiledBf16 = false, kTwelveBits = false, kAsksLineByLine = false, kSignedBytes = false,
+               kWordPlanes = false;
 constexpr int kTileEntries = 24, kFmaRows = 3, kHalvedRows = 5;
 constexpr int kBlockRows[] = {2, 1};
 constexpr int kStoredRows = 6, kFusedRows = 2;
