@@ -15,6 +15,9 @@ from torch import Tensor, nn
 
 from headstart.drafting.base import Drafter
 from headstart.drafting.context import DraftContext, LoadedModel
+from headstart.drafting.methods.assistant.files import reading_target, require_target
+from headstart.drafting.methods.assistant.head import KIND as ASSISTANT
+from headstart.drafting.methods.assistant.head import AssistantHead, Clusters
 from headstart.drafting.methods.dflash.head import KIND, BlockHead, block_config
 from headstart.drafting.methods.eagle.head import PARALLEL_KIND, THIRD, EagleHead, eagle_config
 from headstart.drafting.registry import create_drafter
@@ -34,6 +37,13 @@ _SHARE = 6
 """One of so many of smaller vocabularies: what the default model's heads say."""
 _PARALLEL_SLOTS, _BLOCK_SLOTS, _BLOCK_LAYERS = 8, 15, 5
 """Of P-EAGLE's and DFlash's published heads (arXiv:2602.01469, arXiv:2602.06036, section 4.1)."""
+_ASSISTANT_WINDOWED = 3
+"""Layers of Gemma 4's assistants that have windows; one more sees everything (huggingface.co/google)."""
+_ASSISTANT_SIZE, _SMALL_ASSISTANT_SIZE = 1024, 256
+_ASSISTANT_MLP = 8
+"""Of an assistant: numbers between the two matrices of a gated MLP, for each of the stream's."""
+_CLUSTERS, _CLUSTERS_READ = 2048, 32
+"""Of the output head of small ones."""
 _UNITS = {"m": 1e6, "b": 1e9}
 _MOST, _LEAST = 20e9, 1e6
 """Parameters of a draft model."""
@@ -66,6 +76,7 @@ def _surroundings(model: Model, context: DraftContext, name: str, size: str) -> 
         THIRD: lambda config: EagleHead(eagle_config(config, THIRD, _said(config))),
         PARALLEL_KIND: _parallel_head,
         KIND: _block_head,
+        ASSISTANT: _assistant,
     }
     # What knows nothing is sure of nothing, and would end its drafts at once.
     chain: dict[str, object] = {"width": 1, "min_probability": 0.0}
@@ -122,6 +133,53 @@ def _block_head(config: ModelConfig) -> BlockHead:
     return BlockHead(block_config(config, _BLOCK_SLOTS, layers, 0, _said(config)))
 
 
+def _assistant(target: ModelConfig) -> AssistantHead:
+    """One for a Gemma 4."""
+    require_target(target.hidden_size, target, "a stand-in")
+    small = target.layer_inputs is not None
+    hidden = _SMALL_ASSISTANT_SIZE if small else _ASSISTANT_SIZE
+    windowed = [layer for layer in target.layers if layer.window is not None][:1] * _ASSISTANT_WINDOWED
+    full = [layer for layer in target.layers if layer.window is None][:1]
+    config = replace(
+        target,
+        layers=tuple(
+            replace(layer, reads=None, channel="mlp", mlp_size=None, input=None) for layer in (*windowed, *full)
+        ),
+        hidden_size=hidden,
+        mlp_size=_ASSISTANT_MLP * hidden,
+        layer_inputs=None,
+        experts=None,
+    )
+    config = reading_target(config, target, "a stand-in")
+    norm = NormWeights(torch.ones(hidden) - config.norms.offset)
+    layers = []
+    for layer in config.layers:
+        size = config.head_dim_of(layer)
+        queries = NormWeights(torch.ones(size) - config.norms.offset)
+        width = config.heads_of(layer) * size
+        layers.append(
+            LayerWeights(
+                mixer=AttentionWeights(_linear(width, hidden), _linear(hidden, width), q_norm=queries),
+                channel=MlpWeights(_linear(2 * config.mlp_size, hidden), _linear(hidden, config.mlp_size)),
+                attention_norm=norm,
+                mlp_norm=norm,
+                attention_post_norm=norm,
+                mlp_post_norm=norm,
+                scale=torch.ones(1),
+            )
+        )
+    head, clusters = _linear(config.vocab_size, hidden).weight, None
+    if small and config.vocab_size % _CLUSTERS == 0:
+        tokens = torch.arange(config.vocab_size).view(_CLUSTERS, -1)
+        clusters = Clusters(_linear(_CLUSTERS, hidden).weight, tokens, _CLUSTERS_READ, head)
+        config, head = replace(config, vocab_size=_CLUSTERS_READ), head[:_CLUSTERS_READ]
+    weights = DecoderWeights(embedding=head, layers=tuple(layers), final_norm=norm, head=LinearWeights(head))
+    before, after = (
+        _linear(*shape).weight for shape in ((hidden, 2 * target.hidden_size), (target.hidden_size, hidden))
+    )
+    return AssistantHead(config, weights, before, after, clusters)
+
+
 def _modules(model: Model) -> MultiTokenModules:
     """A module whose layer is the target's last one of the kind that its family's modules have."""
     config, weights = load_decoder(model.checkpoint, weights_dtype(model.precision))
@@ -132,7 +190,12 @@ def _modules(model: Model) -> MultiTokenModules:
     flat = NormWeights(torch.full((config.hidden_size,), 1.0 - config.norms.offset))
     projection = _linear(config.hidden_size, 2 * config.hidden_size)
     module = MultiTokenModule(flat, flat, flat, projection, weights.layers[place])
-    return MultiTokenModules(replace(config, layers=(config.layers[place],)), (module,), names.hidden_first)
+    return MultiTokenModules(
+        replace(config, layers=(config.layers[place],)),
+        (module,),
+        names.hidden_first,
+        feeds_unnormed=names.feeds_unnormed,
+    )
 
 
 def _draft_model(model: Model, parameters: float) -> Backend:

@@ -80,7 +80,12 @@ def _fresh(config: ModelConfig, weights: DecoderWeights) -> MultiTokenModules:
         projection=LinearWeights(torch.randn(size, 2 * size) * (2 * size) ** -0.5),
         layer=weights.layers[place],
     )
-    return MultiTokenModules(replace(config, layers=(config.layers[place],)), (module,), names.hidden_first)
+    return MultiTokenModules(
+        replace(config, layers=(config.layers[place],)),
+        (module,),
+        names.hidden_first,
+        feeds_unnormed=names.feeds_unnormed,
+    )
 
 
 def _place(config: ModelConfig) -> int:

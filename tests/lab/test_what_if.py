@@ -1,12 +1,20 @@
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from headstart.errors import ConfigError
+import pytest
+from assistant_models import first_tree, write_target
+from tiny_checkpoint import write_tiny_model
+
+from headstart.errors import CheckpointError, ConfigError
+from headstart.loading.lending import draft_context
+from headstart.loading.model import load_model
+from headstart.passes.runner import ModelRunner
 from headstart_lab.plan.pass_times import PassTimes
 from headstart_lab.plan.profiles import Profile, RoundSeconds
 from headstart_lab.plan.published_rates import PUBLISHED, chance_of
 from headstart_lab.plan.what_if import counted_rates, rates_of, what_if
+from headstart_lab.stand_ins import stand_in
 
 PLAIN = Profile("none", [], [], {1: RoundSeconds(0.0, 0.0, 0.002)})
 DRAFTER = Profile("stand-in", [], [], {1: RoundSeconds(0.001, 0.003, 0.002)})
@@ -56,4 +64,14 @@ def test_rates_are_told_or_published() -> None:
 def test_published_lengths_become_chances() -> None:
     for chance in (0.3, 0.65, 0.9):
         assert chance_of(sum(chance**depth for depth in range(6)), 5) == pytest.approx(chance, abs=1e-9)
-    assert all(0 < each.chance < 1 and "arXiv:" in each.source for each in PUBLISHED.values())
+    assert all(0 < each.chance < 1 for each in PUBLISHED.values())
+    assert all("arXiv:" in each.source or ", issue " in each.source for each in PUBLISHED.values())
+
+
+def test_an_assistant_is_made_up_for_a_gemma_4_alone(tmp_path: Path) -> None:
+    target = load_model(write_target(tmp_path / "gemma"), "fp32")
+    assert len(first_tree(target, lambda context: stand_in(context, "assistant", 3), [*range(40, 60)])) == 3
+    (tmp_path / "llama").mkdir()
+    other = load_model(write_tiny_model(tmp_path / "llama"), "fp32")
+    with pytest.raises(CheckpointError, match="an assistant of Gemma 4, and this model is of another kind"):
+        stand_in(draft_context(other, ModelRunner(other.backend, 64)), "assistant", 3)

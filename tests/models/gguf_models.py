@@ -71,6 +71,8 @@ ARCHITECTURES = {
     "hy_v3": gguf.MODEL_ARCH.DOTS1,
     "cohere2_moe": gguf.MODEL_ARCH.COHERE2,
     "bailing_moe": gguf.MODEL_ARCH.BAILINGMOE2,
+    "mimo_v2_flash": gguf.MODEL_ARCH.MIMO2,
+    "step3p5": gguf.MODEL_ARCH.STEP35,
 }
 _YOUNGER = {"mellum": "mellum", "hy_v3": "hy_v3", "cohere2_moe": "cohere2moe"}
 """What the ``gguf`` package has no name for yet; names of tensors are those of the architecture above."""
@@ -90,6 +92,9 @@ def write_gguf(
     """``most_tensors``: of a part, by which the file is split; 0: it is not. ``modules``: what stands around the last
     layers, which are multi-token modules then, by llama.cpp's names. ``towers``: what reads images and sounds."""
     config = model.config
+    if config.model_type == "step3p7":
+        config = config.get_text_config()
+        config.allow_global_per_layer_attribute_access = True
     arch = ARCHITECTURES[config.model_type]
     architecture = _YOUNGER.get(config.model_type, gguf.MODEL_ARCH_NAMES[arch])
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=most_tensors)
@@ -101,6 +106,7 @@ def write_gguf(
     tensors = dict(model.state_dict()) | {name: each for name, each in model.named_buffers() if "correction" in name}
     if config.model_type == "bailing_moe":
         tensors = _joined(tensors)
+    tensors = {name.replace("language_model.", ""): tensor for name, tensor in tensors.items() if not _sees(name)}
     for name, tensor in _split(tensors).items():
         if ".act_fn." in name:
             continue
@@ -120,10 +126,9 @@ def write_gguf(
         writer.add_uint32(f"{architecture}.nextn_predict_layers", len(modules))
     for number, parts in enumerate(modules, config.num_hidden_layers - len(modules)):
         for part, tensor in parts.items():
-            moved = config.model_type == "bailing_moe" and part == "shared_head_norm"
-            writer.add_tensor(
-                f"blk.{number}.{'layer_output_norm' if moved else f'nextn.{part}'}.weight", tensor.numpy()
-            )
+            moved = config.model_type in ("bailing_moe", "mimo_v2_flash") and part == "shared_head_norm"
+            name = "layer_output_norm" if moved else f"nextn.{part}"
+            writer.add_tensor(f"blk.{number}.{name}.weight", _converted(f"{part}.weight", tensor, config).numpy())
     for name, tensor in (towers or {}).items():
         writer.add_tensor(name, tensor.numpy())
     if rope_factors is not None:
@@ -133,6 +138,10 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _sees(name: str) -> bool:
+    return "vision_model" in name or "multi_modal_projector" in name
 
 
 def _split(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -168,7 +177,7 @@ _OF_EXPERTS = {
     r"shared_expert_gate": "ffn_gate_inp_shexp",
     r"gate|router|gate\.wg|router\.gate": "ffn_gate_inp",
     r"self_attn\.sinks": "attn_sinks",
-    r"self_attn\.gate_proj": "attn_gate",
+    r"self_attn\.g(?:ate)?_proj": "attn_gate",
     r"(?:gate\.)?(?:moe_statics\.)?e_score_correction_bias|expert_bias": "exp_probs_b",
 }
 
@@ -219,7 +228,11 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count(
+        _by_sight(config, config.num_attention_heads, config.num_sliding_attention_heads)
+        if config.model_type == "step3p5"
+        else config.num_attention_heads
+    )
     writer.add_token_list([f"<{i}>" for i in range(config.vocab_size)])
     writer.add_bos_token_id(config.bos_token_id)
     writer.add_eos_token_id(config.eos_token_id)
@@ -243,6 +256,8 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
     if kind == "granitemoehybrid":
         writer.add_head_count_kv([config.num_key_value_heads] * config.num_hidden_layers)
         writer.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
+    elif kind == "mimo_v2_flash":
+        writer.add_head_count_kv(_by_sight(config, config.num_key_value_heads, 2 * config.num_key_value_heads))
     elif kind != "gpt_bigcode":
         writer.add_head_count_kv(config.num_key_value_heads)
     if kind.startswith("granite"):
@@ -282,7 +297,7 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
     head_dim = getattr(config, "head_dim", None)
     if head_dim is not None:
         writer.add_key_length(head_dim)
-        writer.add_value_length(head_dim)
+        writer.add_value_length(config.v_head_dim if kind == "mimo_v2_flash" else head_dim)
     if kind in ("gemma2", "gemma3_text"):
         writer.add_sliding_window(config.sliding_window)
     if kind == "gemma2":
@@ -290,10 +305,25 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
 
 
-_WITH_WINDOWS = ("olmo3", "exaone4", "cohere2", "cohere2_moe", "gpt_oss", "exaone_moe", "afmoe", "phimoe")
+def _by_sight(config: Any, full: int, sliding: int) -> list[int]:
+    return [sliding if each == "sliding_attention" else full for each in config.layer_types]
+
+
+_WITH_WINDOWS = (
+    "mimo_v2_flash",
+    "step3p5",
+    "olmo3",
+    "exaone4",
+    "cohere2",
+    "cohere2_moe",
+    "gpt_oss",
+    "exaone_moe",
+    "afmoe",
+    "phimoe",
+)
 _SIZED_EXPERTS = (
     *("qwen2_moe", "qwen3_moe", "dots1", "glm4_moe", "exaone_moe", "afmoe", "ernie4_5_moe", "mellum"),
-    *("bailing_moe", "hy_v3"),
+    *("bailing_moe", "hy_v3", "mimo_v2_flash", "step3p5"),
 )
 _SIGMOIDS = ("dots1", "glm4_moe", "exaone_moe", "afmoe", "minimax_m2", "bailing_moe", "hy_v3", "cohere2_moe")
 
@@ -363,6 +393,19 @@ def _more_metadata(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_sliding_window(config.sliding_window)
         writer.add_sliding_window_pattern([each == "sliding_attention" for each in config.layer_types])
         writer.add_float32("mellum.rope.freq_base_swa", config.rope_parameters["sliding_attention"]["rope_theta"])
+    if kind in ("mimo_v2_flash", "step3p5"):
+        ropes = config.rope_parameters
+        writer.add_sliding_window_pattern([each == "sliding_attention" for each in config.layer_types])
+        writer.add_rope_freq_base_swa(ropes["sliding_attention"]["rope_theta"])
+    if kind == "mimo_v2_flash":
+        writer.add_rope_dimension_count(int(config.head_dim * ropes["full_attention"]["partial_rotary_factor"]))
+        writer.add_float32("mimo2.attention.value_scale", config.attention_value_scale)
+    if kind == "step3p5":
+        writer.add_expert_shared_feed_forward_length(config.share_expert_dim)
+        writer.add_expert_weights_scale(config.moe_router_scaling_factor)
+        writer.add_expert_weights_norm(True)
+        writer.add_swiglu_clamp_exp([each or 0.0 for each in config.swiglu_limits])
+        writer.add_swiglu_clamp_shexp([each or 0.0 for each in config.swiglu_limits_shared])
     if kind == "exaone_moe":
         writer.add_leading_dense_block_count([*config.mlp_layer_types, "sparse"].index("sparse"))
         writer.add_sliding_window_pattern([each == "sliding_attention" for each in config.layer_types])
@@ -389,7 +432,7 @@ def _converted(name: str, tensor: Tensor, config: Any) -> Tensor:
         heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
         halves = tensor.reshape(heads, 2, -1, *tensor.shape[1:])
         return torch.stack((halves[:, 0], halves[:, 1]), dim=2).reshape(tensor.shape)
-    if kind.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):
+    if kind.startswith(("gemma", "nemotron", "step3")) and name.endswith("norm.weight"):
         return tensor + 1
     if "shared_expert_gate" in name or "moe_statics" in name:
         return tensor[0]

@@ -32,6 +32,7 @@ WIDE = {"hidden_size": 256, "n_embd": 256, "d_model": 256, "head_dim": 64} | {
     "n_head": 4,
     "n_heads": 4,
     "rotary_dim": 32,
+    "v_head_dim": 32,
     "linear_key_head_dim": 32,
     "linear_value_head_dim": 64,
 }
@@ -52,6 +53,7 @@ def examples() -> dict[str, ModelConfig]:
         if supports(kept) is not None and supports(config) is None:
             found[described["model_type"]] = config
     found["kimi_k2"] = found["deepseek_v3"]  # transformers reads its text as such
+    found["step3p5"] = found["step3p7"]  # which has it inside
     for family, (name, settings) in WITH_ENCODER.items():
         described = getattr(transformers, f"{name}Config")(**settings | WIDE_WITH_ENCODER[family]).to_dict()
         found.setdefault(described["model_type"], config_from_hf(described))

@@ -330,10 +330,10 @@ def test_whatever_an_entry_of_these_holds_is_read_or_refused(family: str) -> Non
 
 
 def test_what_a_known_model_lacks_is_said() -> None:
-    with pytest.raises(CheckpointError, match=r"model_type 'mimo_v2_flash'.*values narrower than keys"):
-        config_from_hf({"model_type": "mimo_v2_flash"})
-    with pytest.raises(CheckpointError, match=r"general\.architecture 'step35'.*other numbers of heads"):
-        config_from_gguf({"general.architecture": "step35"})
+    with pytest.raises(CheckpointError, match=r"model_type 'kimi_linear'.*Kimi's delta attention"):
+        config_from_hf({"model_type": "kimi_linear"})
+    with pytest.raises(CheckpointError, match=r"general\.architecture 'deepseek4'.*hyper-connections"):
+        config_from_gguf({"general.architecture": "deepseek4"})
 
 
 @pytest.mark.parametrize("family", ["deepseek_v32", "glm_moe_dsa"])

@@ -107,6 +107,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "hy_v3": ("hy_v3", {}),
     "cohere2_moe": ("cohere2_moe", {}),
     "bailing_moe": ("bailing_moe", {}),
+    "mimo_v2_flash": ("mimo_v2_flash", {}),
+    "step3p7": ("step3p7", {}),
     "llama4": (
         "llama4",
         {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0], "attention_chunk_size": 8192, "num_local_experts": 8}

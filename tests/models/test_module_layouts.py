@@ -23,7 +23,9 @@ from headstart.sampling.params import SamplingParams
 from headstart.text.tokenizer import Tokenizer
 
 pytestmark = needs_native
-FAMILIES = (*WRITERS, "mimo")
+IN_FOLDERS = ("mimo", "exaone4_5")
+"""Those that llama.cpp has no architecture for."""
+FAMILIES = (*WRITERS, *IN_FOLDERS)
 FEW = ("deepseek_v3", "qwen3_5_text", "bailing_moe", "cohere2_moe", "ernie4_5_moe", "nemotron_h")
 """Those of ``make test``: of each kind of layer."""
 RUNS_NATIVELY = "Multi-token modules run in the native pass"
@@ -50,7 +52,7 @@ def written_both_ways(family: str, folder: Path) -> list[Path]:
     files = folder.parent / "files"
     files.mkdir()
     write_tokenizer(folder)
-    if family == "mimo":  # for which llama.cpp has no architecture
+    if family in IN_FOLDERS:
         write_modules(family, folder, 1, **NATIVE_SIZES[family])
         return [folder]
     return [folder, written(family, folder, to=files / "tiny.gguf", **NATIVE_SIZES[family])[1]]
@@ -98,7 +100,10 @@ def test_preempted_sequences_go_on_as_if_they_were_not(family: str, tmp_path: Pa
     assert all(output.outputs[0].stats.drafted > 0 for output in outputs)
 
 
-@pytest.mark.parametrize("family", thorough_but(("bailing_moe",), ("bailing_moe", "glm_moe_dsa", "hy_v3", "mellum")))
+SEVERAL = ("bailing_moe", "glm_moe_dsa", "hy_v3", "mellum", "mimo_v2_flash", "step3p7")
+
+
+@pytest.mark.parametrize("family", thorough_but(("bailing_moe",), SEVERAL))
 def test_two_modules_guess_in_turn(family: str, tmp_path: Path) -> None:
     folder, file = tmp_path, tmp_path / "files" / "tiny.gguf"
     file.parent.mkdir()
@@ -106,6 +111,11 @@ def test_two_modules_guess_in_turn(family: str, tmp_path: Path) -> None:
     written(family, folder, 2, to=file, **NATIVE_SIZES[family])
     for path in (folder, file):
         check(path, folder, "bf16")
+    model = load_model(folder, "bf16")
+    # Each module says tokens that the text alone holds.
+    outputs = LLM(model, "mtp", drafter_options=CHAIN | {"draft_vocabulary": 16}).generate(PROMPTS, GREEDY)
+    assert [output.outputs[0].token_ids for output in outputs] == texts(LLM(model, "none"))
+    assert all(output.outputs[0].stats.drafted > 0 for output in outputs)
 
 
 @pytest.mark.parametrize("family", thorough_but(("qwen3_5_text",), ("qwen3_5_text", "deepseek_v3", "hy_v3")))

@@ -47,7 +47,8 @@ def test_those_of_gguf_files_are_those_of_folders(family: str, tmp_path: Path) -
     """What they say is the same, also where a file stores norms or heads in another way."""
     reference, path = written(family, tmp_path)
     spoken = []
-    hidden = torch.randn(6, reference.model.config.hidden_size, generator=torch.Generator().manual_seed(1))
+    size = reference.model.config.get_text_config().hidden_size
+    hidden = torch.randn(6, size, generator=torch.Generator().manual_seed(1))
     for source in (tmp_path, path):
         checkpoint = open_checkpoint(source)
         config, weights = load_decoder(checkpoint, torch.float32)

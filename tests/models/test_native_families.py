@@ -74,6 +74,8 @@ NATIVE = (
     "mellum",
     "solar_open",
     "minimax_m2",
+    "mimo_v2_flash",
+    "step3p7",
     "gpt_oss",
     "opt",
     *("arcee", "nemotron", "apertus", "xglm"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -11,21 +11,27 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import gguf
 import numpy as np
 import torch
 import transformers
+from drafting_toys import ToySequence
 from model_toys import WithTargetCache
 from safetensors.torch import load_file
 from tiny_checkpoint import write_tokenizer
 
 from headstart.backends.torch.backend import TorchBackend
-from headstart.drafting.base import RoundOutcome
+from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
+from headstart.loading.lending import draft_context
+from headstart.loading.model import Model
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
-from headstart.passes.batch import TapStates
+from headstart.passes.batch import FINAL_TAP, TapStates
+from headstart.passes.draft_tree import DraftTree
 from headstart.passes.runner import ModelRunner, Span
+from headstart.sampling.params import SamplingParams
 
 WINDOW, HIDDEN = 8, 64
 _ASIDE = 1 << 20
@@ -127,6 +133,71 @@ def write_assistant(
         model.masked_embedding.token_ordering.copy_(order)
     model.save_pretrained(directory)
     return directory
+
+
+def first_tree(target: Model, make: Callable[[DraftContext], Drafter], tokens: list[int]) -> DraftTree:
+    """What a drafter that reads the target's last state guesses after a text that the target has read."""
+    runner = ModelRunner(target.backend, 256)
+    drafter = make(draft_context(target, runner))
+    sequence = ToySequence(1, tokens, params=SamplingParams(temperature=0))
+    drafter.begin(sequence)
+    runner.cache.add(1)
+    span = Span.chain(1, tokens[:-1])
+    with runner.cache.reserve({1: len(span)}):
+        (output,) = runner.forward([span], taps=(FINAL_TAP,))
+        runner.cache.commit(1, range(len(span)))
+    drafter.observe([RoundOutcome(sequence, 0, span.tokens, DraftTree.empty(), hidden=output.hidden)])
+    return drafter.propose([sequence], [DraftBudget(60, 4)])[0]
+
+
+def write_gguf_assistant(folder: Path, path: Path, backbone: int = SIZES["hidden_size"]) -> Path:
+    """An assistant's folder as llama.cpp's converter writes it; ``backbone``: what it says of its target's size."""
+    tensors = load_file(folder / "model.safetensors")
+    writer = gguf.GGUFWriter(path, "gemma4-assistant")
+    count, pairs = ASSISTANT["num_hidden_layers"], SIZES["global_head_dim"] // 2
+    writer.add_block_count(count)
+    writer.add_uint32("gemma4-assistant.nextn_predict_layers", count)
+    writer.add_uint32("gemma4-assistant.embedding_length_out", backbone)
+    writer.add_context_length(SIZES["max_position_embeddings"])
+    writer.add_embedding_length(len(tensors["model.norm.weight"]))
+    writer.add_feed_forward_length(ASSISTANT["intermediate_size"])
+    writer.add_head_count(SIZES["num_attention_heads"])
+    writer.add_head_count_kv(SIZES["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(1e6)
+    writer.add_rope_freq_base_swa(1e4)
+    for add, size in (
+        (writer.add_key_length, SIZES["global_head_dim"]),
+        (writer.add_value_length, SIZES["global_head_dim"]),
+        (writer.add_rope_dimension_count, SIZES["global_head_dim"]),
+        (writer.add_key_length_swa, SIZES["head_dim"]),
+        (writer.add_value_length_swa, SIZES["head_dim"]),
+        (writer.add_rope_dimension_count_swa, SIZES["head_dim"]),
+    ):
+        add(size)
+    writer.add_sliding_window(WINDOW)
+    writer.add_sliding_window_pattern([each == "sliding_attention" for each in ASSISTANT["layer_types"]])
+    writer.add_shared_kv_layers(count)
+    writer.add_token_list([f"<{i}>" for i in range(SIZES["vocab_size"])])
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GEMMA4, count)
+    around = {
+        "pre_projection.weight": "nextn.pre_projection.weight",
+        "post_projection.weight": "nextn.post_projection.weight",
+        "masked_embedding.centroids.weight": "masked_embd_centroids.weight",
+        "masked_embedding.token_ordering": "masked_embd_ordering",
+    }
+    for name, tensor in tensors.items():
+        whole = name if name.endswith(".weight") else f"{name}.weight"
+        target = around.get(name) or names.get_name(whole, try_suffixes=(".weight",))
+        assert target is not None, name
+        writer.add_tensor(target, (tensor.int() if "ordering" in name else tensor).contiguous().numpy())
+    turning = pairs // 4
+    writer.add_tensor("rope_freqs.weight", np.array([1.0] * turning + [1e30] * (pairs - turning), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 @cache

@@ -113,6 +113,29 @@ GEMMA3N: dict[str, Any] = {**GEMMA4, "intermediate_size": [72, 80, 72, 64, 72, 7
     "altup_num_inputs": 3,
     "activation_sparsity_pattern": [0.9, 0.0, 0.3, 0.0, 0.6, 0.0],
 }
+MIMO_V2: dict[str, Any] = {**TINY, **MOE, "head_dim": 16, "v_head_dim": 10, "sliding_window": 7} | {
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 1e5, "partial_rotary_factor": 0.5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.5},
+    },
+}
+STEP: dict[str, Any] = {**TINY, **WINDOWS, "head_dim": 16, "num_sliding_attention_heads": 6} | {
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "share_expert_dim": 40,
+    "moe_router_scaling_factor": 1.7,
+    "swiglu_limits": [None, 0.4, 0.6],
+    "swiglu_limits_shared": [0.5, 0.3, 0.0],
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 1e5, "partial_rotary_factor": 0.5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 1.0},
+    },
+}
+STEP_EYES: dict[str, Any] = {"width": 32, "layers": 1, "heads": 2, "mlp_ratio": 2.0, "image_size": 28, "patch_size": 14}
 
 MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2-relu": (
@@ -260,6 +283,8 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"position_embedding_type": "rope"},
     ),
     "phimoe": ("Phimoe", {**TINY, **MOE, "num_experts_per_tok": 2, "attention_bias": True, "lm_head_bias": True}),
+    "mimo_v2_flash": ("MiMoV2Flash", MIMO_V2),
+    "step3p7": ("Step3p7", {"text_config": STEP, "vision_config": STEP_EYES}),
     "glm4_moe": ("Glm4Moe", {**TINY, **MOE, **GROUPED, "head_dim": 16, "use_qk_norm": True}),
     "ernie4_5_moe": ("Ernie4_5_Moe", {**TINY, **MOE, "moe_num_experts": 8, "moe_k": 3}),
     "hunyuan_v1_moe": ("HunYuanMoEV1", {**TINY, **MOE, "head_dim": 16, "moe_topk": 3}),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from bailing_models import as_bailing, rename
+from more_families import MORE_FAMILIES
 from safetensors.torch import load_file, save_file
 from tiny_checkpoint import write_tiny_model
 from tiny_models import make_model
@@ -34,8 +35,12 @@ NAMES["ernie4_5_moe"] = (
     *("model.mtp_block.{k}.", "model.mtp_emb_norm.{k}", "model.mtp_hidden_norm.{k}", "model.mtp_linear_proj.{k}"),
     "model.norm",
 )
-NAMES |= dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "exaone_moe"), NAMES["mellum"])
-_SLIDING = ("mellum", "exaone_moe")
+NAMES["mimo_v2_flash"] = ("model.mtp.layers.{k}.", "enorm", "hnorm", "eh_proj", "final_layernorm")
+NAMES["step3p7"] = ("model.layers.{n}.", "enorm", "hnorm", "eh_proj", "transformer.shared_head.norm")
+NAMES |= dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "exaone_moe", "exaone4_5"), NAMES["mellum"])
+_SLIDING = ("mellum", "exaone_moe", "exaone4_5", "mimo_v2_flash", "step3p7")
+_SEEING = ("exaone4_5", "step3p7")
+_TWO_ROTATIONS = ("mellum", "mimo_v2_flash", "step3p7")
 _FIRST_DENSE = ("glm4_moe_lite", "deepseek_v32", "glm_moe_dsa", "hy_v3", "cohere2_moe")
 _HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 """Family -> what its modules' layers are called (n: after the model's, k: from 0), and the four parts around them."""
@@ -43,10 +48,12 @@ NATIVE_SIZES: dict[str, dict[str, object]] = {
     "deepseek_v3": {"kv_lora_rank": 64, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 96}
     | {"q_lora_rank": 96, "num_key_value_heads": 4},
     **{each: {"head_dim": 32} for each in ("glm4_moe", "bailing_moe", "hy_v3", "cohere2_moe", "ernie4_5_moe")},
-    "exaone_moe": {"head_dim": 32},
+    **{each: {"head_dim": 32} for each in ("exaone_moe", "exaone4_5")},
     "nemotron_h": {"head_dim": 32, "n_group": 1, "topk_group": 1},
     "mimo": {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1},
     "mellum": {"head_dim": 32},
+    "mimo_v2_flash": {"head_dim": 64, "v_head_dim": 32},
+    "step3p7": {"head_dim": 32},
     **{each: {"head_dim": 32, "linear_key_head_dim": 32, "linear_value_head_dim": 32} for each in _HYBRID},
 }
 NATIVE_SIZES |= dict.fromkeys(("glm4_moe_lite", "deepseek_v32", "glm_moe_dsa"), NATIVE_SIZES["deepseek_v3"])
@@ -64,9 +71,10 @@ class Reference:
     parts: list[dict[str, Tensor]]
     """[module] weights of its norms and its projection."""
     hidden_first: bool
+    feeds_unnormed: bool = False
 
     def states(self, tokens: Sequence[int], hidden: Tensor) -> list[Tensor]:
-        """[module][row, hidden] after each module's last norm, without any cache.
+        """[module][row, hidden] what each module feeds to the next, without any cache.
 
         Row i of module k (from 0) reads token i + k + 1, and row i of the module before; of the first, ``hidden`` i.
         """
@@ -77,24 +85,27 @@ class Reference:
             embeddings = self.model.get_input_embeddings()(torch.tensor(list(tokens[k + 1 : k + 1 + len(before)])))
             normed = [self._norm(parts["embedding"], embeddings), self._norm(parts["hidden"], before)]
             x = torch.cat(normed[::-1] if self.hidden_first else normed, dim=-1) @ parts["projection"].T
-            made.append(self._norm(parts["final"], self._layer(k, x)))
+            x = self._layer(k, x)
+            made.append(x if self.feeds_unnormed else self._norm(parts["final"], x))
         return made
 
     def logits(self, states: Tensor) -> Tensor:
+        """After any of the modules, whose last norms are alike where they come after what is fed."""
+        states = self._norm(self.parts[0]["final"], states) if self.feeds_unnormed else states
         logits: Tensor = self.model.lm_head(states)
         return logits
 
     def _layer(self, k: int, x: Tensor) -> Tensor:
         decoder = self.model.get_decoder()
         positions = torch.arange(len(x))[None]
-        kind = self.model.config.model_type
+        kind, config = self.model.config.model_type, self.model.config.get_text_config()
         if kind == "nemotron_h":
             return self._two_parts(x)
-        kinds = self.model.config.layer_types if kind in _SLIDING else None
-        more = {} if kind != "mellum" else {"layer_type": kinds[self.num_layers + k]}  # type: ignore[index]
+        kinds = config.layer_types if kind in _SLIDING else None
+        more = {"layer_type": kinds[self.num_layers + k]} if kind in _TWO_ROTATIONS and kinds is not None else {}
         seen = torch.ones(len(x), len(x), dtype=torch.bool).tril()
         if kinds is not None and kinds[self.num_layers + k] == "sliding_attention":
-            seen = seen.triu(1 - self.model.config.sliding_window)
+            seen = seen.triu(1 - config.sliding_window)
         mask = torch.zeros(1, 1, len(x), len(x)).masked_fill(~seen, -torch.inf)
         output = decoder.layers[self.num_layers + k](
             x[None],
@@ -115,9 +126,9 @@ class Reference:
         return found[0]
 
     def _norm(self, weight: Tensor, x: Tensor) -> Tensor:
-        # Qwen3-Next and those after it store their weights less 1.
-        config = self.model.config
-        weight = weight + (config.model_type in _HYBRID)
+        # Qwen3-Next and those after it store their weights less 1, as Step does.
+        config = self.model.config.get_text_config()
+        weight = weight + (config.model_type in (*_HYBRID, "step3p5"))
         eps = config.layer_norm_epsilon if config.model_type == "nemotron_h" else config.rms_norm_eps
         return nn.functional.rms_norm(x, weight.shape, weight, eps)
 
@@ -126,9 +137,10 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
     """A tiny checkpoint of ``family`` with modules, in ``directory``; ``sizes`` in place of its own."""
     settings: dict[str, object] = {**sizes, "num_hidden_layers": layers + modules}
     if family in _SLIDING:
-        kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+        kinds = ["full_attention" if family == "mimo_v2_flash" else "sliding_attention", "full_attention"]
+        kinds.append("sliding_attention")
         settings["layer_types"] = kinds[:layers] + ["sliding_attention"] * modules
-    if family == "exaone_moe":
+    if family in ("exaone_moe", "mimo_v2_flash", "step3p7"):
         settings["mlp_layer_types"] = ["dense"] + ["sparse"] * (layers - 1) + ["dense"] * modules
     if family in _FIRST_DENSE:
         settings["mlp_layer_types"] = ["dense"] + ["sparse"] * (layers - 1 + modules)
@@ -147,19 +159,23 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
         kinds = ["linear_attention", "full_attention", "linear_attention"]
         settings["layer_types"] = kinds[:layers] + ["full_attention"] * modules
     like = {"mimo": "qwen2", "bailing_moe": "glm4_moe"}.get(family, family)
+    if family in _SEEING:
+        text = MORE_FAMILIES[family][1]["text_config"]
+        limits = {key: [*text[key][:layers], *[None] * modules] for key in text if key.startswith("swiglu_limits")}
+        settings = {"text_config": {**text, **limits, **settings}}
     model = make_model(like, **settings)
     model.save_pretrained(directory)
     path = directory / "model.safetensors"
     tensors = load_file(path)
     layer, *around = NAMES[family]
     generator = torch.Generator().manual_seed(3)
-    hidden = model.config.hidden_size
-    reference = Reference(model, layers, [], family == "mimo")
+    hidden = model.config.get_text_config().hidden_size
+    reference = Reference(model, layers, [], family == "mimo", family == "step3p7")
     for k in range(modules):
         own = layer.format(n=layers + k, k=k)
         for part in range(2 if family == "nemotron_h" else 1):
             moved = own if part == 0 else layer.format(k=1)
-            for before in ("model.", "backbone."):
+            for before in ("model.", "backbone.", "model.language_model."):
                 old = f"{before}layers.{layers + k + part}."
                 for name in [name for name in tensors if name.startswith(old)]:
                     tensors[moved + name.removeprefix(old)] = tensors.pop(name)
@@ -169,20 +185,24 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
             random = torch.randn(shape, generator=generator)
             apart = name.startswith(("mtp.", "model."))
             whole = f"{name.format(k=k)}.weight" if apart else f"{own}{name}.weight"
-            parts[part] = tensors.setdefault(
-                whole, random * (2 * hidden) ** -0.5 if len(shape) > 1 else 1 + random * 0.2
-            )
+            made = random * (2 * hidden) ** -0.5 if len(shape) > 1 else 1 + random * 0.2
+            if part == "final" and reference.feeds_unnormed and reference.parts:
+                made = reference.parts[0]["final"].clone()
+            parts[part] = tensors.setdefault(whole, made)
         reference.parts.append(parts)
+        if family == "mimo_v2_flash":
+            tensors[f"{own}pre_mlp_layernorm.weight"] = tensors.pop(f"{own}post_attention_layernorm.weight")
     save_file(tensors, path, metadata={"format": "pt"})
-    config = json.loads((directory / "config.json").read_text())
+    whole_config = json.loads((directory / "config.json").read_text())
+    config = whole_config["text_config"] if family in _SEEING else whole_config
     config["num_hidden_layers"] = layers
     for key in ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type", "indexer_types"):
-        if isinstance(config.get(key), list):
+        if isinstance(config.get(key), list) and family != "step3p7":  # whose lists have those of modules, too
             config[key] = config[key][:layers]
     if family == "mimo":
         config["model_type"] = "mimo"
     config["num_nextn_predict_layers"] = modules
-    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "config.json").write_text(json.dumps(whole_config))
     if family == "bailing_moe":
         rename(directory)
         as_bailing(model)

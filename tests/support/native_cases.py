@@ -131,14 +131,16 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
 
     def attention(layer: LayerConfig) -> AttentionWeights:
         size, kv_heads = config.head_dim_of(layer), config.kv_heads_of(layer)
-        heads, kept = config.num_heads * size, 0 if layer.reads is not None else 1 if layer.values_are_keys else 2
+        count, value = config.heads_of(layer), config.value_dim_of(layer)
+        kept = 0 if layer.reads is not None else size if layer.values_are_keys else size + value
+        gates = count if config.attention.gate == "head" else count * value
         return AttentionWeights(
-            qkv=linear(heads + kept * kv_heads * size, hidden, config.attention.qkv_bias, scale=1.5),
-            output=linear(hidden, heads, config.attention.output_bias),
-            q_norm=head_norm(config.num_heads, size),
+            qkv=linear(count * size + kv_heads * kept, hidden, config.attention.qkv_bias, scale=1.5),
+            output=linear(hidden, count * value, config.attention.output_bias),
+            q_norm=head_norm(count, size),
             k_norm=head_norm(kv_heads, size) if kept else None,
-            sinks=normal(config.num_heads) if config.attention.sinks else None,
-            gate=linear(heads, hidden, scale=2.0) if config.attention.gate else None,
+            sinks=normal(count) if config.attention.sinks and layer.sinks else None,
+            gate=linear(gates, hidden, scale=2.0) if config.attention.gate else None,
         )
 
     def convolution() -> ConvolutionWeights:

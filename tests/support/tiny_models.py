@@ -127,6 +127,7 @@ _MODELS = {
         "Qwen2VL",
         "Qwen2_5_VL",
         "Exaone4_5_",
+        "Step3p7",
         "Qwen3VL",
         "Qwen3VLMoe",
     )

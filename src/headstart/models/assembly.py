@@ -222,27 +222,28 @@ class Assembly(StateAssembly):
 
     def _attention(self, index: int, layer: LayerConfig) -> AttentionWeights:
         config = self.config
-        size, kv_heads = config.head_dim_of(layer), config.kv_heads_of(layer)
-        q, kv = config.num_heads * size, kv_heads * size
-        qkv = {"qkv": q + 2 * kv} if "qkv" in self.layout.layer else {"q": q, "k": kv, "v": kv}
+        size, heads, kv_heads = config.head_dim_of(layer), config.heads_of(layer), config.kv_heads_of(layer)
+        value = config.value_dim_of(layer)
+        q, k, v, seen = heads * size, kv_heads * size, kv_heads * value, heads * value
+        qkv = {"qkv": q + k + v} if "qkv" in self.layout.layer else {"q": q, "k": k, "v": v}
         if layer.values_are_keys:
             qkv.pop("v")
         if layer.reads is not None:
             qkv = {"q": q}
         q_norm = k_norm = None
         if config.attention.qk_norm is not None:
-            q_norm = self._head_norm(index, "q_norm", config.attention.qk_norm, config.num_heads, size)
+            q_norm = self._head_norm(index, "q_norm", config.attention.qk_norm, heads, size)
             if layer.reads is None:
                 k_norm = self._head_norm(index, "k_norm", config.attention.qk_norm, kv_heads, size)
         return AttentionWeights(
             qkv=self._linear(index, qkv, config.hidden_size, config.attention.qkv_bias),
-            output=self._linear(index, {"output": config.hidden_size}, q, config.attention.output_bias),
+            output=self._linear(index, {"output": config.hidden_size}, seen, config.attention.output_bias),
             q_norm=q_norm,
             k_norm=k_norm,
-            sinks=self._vector(index, "sinks", config.num_heads) if config.attention.sinks else None,
+            sinks=self._vector(index, "sinks", heads) if config.attention.sinks and layer.sinks else None,
             gate=self._linear(
                 index,
-                {"attention_gate": config.num_heads if config.attention.gate == "head" else q},
+                {"attention_gate": heads if config.attention.gate == "head" else seen},
                 config.hidden_size,
                 False,
             )

@@ -69,13 +69,20 @@ class LayerConfig:
     reads: int | None = None
     """It keeps no keys and values, but reads those of this earlier layer (Gemma 3n)."""
     head_dim: int | None = None
-    """None: as ``ModelConfig`` has it; so are the next two."""
+    """None: as ``ModelConfig`` has it; so are the next three."""
+    num_heads: int | None = None
     num_kv_heads: int | None = None
     mlp_size: int | None = None
     values_are_keys: bool = False
     """Values are what keys are before their norm and rotation (Gemma 4)."""
     sparsity: float = 0.0
     """Of a gated MLP: the share of a normal distribution's gates that are cut off; 0: none are (Gemma 3n)."""
+    mlp_limit: float | None = None
+    """Of the MLP that all rows go through: what activated gates are cut off at, and ups on both sides (Step 3.5)."""
+    expert_limit: float | None = None
+    """The same of experts."""
+    sinks: bool = True
+    """It has sinks, where the model's attention has (``AttentionConfig``)."""
     input: int | None = None
     """Which of the ``LayerInputsConfig.count`` it reads."""
 
@@ -256,6 +263,10 @@ class AttentionConfig:
     qk_norm: HeadNorms | None = None
     value_norm: bool = False
     """RMS norms of values, head by head, without weights (Gemma 3n)."""
+    value_dim: int | None = None
+    """Size of a head's values; None: as of its keys (MiMo-V2)."""
+    value_scale: float = 1.0
+    """Of what heads see."""
     gate: Gate | None = None
     """What heads see is multiplied by a sigmoid of the layer's input (AFMoE; one number for each head: LFM3)."""
     sinks: bool = False
@@ -341,6 +352,8 @@ class ModelConfig:
     mlp_size: int
     max_positions: int
     layers: tuple[LayerConfig, ...]
+    module_layers: tuple[LayerConfig, ...] = ()
+    """What those of its multi-token modules are like, where the description says so."""
     ropes: tuple[RopeConfig, ...] = ()
     norms: NormsConfig = NormsConfig()
     attention: AttentionConfig = AttentionConfig()
@@ -380,6 +393,10 @@ class ModelConfig:
         """Whether any layer keeps a state beside keys and values."""
         return any(layer.keeps_state for layer in self.layers)
 
+    def heads_of(self, layer: LayerConfig) -> int:
+        """Query heads of a layer."""
+        return self.num_heads if layer.num_heads is None else layer.num_heads
+
     def kv_heads_of(self, layer: LayerConfig) -> int:
         """Key-value heads of a layer."""
         return self.num_kv_heads if layer.num_kv_heads is None else layer.num_kv_heads
@@ -387,6 +404,10 @@ class ModelConfig:
     def head_dim_of(self, layer: LayerConfig) -> int:
         """Size of a layer's heads."""
         return self.head_dim if layer.head_dim is None else layer.head_dim
+
+    def value_dim_of(self, layer: LayerConfig) -> int:
+        """Size of what a layer's heads see."""
+        return self.head_dim_of(layer) if self.attention.value_dim is None else self.attention.value_dim
 
     @property
     def score_scale(self) -> float:

@@ -42,7 +42,8 @@ class MultiTokenModule:
     embedding_norm: NormWeights
     hidden_norm: NormWeights
     final_norm: NormWeights
-    """After it the output head says the token, and the next module reads the state."""
+    """After it the output head says the token; the next module reads the state after it or, where the modules have it
+    so, before it."""
     projection: LinearWeights
     """[hidden, 2 * hidden]: the normed token and the normed state side by side, in the order of ``hidden_first``."""
     layer: LayerWeights
@@ -60,6 +61,8 @@ class MultiTokenModules:
     embedding: Matrix | None = None
     """[vocab, hidden] of their own; None: the model's. Likewise ``head``."""
     head: Matrix | None = None
+    feeds_unnormed: bool = False
+    """A module reads states before the last norm, the model's and other modules'; else after it."""
 
     def config_of(self, module: int) -> ModelConfig:
         """Of one module as a decoder of one layer."""
@@ -93,12 +96,15 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
     if names is None:
         return None
     decoders = tensor_layout(config, checkpoint.kind).found_in(shapes)
+    names = names.spelt_in(shapes, numbers[0])
     layout = layout_of_modules(decoders, checkpoint.kind, names)
     final_norm = names.final_norm
     if names.may_share_norm and f"{final_norm.format(i=numbers[0])}.weight" not in shapes:
         final_norm = decoders.prefix + decoders.final_norm
-    like = _with_channel(names.like(config), layout, numbers[0], shapes)
-    config = replace(config, layers=(like,) * len(numbers))
+    layers = tuple(
+        _with_channel(names.like(config, module), layout, number, shapes) for module, number in enumerate(numbers)
+    )
+    config = replace(config, layers=layers)
     projection = (config.hidden_size, 2 * config.hidden_size)
     expected: dict[str, Shape] = {}
 
@@ -118,9 +124,9 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
                 hidden_norm=assembly.stream_norm(names.hidden_norm.format(i=number)),
                 final_norm=assembly.stream_norm(final_norm.format(i=number), "final_norm"),
                 projection=assembly.matrix(names.projection.format(i=number), projection),
-                layer=assembly.layer(number, like),
+                layer=assembly.layer(number, layer),
             )
-            for number in numbers
+            for number, layer in zip(numbers, layers, strict=True)
         )
 
     modules(note, None)
@@ -134,7 +140,12 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
         return assembly.table(whole)
 
     return MultiTokenModules(
-        config, modules(read, checkpoint), names.hidden_first, table(names.embedding), table(names.head)
+        config,
+        modules(read, checkpoint),
+        names.hidden_first,
+        table(names.embedding),
+        table(names.head),
+        names.feeds_unnormed,
     )
 
 

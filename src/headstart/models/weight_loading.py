@@ -75,21 +75,31 @@ def config_of(checkpoint: Checkpoint) -> ModelConfig:
         tied = config.head.tied and not _has_own_head(checkpoint, config)
         return replace(config, head=replace(config.head, tied=tied))
     config = config_from_gguf(checkpoint.metadata, checkpoint.shapes(), checkpoint.name)
-    return config if config.encoder is not None else _with_factors(checkpoint, config)
+    return config if config.encoder is not None else with_factors(checkpoint, config, "gguf")
 
 
-def _with_factors(source: TensorSource, config: ModelConfig) -> ModelConfig:
-    """The description with the factors of the one rotation that has some, where a file keeps them as a tensor."""
-    layout = tensor_layout(config, "gguf")
+def with_factors(source: TensorSource, config: ModelConfig, kind: CheckpointKind) -> ModelConfig:
+    """The description with the factors of the one rotation that has some, where a file keeps them as a tensor.
+
+    Raises:
+        CheckpointError: it is missing or mis-shaped.
+    """
+    layout = tensor_layout(config, kind)
     if layout.factored_rope is None:
         return config
     ropes, name = list(config.ropes), layout.rope_factors
     rope = ropes[layout.factored_rope]
     shapes, wanted = source.shapes(), (rope.dim // 2,)
+    if layout.spare_factors:
+        found = shapes.get(name)
+        if found is None:
+            return config
+        wanted = found if len(found) == 1 and found[0] > wanted[0] else wanted
     check_names(config, shapes, {name: wanted}, [])
     require_weights(name, source.stored(name), wanted)
     # What does not turn has a factor that is all but infinite.
-    factors = (factor if factor < _INFINITE else math.inf for factor in source.read(name).double().tolist())
+    read = source.read(name).double().tolist()[: rope.dim // 2]
+    factors = (factor if factor < _INFINITE else math.inf for factor in read)
     ropes[layout.factored_rope] = replace(rope, factors=tuple(factors))
     return replace(config, ropes=tuple(ropes))
 

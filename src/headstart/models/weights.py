@@ -50,16 +50,17 @@ class AttentionWeights:
     """Attention over keys and values of heads; norms that the family does not have are None."""
 
     qkv: LinearWeights
-    """Rows: num_heads * head_dim of q, then num_kv_heads * head_dim of k, then as many of v (none, where values are
-    keys; of q alone, where the layer reads another one's keys)."""
+    """Rows: num_heads * head_dim of q, then num_kv_heads * head_dim of k, then num_kv_heads * value_dim of v (none,
+    where values are keys; of q alone, where the layer reads another one's keys)."""
     output: LinearWeights
+    """[hidden, num_heads * value_dim]"""
     q_norm: NormWeights | None = None
     """[head_dim], [num_heads, head_dim] or [num_heads * head_dim], see ``HeadNorms``."""
     k_norm: NormWeights | None = None
     sinks: Tensor | None = None
     """[num_heads] float32."""
     gate: LinearWeights | None = None
-    """[num_heads * head_dim, hidden]"""
+    """[num_heads * value_dim, hidden], or [num_heads, hidden]"""
 
     @property
     def linears(self) -> Iterator[LinearWeights]:

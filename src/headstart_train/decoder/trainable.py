@@ -337,11 +337,15 @@ def _lacking(config: ModelConfig) -> str | None:
         "layers that keep states": config.keeps_states,
         "queries that grow with their position": config.attention.query_growth is not None,
         "layers that read another one's keys": any(layer.reads is not None for layer in config.layers),
-        "heads of several sizes": len({config.head_dim_of(layer) for layer in config.layers}) > 1,
+        "heads of several sizes": len({config.head_dim_of(layer) for layer in config.layers}) > 1
+        or config.attention.value_dim is not None,
+        "several numbers of heads": any(config.heads_of(layer) != config.num_heads for layer in config.layers),
         "norms of values": config.attention.value_norm,
         "values that are keys": any(layer.values_are_keys for layer in config.layers),
         "a second path beside attention": config.residual.side_rank is not None,
-        "gates that are cut off": any(layer.sparsity for layer in config.layers),
+        "gates that are cut off": any(
+            layer.sparsity or layer.mlp_limit or layer.expert_limit for layer in config.layers
+        ),
         "experts beside an MLP": any(layer.channel == "mlp+experts" for layer in config.layers),
         "scales of layers": config.residual.layer_scales,
         "several streams": config.residual.streams is not None,

@@ -28,6 +28,11 @@ class TrainableModule(nn.Module):
         super().__init__()
         (own,), config = modules.modules, modules.config
         require_trainable_module(config)
+        if modules.feeds_unnormed:
+            raise ConfigError(
+                f"{config.name or config.family} has modules that read states before the last norm, which none is "
+                "trained for; train a head that reads the target's states alone, as EAGLE's do."
+            )
         layer = config.layers[0]
 
         def keep(tensor: Tensor) -> nn.Parameter:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from native_cases import (
     BLOCK,
+    FASTEST,
     FUSED,
     Rows,
     each_isa,
@@ -20,6 +21,7 @@ from native_cases import (
     path_to,
     random_tokens,
     random_tree,
+    random_weights,
     run_chunks,
     small_config,
 )
@@ -28,7 +30,15 @@ from torch import Tensor
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.storage import NativeStorage
-from headstart.models.config import LayerConfig, ResidualConfig, RopeConfig
+from headstart.backends.torch.backend import TorchBackend
+from headstart.models.config import (
+    AttentionConfig,
+    ExpertsConfig,
+    LayerConfig,
+    ModelConfig,
+    ResidualConfig,
+    RopeConfig,
+)
 from headstart.passes.batch import FINAL_TAP, IntArray, RowInputs
 
 CONFIGS = {
@@ -40,6 +50,22 @@ CONFIGS = {
 }  # fmt: skip
 SHUFFLED = np.random.default_rng(7).permutation(40).tolist()
 """Physical blocks in no order, so that logical and physical places differ."""
+
+OF_SEVERAL_SIZES = {
+    "heads": small_config(
+        head_dim=64, ropes=(RopeConfig(theta=1e4, dim=32),),
+        layers=(LayerConfig(head_dim=32, num_heads=2, num_kv_heads=1), LayerConfig(head_dim=64)),
+    ),
+    "narrow values": small_config(
+        head_dim=96, ropes=(RopeConfig(theta=1e4, dim=32),), experts=ExpertsConfig(4, 2, 48, shared_size=64),
+        attention=AttentionConfig(value_dim=64, value_scale=0.7, sinks=True, gate="head"),
+        layers=(
+            LayerConfig(window=900, num_heads=8, num_kv_heads=4, mlp_limit=0.5),
+            LayerConfig(channel="experts", sinks=False, mlp_limit=0.6, expert_limit=0.4),
+        ),
+    ),
+}  # fmt: skip
+"""Layers that differ in their heads, sinks and limits."""
 
 each_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 
@@ -349,6 +375,25 @@ def test_vectors_of_any_width_agree(precision: Precision) -> None:
         nodes = backend.forward(make_pass(Rows(tokens[:12], 50, SHUFFLED, tree)), storage).logits
         said.append(torch.cat([prefill, nodes]))
     assert all(torch.equal(each, said[0]) for each in said)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("config", OF_SEVERAL_SIZES.values(), ids=OF_SEVERAL_SIZES.keys())
+def test_layers_of_several_sizes_are_exact_and_agree_with_pytorch(config: ModelConfig, precision: Precision) -> None:
+    """Also where threads share the chunks of a long context."""
+    prompt, nodes = random_tokens(1100), random_tokens(9, seed=16)
+    logits: list[Tensor] = []
+    for threads in (1, 4):
+        backend = native(config, precision, FASTEST, threads)
+        storage = storage_of(backend)
+        run_chunks(backend, storage, prompt, [300], SHUFFLED)
+        logits.append(backend.forward(make_pass(Rows(nodes[:1], 1100, SHUFFLED)), storage).logits)
+    assert torch.equal(*logits)
+    check_tree(backend, 1100, random_tree(9, seed=15), seed=5, chunk=300)
+    torch_backend = TorchBackend(config, random_weights(config), torch.float32)
+    pages = torch_backend.allocate_cache(40, BLOCK)
+    expected = torch_backend.forward(make_pass(Rows([*prompt, nodes[0]], 0, SHUFFLED), logit_rows=[1100]), pages).logits
+    assert (logits[0] - expected).abs().max() < (1e-4 if precision == "fp32" else 0.15)
 
 
 @each_isa

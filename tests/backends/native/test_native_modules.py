@@ -11,6 +11,7 @@ from module_drafts import LENGTHS, distance, native_pass, whole_draft
 from multi_token_models import NATIVE_SIZES, write_modules
 from native_cases import FASTEST, isa_params, needs_native
 
+from headstart.backends.native.module_pass import NativeModulePass
 from headstart.backends.torch.multi_token_pass import MultiTokenPass
 from headstart.drafting.heads.head_pass import DraftRows
 from headstart.drafting.heads.tables import TargetTables
@@ -67,6 +68,26 @@ def test_company_chunks_and_threads_change_no_bit(family: str, count: int, isa: 
             assert torch.equal(whole_draft(native, hidden, [i], chunks=2)[0], together[i]), (precision, i)
         threads = native_pass(modules, tables, precision, isa, threads=2)  # type: ignore[arg-type]
         assert all(map(torch.equal, whole_draft(threads, hidden), together)), precision
+
+
+@needs_native
+@pytest.mark.parametrize("family", ["mimo", "step3p7"])
+def test_rows_of_the_text_say_what_the_whole_head_does(family: str, tmp_path: Path) -> None:
+    """Also where the states that are fed back were not normed."""
+    modules, tables = opened(family, 1, tmp_path)
+    cut, whole = (NativeModulePass(modules, tables, "fp32", vocabulary) for vocabulary in (60, 0))
+    hidden = torch.randn(5, modules.config.hidden_size, generator=torch.Generator().manual_seed(2))
+    tokens = np.arange(5, 10, dtype=np.int32)
+    states, few = cut.read(tokens, hidden, [DraftRows(cut.new_cache(), 5)])
+    _, wanted = whole.read(tokens, hidden, [DraftRows(whole.new_cache(), 5)])
+    source = cut.text_rows(80)
+    assert source is not None
+    texts = cut.text_tokens(source, 40)
+    texts.read([*range(58, 80)])
+    said = texts.logits(states, modules.config.norms.eps if modules.feeds_unnormed else None)
+    assert texts.tokens.tolist() == [*range(60, 80)]
+    assert distance([few], [wanted[:, :60]]) < 1e-5
+    assert distance([said], [wanted[:, 60:80]]) < 0.01  # rows in bf16
 
 
 @needs_native

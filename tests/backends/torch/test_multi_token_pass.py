@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,9 @@ CASES = [
     ("mimo", 2),
     ("mellum", 1),
     ("qwen3_next", 1),
+    ("mimo_v2_flash", 3),
+    ("step3p7", 1),
+    ("step3p7", 3),
 ]
 
 
@@ -130,7 +134,7 @@ def _unrolled(reference: Reference, text: list[int], hidden: Tensor) -> Tensor:
             hidden = torch.cat((hidden, reference.states(text[:end], hidden)[0][-1:]))
         return reference.logits(reference.states(text, hidden)[0][-1])
     # The second module reads the first one's states as far as there are any, then its own.
-    alone = Reference(reference.model, reference.num_layers + 1, reference.parts[1:], reference.hidden_first)
+    alone = replace(reference, num_layers=reference.num_layers + 1, parts=reference.parts[1:])
     before = reference.states(text[:-2], hidden)[0]
     second = alone.states(text[1:-1], before)[0]
     return reference.logits(alone.states(text[1:], torch.cat((before, second[-1:])))[0][-1])

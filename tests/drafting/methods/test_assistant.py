@@ -8,33 +8,35 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 import torch
 import transformers
-from assistant_models import SIZES, WINDOW, all_layers_read, write_assistant, write_target
+from assistant_models import (
+    SIZES,
+    WINDOW,
+    all_layers_read,
+    first_tree,
+    write_assistant,
+    write_gguf_assistant,
+    write_target,
+)
 from damaged_heads import check_entries, check_tensors
 from devices import DEVICES, PLACES, on
-from drafting_toys import ToySequence
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from tiny_checkpoint import write_tiny_model
 
 from headstart.backends.native.loader import load_library
-from headstart.drafting.base import DraftBudget, RoundOutcome
 from headstart.drafting.heads.files import read_description, read_tensors
 from headstart.drafting.registry import create_drafter
 from headstart.entrypoints.llm import LLM
 from headstart.errors import CheckpointError, ConfigError
-from headstart.loading.lending import draft_context
 from headstart.loading.model import Model, load_model
 from headstart.loading.roles import role_of
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import config_of
-from headstart.passes.batch import FINAL_TAP
 from headstart.passes.draft_tree import ROOT, DraftTree
-from headstart.passes.runner import ModelRunner, Span
 from headstart.sampling.params import SamplingParams
 
 NATIVE = pytest.param("native", marks=pytest.mark.skipif(load_library() is None, reason="no native path here"))
@@ -109,19 +111,10 @@ def test_it_says_what_transformers_does(target: Model, folders: dict[str, Path],
 
 def drafted(target: Model, assistant: Path, tokens: list[int], width: int) -> DraftTree:
     """What is guessed after a text that the target has read."""
-    runner = ModelRunner(target.backend, 256)
-    context = draft_context(target, runner)
     options: dict[str, Any] = {"width": width, "draft_tokens": 4, "tree_nodes": 60, **OPTIONS}
-    drafter = create_drafter("assistant", context, model=str(assistant), **options)
-    sequence = ToySequence(1, tokens, params=SamplingParams(temperature=0))
-    drafter.begin(sequence)
-    runner.cache.add(1)
-    span = Span.chain(1, tokens[:-1])
-    with runner.cache.reserve({1: len(span)}):
-        (output,) = runner.forward([span], taps=(FINAL_TAP,))
-        runner.cache.commit(1, range(len(span)))
-    drafter.observe([RoundOutcome(sequence, 0, span.tokens, DraftTree.empty(), hidden=output.hidden)])
-    return drafter.propose([sequence], [DraftBudget(60, 4)])[0]
+    return first_tree(
+        target, lambda context: create_drafter("assistant", context, model=str(assistant), **options), tokens
+    )
 
 
 @pytest.mark.parametrize("assistant", ["whole", "clusters"])
@@ -247,15 +240,23 @@ def test_whatever_is_wrong_with_its_files_is_one_sentence(assistant: str, folder
     check_tensors(description, tensors, target)
 
 
-def test_one_in_gguf_is_refused_by_name(folders: dict[str, Path], tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "assistant.gguf", "gemma4-assistant")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    for drafter in ("assistant", None):
-        with pytest.raises(CheckpointError, match="an assistant of Gemma 4 in GGUF, which is not read"):
-            LLM(folders["target"], drafter, draft_model=tmp_path / "assistant.gguf")
+@pytest.mark.parametrize("assistant", ["whole", "clusters"])
+def test_one_in_gguf_guesses_as_its_folder_does(folders: dict[str, Path], assistant: str, tmp_path: Path) -> None:
+    """It is found beside the model's file, and one of another size is refused in a sentence."""
+    path = write_gguf_assistant(folders[assistant], tmp_path / "mtp-assistant.gguf")
+    target = load_model(folders["target"], "fp32")
+    tokens = [int(each) for each in np.random.default_rng(7).integers(3, 256, 40)]
+    from_folder, from_file = (drafted(target, each, tokens, width=3) for each in (folders[assistant], path))
+    if assistant == "whole":  # of clusters no file says how many are read
+        assert from_file.tokens.tolist() == from_folder.tokens.tolist()
+    plain = [output.outputs[0].token_ids for output in LLM(target, "none").generate(PROMPTS[2:], PARAMS[0])]
+    llm = LLM(target, "assistant", draft_model=path, drafter_options=OPTIONS)
+    outputs = [output.outputs[0] for output in llm.generate(PROMPTS[2:], PARAMS[0])]
+    assert [output.token_ids for output in outputs] == plain
+    assert all(output.stats.accepted > 0 for output in outputs)
+    other = write_gguf_assistant(folders[assistant], tmp_path / "other.gguf", backbone=96)
+    with pytest.raises(CheckpointError, match="an assistant for a model with hidden size 96, and this one has 64"):
+        LLM(target, "assistant", draft_model=other)
 
 
 def test_clusters_must_name_each_token_once(folders: dict[str, Path], tmp_path: Path) -> None:

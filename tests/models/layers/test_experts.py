@@ -58,7 +58,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     config = CONFIGS[request.param]
     weights = weights_for(config)
     model = ModelConfig("mixtral", 10, HIDDEN, 2, 2, 32, SIZE, 64, (LayerConfig(channel="experts"),), experts=config)
-    channel = Experts(model, weights, torch.float32, torch.device("cpu"))
+    channel = Experts(model, LayerConfig(), weights, torch.float32, torch.device("cpu"))
     return Case(config, weights, channel, 8 * random(ROWS, HIDDEN, seed=9))
 
 

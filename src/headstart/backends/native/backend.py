@@ -249,9 +249,12 @@ def _kept(backend: NativeBackend) -> list[object]:
     """[layer] what is kept of a token, and of a text."""
     config = backend.config
     states = (config.convolution, config.delta, config.mamba, config.mamba2, config.latent)
+    sizes = [
+        (config.kv_heads_of(layer), config.head_dim_of(layer), config.value_dim_of(layer)) for layer in config.layers
+    ]
     return [
-        (layer.mixer, layer.reads, config.kv_heads_of(layer), config.head_dim_of(layer), states, backend.keeps_floats)
-        for layer in config.layers
+        (layer.mixer, layer.reads, size, states, backend.keeps_floats)
+        for layer, size in zip(config.layers, sizes, strict=True)
     ]
 
 

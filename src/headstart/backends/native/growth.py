@@ -263,6 +263,7 @@ def told_of(vocabulary: TextRowSource) -> c.TextVocabulary:
             bias=vocabulary.bias,
             lacks=address(vocabulary.lacks),
             stored=ctypes.pointer(vocabulary.table.rows[0]),
+            factors=None if vocabulary.factors is None else vocabulary.factors.data_ptr(),
         )
     assert isinstance(vocabulary, TextVocabulary)
     return c.TextVocabulary(

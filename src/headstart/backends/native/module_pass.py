@@ -10,7 +10,7 @@ from torch import Tensor
 from headstart.backends.native.caching_pass import CachingModel
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_model import PackedModel
-from headstart.backends.native.packing import BORROWED, RowTable, as_one
+from headstart.backends.native.packing import BORROWED, RowTable, as_float32, as_one
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.stepping_pass import NativeSteppingPass
 from headstart.backends.native.stored_rows import StoredRows
@@ -69,7 +69,11 @@ class NativeModulePass(NativeSteppingPass):
         library.set_embedding(packed.handle, table.rows, BORROWED, None, 0)
         self.name = f"native-{library.isa}-{packed.name}"
         model = CachingModel(library, packed.handle, packed.shape, packed, table)
-        super().__init__(model, config.ropes, torch.arange(packed.shape.vocab), _BEHIND_LAST_NORM)
+        self._factors: Tensor | None = None
+        if modules.feeds_unnormed:
+            self._factors = as_float32(modules.modules[module].final_norm.weight) + config.norms.offset
+        tap = config.num_layers if modules.feeds_unnormed else _BEHIND_LAST_NORM
+        super().__init__(model, config.ropes, torch.arange(packed.shape.vocab), tap)
 
     def rows(
         self, tokens: IntArray, before: Tensor, groups: Sequence[DraftRows], said: IntArray
@@ -80,4 +84,10 @@ class NativeModulePass(NativeSteppingPass):
     def text_rows(self, vocab_size: int) -> StoredRows | None:
         """See ``ModulesPass``."""
         said = len(self.target_ids)
-        return StoredRows(self._library, self._whole_head, said, vocab_size) if said < vocab_size else None
+        if said >= vocab_size:
+            return None
+        return StoredRows(self._library, self._whole_head, said, vocab_size, self._factors)
+
+    def said_states(self, states: Tensor, level: int) -> Tensor:
+        """See ``ModulesPass``."""
+        return states

@@ -62,6 +62,7 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         logit_softcap=config.head.softcap or 0.0,
         embedding_scale=config.embedding.scale,
         tap_scale=config.residual.tap_scale,
+        value_scale=attention.value_scale,
         qkv_clip=attention.qkv_clip or 0.0,
         growth=growth.weight,
         growth_trained=growth.trained,
@@ -94,6 +95,8 @@ def layers_of(config: ModelConfig) -> list[Layer]:
             chunk=layer.chunk or 0,
             rope=-1 if layer.rope is None else layer.rope,
             head_dim=config.head_dim_of(layer),
+            value_dim=config.value_dim_of(layer),
+            heads=config.heads_of(layer),
             kv_heads=config.kv_heads_of(layer),
             reads=-1 if layer.reads is None else layer.reads,
             values_are_keys=layer.values_are_keys,
@@ -101,6 +104,8 @@ def layers_of(config: ModelConfig) -> list[Layer]:
             input=0 if config.layer_inputs is None or layer.input is None else 1 + layer.input,
             cuts=layer.sparsity > 0,
             cut=NormalDist().inv_cdf(layer.sparsity) if layer.sparsity else 0.0,
+            mlp_limit=layer.mlp_limit or 0.0,
+            expert_limit=layer.expert_limit or 0.0,
         )
         for layer in config.layers
     ]

@@ -20,17 +20,21 @@ class StoredRows:
         table: [vocab, hidden] of the target.
         said: how many of the first tokens are in the draft vocabulary.
         vocab_size: of the target; its table may be longer.
+        factors: float32 [hidden] of a row's elements; None: rows are taken as they are.
     """
 
     bias: float = 0.0
 
-    def __init__(self, library: Library, table: Tensor | Matrix, said: int, vocab_size: int) -> None:
+    def __init__(
+        self, library: Library, table: Tensor | Matrix, said: int, vocab_size: int, factors: Tensor | None = None
+    ) -> None:
         rows, self.width = table.shape
         self.table = RowTable(library, as_one(table))
         """Borrowed by the library."""
         self.lacks: NDArray[np.bool_] = np.zeros(max(rows, vocab_size), np.bool_)
         """[vocab] of the target."""
         self.lacks[said:vocab_size] = True
+        self.factors = factors
         self._library = library
 
     @property
@@ -46,4 +50,4 @@ class StoredRows:
             data=own.data, order=tokens.ctypes.data, row_bytes=own.row_bytes, kind=own.kind, rows=len(tokens)
         )
         self._library.read_rows(chosen, 1, self.width, 1, rows.data_ptr())
-        return rows.bfloat16()
+        return (rows if self.factors is None else rows * self.factors).bfloat16()

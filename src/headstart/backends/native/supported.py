@@ -21,11 +21,13 @@ def supports(config: ModelConfig) -> str | None:
     for layer in config.layers:
         if not layer.attends:
             continue
-        size, kv_heads = config.head_dim_of(layer), config.kv_heads_of(layer)
+        size, heads, kv_heads = config.head_dim_of(layer), config.heads_of(layer), config.kv_heads_of(layer)
         if size % 32 or size > 512:
             return f"head_dim {size} is no multiple of 32 up to 512"
-        if config.num_heads % kv_heads:
-            return f"{config.num_heads} heads do not share {kv_heads} kv heads evenly"
+        if config.value_dim_of(layer) % 32:
+            return f"values of size {config.value_dim_of(layer)}, no multiple of 32"
+        if heads % kv_heads:
+            return f"{heads} heads do not share {kv_heads} kv heads evenly"
     return None
 
 

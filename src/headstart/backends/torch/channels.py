@@ -32,14 +32,14 @@ def channel_of(
 ) -> Channel:
     """What computes a channel part of this kind."""
     if isinstance(weights, MlpAndExpertsWeights):
-        return MlpAndExperts(config, weights, dtype, device)
+        return MlpAndExperts(config, layer, weights, dtype, device)
     if isinstance(weights, ExpertsWeights):
-        return Experts(config, weights, dtype, device)
-    return Mlp(config, weights, dtype, device, layer.sparsity)
+        return Experts(config, layer, weights, dtype, device)
+    return Mlp(config, weights, dtype, device, layer.sparsity, layer.mlp_limit)
 
 
 class Mlp:
-    """A dense channel part; ``sparsity``: see ``LayerConfig``."""
+    """A dense channel part; ``sparsity`` and ``limit``: see ``LayerConfig``."""
 
     def __init__(
         self,
@@ -48,26 +48,35 @@ class Mlp:
         dtype: torch.dtype,
         device: torch.device,
         sparsity: float = 0.0,
+        limit: float | None = None,
     ) -> None:
         self.up, self.down = Linear(weights.up, dtype, device), Linear(weights.down, dtype, device)
         self.curve = None if weights.curve is None else weights.curve.to(device)
         self.activation, self.gated = config.mlp.activation, config.mlp.gated
         self.cut = NormalDist().inv_cdf(sparsity) if sparsity else None
+        self.limit = limit
 
     @property
     def nbytes(self) -> int:
         return self.up.nbytes + self.down.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        return run_mlp(self, x, self.activation, self.gated, self.curve, self.cut)
+        return run_mlp(self, x, self.activation, self.gated, self.curve, self.cut, self.limit)
 
 
 class Experts:
     """A mixture of experts."""
 
-    def __init__(self, config: ModelConfig, weights: ExpertsWeights, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: LayerConfig,
+        weights: ExpertsWeights,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         assert config.experts is not None
-        self.config, self.activation = config.experts, config.mlp.activation
+        self.config, self.activation, self.layer = config.experts, config.mlp.activation, layer
         self.called = 0
         """Distinct experts that the latest rows called."""
         # Which experts are called is decided in float32.
@@ -85,7 +94,8 @@ class Experts:
         return sum(part.nbytes for part in parts)
 
     def __call__(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
-        mixed, self.called = run_experts(self.config, self, x, self.activation, routed)
+        limits = self.layer.expert_limit, self.layer.mlp_limit
+        mixed, self.called = run_experts(self.config, self, x, self.activation, routed, limits)
         return mixed
 
 
@@ -93,10 +103,15 @@ class MlpAndExperts:
     """Both, each between norms of its own, added up."""
 
     def __init__(
-        self, config: ModelConfig, weights: MlpAndExpertsWeights, dtype: torch.dtype, device: torch.device
+        self,
+        config: ModelConfig,
+        layer: LayerConfig,
+        weights: MlpAndExpertsWeights,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.mlp = Mlp(config, weights.mlp, dtype, device)
-        self.experts = Experts(config, weights.experts, dtype, device)
+        self.experts = Experts(config, layer, weights.experts, dtype, device)
         self.mlp_norm, self.mlp_post_norm, self.experts_norm, self.experts_post_norm = (
             Norm.of(config, norm, device)
             for norm in (weights.mlp_norm, weights.mlp_post_norm, weights.experts_norm, weights.experts_post_norm)

@@ -108,11 +108,12 @@ def cache_row(config: ModelConfig, layer: LayerConfig) -> tuple[int, int, int]:
 
 def sights_of(config: ModelConfig, layers: Iterable[LayerConfig]) -> dict[Sight, int]:
     """How far those of some layers see that attend, and how many query heads share a key-value head in them."""
-    return {layer.sight: config.num_heads // cache_row(config, layer)[1] for layer in layers if layer.attends}
+    return {layer.sight: config.heads_of(layer) // cache_row(config, layer)[1] for layer in layers if layer.attends}
 
 
 class SelfAttention:
-    """Attention over keys and values of heads; the cache is [slot, 2, kv_head, head_dim]."""
+    """Attention over keys and values of heads; the cache is [slot, 2, kv_head, head_dim], narrower values padded with
+    zeros."""
 
     def __init__(
         self,
@@ -124,9 +125,10 @@ class SelfAttention:
     ) -> None:
         self.config, self.layer = config, layer
         self.head_dim, self.keeps = config.head_dim_of(layer), layer.reads is None
-        self.turning = config.num_heads + (config.kv_heads_of(layer) if self.keeps else 0)
+        self.value_dim, self.heads = config.value_dim_of(layer), config.heads_of(layer)
+        self.turning = self.heads + (config.kv_heads_of(layer) if self.keeps else 0)
         """Heads of queries and of the keys that it makes."""
-        self.qkv, self.output = Linear(weights.qkv, dtype, device), Linear(weights.output, dtype, device)
+        self._qkv, self.output = Linear(weights.qkv, dtype, device), Linear(weights.output, dtype, device)
         self.head_norm: HeadNorm | None = None
         normed = config.attention.qk_norm is not None and (
             config.attention.qk_norm.everywhere or layer.rope is not None
@@ -138,7 +140,16 @@ class SelfAttention:
 
     @property
     def nbytes(self) -> int:
-        return self.qkv.nbytes + self.output.nbytes + (0 if self.gate is None else self.gate.nbytes)
+        return self._qkv.nbytes + self.output.nbytes + (0 if self.gate is None else self.gate.nbytes)
+
+    def qkv(self, x: Tensor) -> Tensor:
+        """[row, hidden] -> [row, heads of queries, keys and values * head_dim]."""
+        heads, keys = self._qkv(x), self.turning * self.head_dim
+        if self.value_dim == self.head_dim:
+            return heads
+        values = heads[:, keys:].reshape(len(heads), -1, self.value_dim)
+        values = F.pad(values, (0, self.head_dim - self.value_dim))
+        return torch.cat((heads[:, :keys], values.flatten(1)), dim=-1)
 
     def __call__(self, x: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
         attend = partial(self._attend, cache=store.pages, shared=shared)
@@ -148,7 +159,7 @@ class SelfAttention:
         config, layout = self.config, shared.layout
         turned, values = heads[:, : self.turning], heads[:, self.turning :]
         if self.layer.values_are_keys:
-            values = turned[:, config.num_heads :].clone()
+            values = turned[:, self.heads :].clone()
         if config.attention.value_norm and self.keeps:
             values.copy_(F.rms_norm(values.float(), values.shape[-1:], None, config.norms.eps))
         norm = self.head_norm
@@ -161,16 +172,19 @@ class SelfAttention:
         if norm is not None and norm.norms.rotated:
             norm.apply_(turned)
         if self.keeps:
-            kept = heads[:, config.num_heads :].view(len(heads), -1, cache.shape[2], self.head_dim)
+            kept = heads[:, self.heads :].view(len(heads), -1, cache.shape[2], self.head_dim)
             kept = torch.cat((kept, values[:, None]), dim=1) if self.layer.values_are_keys else kept
             cache.index_copy_(0, layout.new_slots, kept)
-        queries = heads[:, : config.num_heads]
+        queries = heads[:, : self.heads]
         grown = config.attention.query_growth
         if shared.growth is not None and grown is not None and (grown.everywhere or self.layer.rope is None):
             queries = queries * shared.growth
-        return attend(
+        seen = attend(
             queries, cache, layout, self.layer.sight, config.score_scale, config.attention.softcap, sinks=self.sinks
         )
+        if self.value_dim < self.head_dim:
+            seen = seen.view(len(seen), -1, self.head_dim)[..., : self.value_dim].flatten(1)
+        return seen if config.attention.value_scale == 1.0 else seen * config.attention.value_scale
 
 
 class LatentAttention:

@@ -41,7 +41,7 @@ class ModuleChain(ABC):
         counts: Sequence[int],
         said: IntArray,
     ) -> tuple[Tensor, Tensor]:
-        """One module over its rows, the last ``counts`` of each group: states [row, hidden] after its last norm, and
+        """One module over its rows, the last ``counts`` of each group: states [row, hidden] that are fed back, and
         float32 logits [said, vocab] after the rows ``said``, int32 and ascending."""
 
     @abstractmethod
@@ -101,6 +101,10 @@ class ModuleChain(ABC):
         for group in groups:
             group.cache.rows += group.count
         return made.flatten(1), logits
+
+    def said_states(self, states: Tensor, level: int) -> Tensor:
+        """See ``ModulesPass``."""
+        return states.view(len(states), self._last + 1, -1)[:, min(level - 1, self._last)]
 
     def _shifted(self, made: Tensor, index: int, groups: Sequence[DraftRows], ends: NDArray[np.int64]) -> Tensor:
         """What a module made of the row before each row; zeros where there is none."""

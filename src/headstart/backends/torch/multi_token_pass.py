@@ -67,6 +67,7 @@ class MultiTokenPass(ModuleChain):
     ) -> None:
         self.config = config = modules.config
         super().__init__(len(modules.modules), config.hidden_size, dtype, torch.device(device))
+        self._feeds_unnormed = modules.feeds_unnormed
         self._modules = [_Module(modules, own, dtype, self.device) for own in modules.modules]
         first = modules.modules[0]
         weights = DecoderWeights(
@@ -132,8 +133,9 @@ class MultiTokenPass(ModuleChain):
         ids, places = (torch.from_numpy(each).long().to(self.device) for each in (tokens, _positions(groups, counts)))
         embeddings, shared = self._decoder.embed(ids, places), self._decoder.at(places, layout)
         store = LayerStore(self._pool.tensors[index])
-        states = module.final_norm(layer(module.read(embeddings, before), store, shared))
-        return states, self._decoder.logits(states[torch.from_numpy(said).long().to(self.device)])
+        states, speaking = layer(module.read(embeddings, before), store, shared), torch.from_numpy(said).long()
+        normed = module.final_norm(states)
+        return states if self._feeds_unnormed else normed, self._decoder.logits(normed[speaking.to(self.device)])
 
     def _lacking(self, cache: DraftCache, index: int) -> int:
         return _cache(cache).lacking[index]

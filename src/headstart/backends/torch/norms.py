@@ -51,7 +51,7 @@ class HeadNorm:
         device: torch.device,
     ) -> None:
         self.norms, self.eps = norms, config.norms.eps
-        parts = [(config.num_heads, q)]
+        parts = [(config.heads_of(layer), q)]
         if k is not None:
             parts.append((config.kv_heads_of(layer), k))
         self.heads = [heads for heads, _ in parts]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.head_trees.draft_vocabulary import Drafted, DraftVocabulary
@@ -22,6 +23,10 @@ from headstart.drafting.heads.head_pass import DraftRows, HeadPass
 from headstart.passes.draft_tree import DraftTree
 
 
+def _as_they_are(states: Tensor, _: int) -> Tensor:
+    return states
+
+
 class SteppedGrowth(TreeGrowth):
     """Trees of several steps.
 
@@ -29,6 +34,7 @@ class SteppedGrowth(TreeGrowth):
         running: the head's pass.
         new_trees: empty trees, one for each budget, which say what shape they get.
         ranks: guesses after one row at most.
+        said: of states that are fed back and a draft's level, those [row, hidden] that say its tokens.
     """
 
     def __init__(
@@ -38,12 +44,14 @@ class SteppedGrowth(TreeGrowth):
         options: HeadOptions,
         new_trees: Callable[[Sequence[DraftBudget]], HeadTrees],
         ranks: int,
+        said: Callable[[Tensor, int], Tensor] = _as_they_are,
     ) -> None:
         self.running = running
         self._vocabulary = vocabulary
         self._options = options
         self._new_trees = new_trees
         self._ranks = ranks
+        self._said = said
 
     def grow(self, drafted: Drafted, budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         """What was not read yet, then one step a level, over the beams of all sequences."""
@@ -57,7 +65,7 @@ class SteppedGrowth(TreeGrowth):
         depth = min(self._options.draft_tokens, max(budget.depth for budget in budgets))
         paths = np.zeros((count, 1, 0), dtype=np.int32)
         for level in range(1, depth + 1):
-            logits = vocabulary.with_text_tokens(states, logits, drafted, further.shape[1])
+            logits = vocabulary.with_text_tokens(self._said(states, level), logits, drafted, further.shape[1])
             beams = trees.grow(*vocabulary.best(ranking.scores(logits, level), further, self._ranks))
             if level == depth or beams is None:
                 break

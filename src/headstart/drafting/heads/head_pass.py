@@ -245,6 +245,10 @@ class ModulesPass(HeadPass, Protocol):
         """Output rows of the target's tokens that they leave out; None: they say all ``vocab_size``."""
         ...
 
+    def said_states(self, states: Tensor, level: int) -> Tensor:
+        """[row, hidden] of the states that are fed back: those that say the tokens of a draft's ``level``, from 1."""
+        ...
+
 
 class MaskedHeadPass(CachingHeadPass, Protocol):
     """Runs an EAGLE head that guesses several tokens in one pass."""

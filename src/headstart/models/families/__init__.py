@@ -38,6 +38,7 @@ from headstart.models.families import (
     sigmoid_mixtures,
     t5,
     whisper,
+    windowed_mixtures,
 )
 from headstart.models.families.base import CheckpointKind, Family, TensorLayout
 from headstart.models.families.encoder_decoder import EncoderDecoderFamily, EncoderDecoderLayout
@@ -64,6 +65,7 @@ FAMILIES: tuple[Family, ...] = (
     *seeing.FAMILIES,
     *mixtures.FAMILIES,
     *sigmoid_mixtures.FAMILIES,
+    *windowed_mixtures.FAMILIES,
     *deepseek.FAMILIES,
     *gpt_oss.FAMILIES,
     *dbrx.FAMILIES,
@@ -266,12 +268,18 @@ def _checked(config: ModelConfig, source: str) -> ModelConfig:
         raise CheckpointError(
             f"{source} has {config.num_heads} heads for {config.hidden_size} hidden dimensions; fetch the model again."
         )
-    for kv_heads in sorted({config.num_kv_heads, *map(config.kv_heads_of, config.layers)}):
-        if config.num_heads % kv_heads:
+    counts = {(config.heads_of(layer), config.kv_heads_of(layer)) for layer in (*config.layers, *config.module_layers)}
+    for heads, kv_heads in sorted({(config.num_heads, config.num_kv_heads), *counts}):
+        if heads % kv_heads:
             raise CheckpointError(
-                f"{source} has {config.num_heads} heads, which {kv_heads} key-value heads do not divide; "
-                "fetch the model again."
+                f"{source} has {heads} heads, which {kv_heads} key-value heads do not divide; fetch the model again."
             )
+    value_dim = config.attention.value_dim
+    if value_dim is not None and value_dim > config.head_dim:
+        raise UnsupportedModelError(
+            f"{source} has values of size {value_dim}, wider than keys of size {config.head_dim}, which is not "
+            "supported; use another model."
+        )
     largest = max((config.head_dim, *map(config.head_dim_of, config.layers)))
     for rope in config.ropes:
         if rope.dim < 2 or rope.dim % 2 or rope.dim > largest:

@@ -110,6 +110,8 @@ class TensorLayout:
     """Whole name of a table that divides the rotary frequencies, where the format has one."""
     factored_rope: int | None = None
     """Of ``ModelConfig.ropes`` the one that it divides, and without which that is unknown; None: all of them."""
+    spare_factors: bool = False
+    """Files may lack that table, and may have more rows than there are frequencies: the first are read."""
     transposed: bool = False
     """Matrices inside the layers are [in, out] (GPT-2's Conv1D)."""
     stacks: Stacks = "plain"
@@ -150,7 +152,7 @@ class TensorLayout:
 
     def _is_in(self, shapes: Mapping[str, tuple[int, ...]], name: str) -> bool:
         """Whether any layer has it."""
-        pattern = re.compile(re.escape(self.prefix + name).replace(r"\{i\}", r"\d+"))
+        pattern = re.compile(re.escape(self.prefix + name).replace(r"\{i\}", r"\d+") + r"(\.weight)?")
         return any(pattern.fullmatch(each) for each in shapes)
 
     def _stacks_of(self, shapes: Mapping[str, tuple[int, ...]]) -> Stacks:

@@ -244,6 +244,23 @@ def size_of_state_heads(fields: Fields) -> int:
     return inner // heads
 
 
+def by_sight(fields: Fields, key: str) -> tuple[int, int]:
+    """The number that an entry has in layers that see everything, and the one in those with windows."""
+    values, slides = fields.get(key), fields.get("sliding_window_pattern")
+    if not isinstance(values, list):
+        return (fields.integer(key),) * 2
+    count = fields.integer("num_hidden_layers", maximum=4096)
+    numbers = all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in values)
+    if not numbers or not isinstance(slides, list) or min(len(values), len(slides)) < count:
+        raise fields.bad(key, values, f"a whole number, or {count} of them beside as many kinds of layers")
+    full, sliding = (
+        {value for value, slide in zip(values, slides, strict=False) if bool(slide) == kind} for kind in (False, True)
+    )
+    if len(full) > 1 or len(sliding) > 1:
+        raise fields.unsupported(key, values, "one number in layers with windows, and one in the others")
+    return next(iter(full or sliding)), next(iter(sliding or full))
+
+
 def by_layer(fields: Fields, key: str) -> tuple[dict[str, int], list[bool]]:
     """The one number that an entry has in layers where it is not 0, as an entry, and where that is."""
     values = fields.get(key)

@@ -2,13 +2,13 @@
 
 Sources: DeepSeek-V3's report (arXiv:2412.19437, section 2.2) and the names in its files; transformers' conversion table
 ("MtpModel"), vLLM 0.33's loaders (deepseek_mtp, glm4_moe_mtp, mimo_mtp, qwen3_next_mtp, exaone_moe_mtp, exaone4_5_mtp,
-nemotron_h_mtp), FastDeploy's ernie4_5_mtp, llama.cpp's converter (conversion/*.py) and what it loads (src/models,
-"NEXTN").
+nemotron_h_mtp, mimo_v2_flash_mtp, step3p5_mtp), FastDeploy's ernie4_5_mtp, llama.cpp's converter (conversion/*.py) and
+what it loads (src/models, "NEXTN").
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,6 +45,10 @@ class MultiTokenLayout:
     """role -> name in a module's layer, where it is not that of other layers."""
     may_share_norm: bool = False
     """Where it has no last norm, that is the decoder's."""
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    """Name -> what files of other writers have in its place."""
+    feeds_unnormed: bool = False
+    """Modules read states before the last norm, not after it."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Fields of ``LayerConfig`` that its layers have otherwise than the decoder's."""
 
@@ -57,8 +61,20 @@ class MultiTokenLayout:
         """Of a module's layer."""
         return module + (config.num_layers if self.follows else 0)
 
-    def like(self, config: ModelConfig) -> LayerConfig:
+    def spelt_in(self, names: Container[str], number: int) -> MultiTokenLayout:
+        """This layout as a file has it whose first module's layer has the ``number``."""
+
+        def found(name: str) -> str:
+            other = self.spellings.get(name, name)
+            return other if f"{other.format(i=number)}.weight" in names else name
+
+        own = {role: found(name) for role, name in self.own.items()}
+        return replace(self, final_norm=found(self.final_norm), head=found(self.head), own=own)
+
+    def like(self, config: ModelConfig, module: int = 0) -> LayerConfig:
         """What a module's layer is like; it has both parts, also where the decoder's have one of them."""
+        if module < len(config.module_layers):
+            return config.module_layers[module]
         return replace(self._alike(config), **self.changes)
 
     def _alike(self, config: ModelConfig) -> LayerConfig:
@@ -89,6 +105,19 @@ _DEEPSEEK = _in_layer(
     embedding="model.layers.{i}.embed_tokens",
     head="model.layers.{i}.shared_head.head",
 )
+_STEP = _in_layer(
+    "model.layers.{i}",
+    ("enorm", "hnorm", "eh_proj", "transformer.shared_head.norm"),
+    follows=True,
+    windowed=True,
+    feeds_unnormed=True,
+    head="model.layers.{i}.transformer.shared_head.output",
+    changes={"mlp_limit": None, "expert_limit": None},
+    spellings={
+        f"model.layers.{{i}}.transformer.shared_head.{ours}": f"model.layers.{{i}}.shared_head.{theirs}"
+        for ours, theirs in (("norm", "norm"), ("output", "head"))
+    },
+)
 _WITH_LAST_NORM = replace(_DEEPSEEK, final_norm="model.layers.{i}.final_layernorm")
 """As others call it."""
 _SEEING_ALL: Mapping[str, Any] = {"rope": 0, "window": None, "channel": "experts"}
@@ -109,10 +138,11 @@ _GGUF = _in_layer(
     embedding="blk.{i}.nextn.embed_tokens",
     head="blk.{i}.nextn.shared_head_head",
     may_share_norm=True,
+    spellings={"blk.{i}.nextn.shared_head_norm": "blk.{i}.layer_output_norm"},
 )
 _GGUF_WINDOWED = replace(_GGUF, windowed=True)
+_GGUF_STEP = replace(_GGUF_WINDOWED, feeds_unnormed=True, changes=_STEP.changes)
 _GGUF_COHERE = replace(_GGUF, changes=_SEEING_ALL)
-_GGUF_BAILING = replace(_GGUF, final_norm="blk.{i}.layer_output_norm")
 _GGUF_NEMOTRON = replace(_GGUF, own={"mlp_norm": "blk.{i}.post_attention_norm"})
 _NEMOTRON = MultiTokenLayout(
     "mtp.layers.0",
@@ -124,6 +154,14 @@ _NEMOTRON = MultiTokenLayout(
 )
 _MIMO = _in_layer(
     "model.mtp_layers.{i}", ("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"), hidden_first=True
+)
+_MIMO_V2 = _in_layer(
+    "model.mtp.layers.{i}",
+    ("enorm", "hnorm", "eh_proj", "final_layernorm"),
+    windowed=True,
+    own={"mlp_norm": "model.mtp.layers.{i}.pre_mlp_layernorm"},
+    spellings={"model.mtp.layers.{i}.pre_mlp_layernorm": "model.mtp.layers.{i}.post_attention_layernorm"},
+    changes={"channel": "mlp"},
 )
 _QWEN = MultiTokenLayout("mtp.layers.{i}", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm")
 _LIKE_QWEN = replace(_QWEN, windowed=True)
@@ -138,14 +176,16 @@ _LAYOUTS: Mapping[CheckpointKind, Mapping[str, MultiTokenLayout]] = {
         "cohere2_moe": _COHERE,
         "ernie4_5_moe": _ERNIE,
         "mimo": _MIMO,
+        "mimo_v2_flash": _MIMO_V2,
+        **dict.fromkeys(("step3p5", "step3p7"), _STEP),
         **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _NEMOTRON),
         **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), _QWEN),
         **dict.fromkeys(("exaone_moe", "exaone4_5", "mellum"), _LIKE_QWEN),
     },
     "gguf": {
-        "bailing_moe": _GGUF_BAILING,
         "cohere2_moe": _GGUF_COHERE,
-        **dict.fromkeys(("exaone_moe", "exaone4", "mellum"), _GGUF_WINDOWED),
+        **dict.fromkeys(("exaone_moe", "exaone4", "mellum", "mimo_v2_flash"), _GGUF_WINDOWED),
+        "step3p5": _GGUF_STEP,
         **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _GGUF_NEMOTRON),
     },
 }

@@ -8,13 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _DELTA = "Kimi's delta attention"
-_STEP = "other numbers of heads in some layers and limits of gates by layer"
-_NARROW = "values narrower than keys"
 _HYPER = "hyper-connections between layers"
 
 LACKING: Mapping[str, str] = {
-    **dict.fromkeys(("mimo_v2_flash", "mimo2"), _NARROW),
-    **dict.fromkeys(("step3p5", "step3p7", "step35"), _STEP),
     **dict.fromkeys(("deepseek_v4", "deepseek4", "hy_v4"), f"{_HYPER} and compressed attention"),
     **dict.fromkeys(("glm5_next", "glm5next"), f"{_DELTA} and {_HYPER}"),
     **dict.fromkeys(("bailing_hybrid", "bailingmoe3", "kimi_linear", "kimi-linear"), _DELTA),

@@ -40,11 +40,16 @@ class ExpertsParts(Protocol):
 
 
 def run_experts(
-    config: ExpertsConfig, parts: ExpertsParts, x: Tensor, activation: str, routed: Tensor | None = None
+    config: ExpertsConfig,
+    parts: ExpertsParts,
+    x: Tensor,
+    activation: str,
+    routed: Tensor | None = None,
+    limits: tuple[float | None, float | None] = (None, None),
 ) -> tuple[Tensor, int]:
     """[..., hidden] -> [..., hidden], and how many distinct experts these rows call; ``routed``: what the router reads
-    in place of ``x``."""
-    rows = x.reshape(-1, x.shape[-1])
+    in place of ``x``; ``limits``: of experts, and of the one that all rows go through (``LayerConfig``)."""
+    rows, (limit, limit_of_shared) = x.reshape(-1, x.shape[-1]), limits
     told = (x if routed is None else routed).reshape(rows.shape).float()
     told = told if parts.router_norm is None else parts.router_norm(told)
     chosen, weights = choose_experts(config, parts.router(told), parts.correction)
@@ -57,12 +62,14 @@ def run_experts(
         weight = weights[callers, rank, None].to(rows.dtype)
         read = rows[callers]
         if config.scales_input:
-            mixed = mixed.index_add(0, callers, _run_one(config, parts.experts[expert], read * weight, activation))
+            mixed = mixed.index_add(
+                0, callers, _run_one(config, parts.experts[expert], read * weight, activation, limit)
+            )
         else:
-            made = _run_one(config, parts.experts[expert], read, activation)
+            made = _run_one(config, parts.experts[expert], read, activation, limit)
             mixed = mixed.index_add(0, callers, made * weight)
     if parts.shared is not None:
-        shared = run_mlp(parts.shared, rows, activation, config.gated)
+        shared = run_mlp(parts.shared, rows, activation, config.gated, limit=limit_of_shared)
         if parts.shared_gate is not None:
             shared = shared * parts.shared_gate(rows).sigmoid()
         mixed = mixed + shared
@@ -108,9 +115,9 @@ def _sparsemixer(config: ExpertsConfig, logits: Tensor) -> tuple[Tensor, Tensor]
     return torch.cat(chosen, -1), torch.cat(weights, -1)
 
 
-def _run_one(config: ExpertsConfig, expert: MlpParts, rows: Tensor, activation: str) -> Tensor:
+def _run_one(config: ExpertsConfig, expert: MlpParts, rows: Tensor, activation: str, limit: float | None) -> Tensor:
     if config.clamp is None:
-        return run_mlp(expert, rows, activation, config.gated)
+        return run_mlp(expert, rows, activation, config.gated, limit=limit)
     gate, up = expert.up(rows).chunk(2, dim=-1)
     gate, up = gate.clamp(max=config.clamp), up.clamp(-config.clamp, config.clamp)
     return expert.down((up + 1) * gate * (gate * _CLAMPED_SLOPE).sigmoid())

@@ -125,9 +125,10 @@ def run_mlp(
     gated: bool = True,
     curve: Tensor | None = None,
     cut: float | None = None,
+    limit: float | None = None,
 ) -> Tensor:
     """[..., hidden] -> [..., hidden]; ``curve``: of xielu; ``cut``: so many standard deviations above a row's mean gate
-    counts as 0, and what is below it, too."""
+    counts as 0, and what is below it, too; ``limit``: see ``LayerConfig``."""
     raised = parts.up(x)
     activate = ACTIVATIONS[activation] if curve is None else partial(xielu, curve=curve)
     if not gated:
@@ -136,7 +137,10 @@ def run_mlp(
     if cut is not None:
         least = gate.mean(-1, keepdim=True) + gate.std(-1, keepdim=True, correction=0) * cut
         gate = F.relu(gate - least)
-    return parts.down(activate(gate) * up)
+    gate = activate(gate)
+    if limit is not None:
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return parts.down(gate * up)
 
 
 def run_side(parts: SideParts, x: Tensor) -> Tensor:

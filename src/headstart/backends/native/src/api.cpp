@@ -79,7 +79,7 @@ HEADSTART_API void headstart_set_router(void *model, int layer, const HeadstartR
 }
 HEADSTART_API void headstart_set_sinks(void *model, int layer, const float *sinks) {
   Decoder &decoder = model_of(model)->decoder;
-  decoder.layers[layer].sinks.assign(sinks, sinks + decoder.shape.heads);
+  decoder.layers[layer].sinks.assign(sinks, sinks + decoder.layers[layer].heads);
 }
 HEADSTART_API void headstart_set_constant(void *model, int layer, int which, const float *values, int count) {
   std::vector<float> &constant = model_of(model)->decoder.layers[layer].constants[which];
@@ -107,11 +107,11 @@ HEADSTART_API void headstart_losses(const void *model, double *losses) {
 HEADSTART_API void headstart_set_alibi(void *model, const float *slopes, float scale, int coarse) {
   Decoder &decoder = model_of(model)->decoder;
   for (DecoderLayer &layer : decoder.layers)
-    layer.distance_bias = DistanceBias(slopes, decoder.shape.heads, scale, coarse != 0);
+    layer.distance_bias = DistanceBias(slopes, layer.heads, scale, coarse != 0);
 }
 HEADSTART_API void headstart_set_distance_bias(void *model, int layer, const float *table, int distances) {
   Decoder &decoder = model_of(model)->decoder;
-  decoder.layers[layer].distance_bias = DistanceBias(table, decoder.shape.heads, distances);
+  decoder.layers[layer].distance_bias = DistanceBias(table, decoder.layers[layer].heads, distances);
 }
 HEADSTART_API void headstart_set_rope(void *model, int index, const float *cosines, const float *sines, int positions,
                                       int dimensions) {

@@ -26,13 +26,15 @@ struct HeadstartLayer {
   int32_t window{}, chunk{};  // 0: full attention; not within chunks
   int32_t looks_back{};       // rows see none behind them, even in a pass whose rows see each other
   int32_t rope;               // -1: no rotation
-  int32_t head_dim, kv_heads;
+  int32_t head_dim, value_dim, heads, kv_heads;
   int32_t reads;              // the earlier layer whose keys and values it reads; -1: it keeps its own
   int32_t values_are_keys{};  // before their norm and rotation
   int32_t mlp;                // of the dense part or, where there are experts, of the shared one; 0: there is none
   int32_t input{};            // which of the inputs it reads, counted from 1; 0: none
   int32_t cuts{};             // gates count from `cut` standard deviations above their mean on
   float cut{};
+  // What activated gates are cut off at, and ups on both sides, of the dense part and of experts; 0: nothing.
+  float mlp_limit{}, expert_limit{};
 };
 
 // What layers read beside their stream, see headstart.models.config.LayerInputsConfig; `count` 0: nothing.
@@ -84,6 +86,7 @@ struct HeadstartShape {
   int32_t cross{};               // layers read an encoder memory, too
   float norm_eps, attention_scale, attention_softcap{}, logit_softcap{};  // soft caps: 0 for none
   float embedding_scale, tap_scale;  // the latter: of layers, not of what comes after the final norm
+  float value_scale;                 // of what heads see
   float qkv_clip{};                  // queries, keys and values are cut off at it; 0 for none
   float growth{};                    // of queries, see headstart.models.config.QueryGrowth; 0 for none
   int32_t growth_trained{}, growth_everywhere{};
@@ -168,7 +171,8 @@ struct HeadstartTextVocabulary {
   const void *table{};   // [target's vocab][inputs] bf16
   const float *map{};    // [hidden][inputs]; where states that are fed back were not normed, with the weight of the
                          // last norm in it
-  const HeadstartRows *stored{};  // instead, the target's own rows, which are taken as they are
+  const HeadstartRows *stored{};  // instead, the target's own rows
+  const float *factors{};         // [inputs] of their elements: the weight of a last norm that fed back states lack
 };
 
 // Tokens of a sequence's text that a head may say beyond its vocabulary. Those that a stretch says come behind them.

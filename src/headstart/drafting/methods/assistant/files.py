@@ -1,4 +1,4 @@
-"""Assistants in files, as transformers writes them (``Gemma4AssistantForCausalLM`` and its unified kin)."""
+"""Assistants in files, as transformers writes them (``Gemma4AssistantForCausalLM`` and its unified kin), or in GGUF."""
 
 from __future__ import annotations
 
@@ -12,37 +12,34 @@ from headstart.drafting.heads.files import require_numbers
 from headstart.drafting.heads.formats import FoundHead, HeadFolder, TrainedHead, WrittenHead, no_place
 from headstart.drafting.heads.gguf_heads import ARCHITECTURE
 from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.methods.assistant import gguf_formats
 from headstart.drafting.methods.assistant.head import KIND, AssistantHead, Clusters
 from headstart.errors import CheckpointError
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.families import config_from_hf
+from headstart.models.families.base import CheckpointKind
 from headstart.models.families.fields import Fields
 from headstart.models.stored import StoredTensor, stored_tensor
-from headstart.models.weight_loading import load_weights
+from headstart.models.weight_loading import load_weights, with_factors
 
 _TYPES = {"gemma4_assistant": "gemma4_text", "gemma4_unified_assistant": "gemma4_unified_text"}
 """Of assistants -> of their layers."""
 _FAMILIES = tuple(text.removesuffix("_text") for text in _TYPES.values())
 _ARCHITECTURES = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM")
-_GGUF = "gemma4-assistant"
-"""As llama.cpp calls them."""
+_GGUF = "gguf"
 _BEFORE, _AFTER = "pre_projection.weight", "post_projection.weight"
 _CENTROIDS, _ORDER = "masked_embedding.centroids.weight", "masked_embedding.token_ordering"
-_EMBEDDING = "model.embed_tokens.weight"
+_EMBEDDINGS: Mapping[CheckpointKind, str] = {"hf": "model.embed_tokens.weight", "gguf": "token_embd.weight"}
+_KINDS: Mapping[str, CheckpointKind] = {KIND: "hf", _GGUF: "gguf"}
+_MEANT = "name the assistant of this model, or another drafter"
 _FEW = 32
 """Rows of a table that nobody reads."""
 
 
 def find(files: HeadFolder) -> FoundHead | None:
-    """Whether a folder holds an assistant.
-
-    Raises:
-        CheckpointError: a GGUF file does.
-    """
-    if files.description.get(ARCHITECTURE) == _GGUF:
-        raise CheckpointError(
-            f"{files.path} is an assistant of Gemma 4 in GGUF, which is not read; name its folder of safetensors."
-        )
+    """Whether these files are an assistant."""
+    if files.description.get(ARCHITECTURE) == gguf_formats.ARCHITECTURE:
+        return FoundHead(_GGUF, KIND)
     architectures = files.description.get("architectures")
     named = isinstance(architectures, list) and any(each in _ARCHITECTURES for each in architectures)
     return FoundHead(KIND, KIND) if named or str(files.description.get("model_type")) in _TYPES else None
@@ -56,11 +53,20 @@ def read(found: FoundHead, files: HeadFolder, tensors: Mapping[str, Tensor], tar
             mis-shaped, or hold what is no number.
     """
     require_numbers(tensors, files.source)
-    fields = Fields(files.description, files.source)
-    config = _config(fields, target)
+    fields, kind = Fields(files.description, files.source), _KINDS[found.form]
+    if kind == "gguf":
+        tensors = gguf_formats.named(tensors)
+        require_target(gguf_formats.target_size(files), target, files.source)
+        described = gguf_formats.layers_in(files, _Tensors(tensors).shapes())
+        count, read_at_once = gguf_formats.clusters_of(tensors)
+    else:
+        require_target(fields.integer("backbone_hidden_size", 1536), target, files.source)
+        described = _described(fields)
+        count = fields.integer("num_centroids", 2048) if fields.flag("use_ordered_embeddings", False) else 0
+        read_at_once = fields.integer("centroid_intermediate_top_k", 32, maximum=count) if count else 0
+    config = reading_target(described, target, files.source)
     hidden, backbone = config.hidden_size, target.hidden_size
     own: dict[str, tuple[int, ...]] = {_BEFORE: (hidden, 2 * backbone), _AFTER: (backbone, hidden)}
-    count = fields.integer("num_centroids", 2048) if fields.flag("use_ordered_embeddings", False) else 0
     if count:
         if config.vocab_size % count:
             raise fields.bad("num_centroids", count, f"a divisor of {config.vocab_size} tokens")
@@ -72,13 +78,13 @@ def read(found: FoundHead, files: HeadFolder, tensors: Mapping[str, Tensor], tar
     rest = {name: tensor for name, tensor in tensors.items() if name not in own}
     clusters = None
     if count:
-        read_at_once = fields.integer("centroid_intermediate_top_k", 32, maximum=count)
-        clusters = _clusters(tensors, rest, config, read_at_once, files.source)
+        clusters = _clusters(tensors, rest.get(_EMBEDDINGS[kind]), config, read_at_once, files.source)
         # The whole head is read by clusters, so that passes need none.
-        rest = {name: table[:_FEW] if name == _EMBEDDING else table for name, table in rest.items()}
+        rest = {name: table[:_FEW] if name == _EMBEDDINGS[kind] else table for name, table in rest.items()}
         config = replace(config, vocab_size=min(_FEW, config.vocab_size))
     in_full = tensors[_BEFORE].dtype == torch.float32
-    weights = load_weights(_Tensors(rest), config, "hf", torch.float32 if in_full else torch.bfloat16)
+    config = with_factors(_Tensors(rest), config, kind)
+    weights = load_weights(_Tensors(rest), config, kind, torch.float32 if in_full else torch.bfloat16)
     return AssistantHead(config, weights, tensors[_BEFORE], tensors[_AFTER], clusters)
 
 
@@ -91,37 +97,51 @@ def write(head: TrainedHead, form: str, tables: TargetTables | None, verifier: s
     raise no_place(KIND, form, ())
 
 
-def _config(fields: Fields, target: ModelConfig) -> ModelConfig:
-    """The assistant's layers, each reading the target's last one of its kind that keeps keys and values.
+def require_target(backbone: int, target: ModelConfig, source: str) -> None:
+    """Refuse an assistant for a model of hidden size ``backbone`` that this one is not.
 
     Raises:
-        CheckpointError: it was made for another model, or its description is senseless.
+        CheckpointError: so it is.
     """
-    source, meant = fields.source, "name the assistant of this model, or another drafter"
     if target.family.removesuffix("_seeing") not in _FAMILIES:
         raise CheckpointError(
             f"{source} is an assistant of Gemma 4, and this model is of another kind ({target.family}); use a drafter "
             "for this one."
         )
-    backbone = fields.integer("backbone_hidden_size", 1536)
     if backbone != target.hidden_size:
         raise CheckpointError(
             f"{source} is an assistant for a model with hidden size {backbone}, and this one has "
-            f"{target.hidden_size}; {meant}."
+            f"{target.hidden_size}; {_MEANT}."
         )
+
+
+def _described(fields: Fields) -> ModelConfig:
+    """The layers that a folder describes.
+
+    Raises:
+        CheckpointError: they are senseless.
+    """
     text = fields.within("text_config")
     if text is None:
         raise fields.missing("text_config")
     # That all of its layers read others' keys is what makes it an assistant; the description has layers of its own.
     described = {**text.entries, "num_kv_shared_layers": 0, "model_type": text.text("model_type", "")}
     described["model_type"] = described["model_type"] or _TYPES.get(fields.text("model_type", ""), "gemma4_text")
-    config = config_from_hf(described, source)
+    return config_from_hf(described, fields.source)
+
+
+def reading_target(config: ModelConfig, target: ModelConfig, source: str) -> ModelConfig:
+    """The assistant's layers, each reading the target's last one of its kind that keeps keys and values.
+
+    Raises:
+        CheckpointError: it was made for another model.
+    """
     if config.layer_inputs is not None or config.experts is not None:
         raise CheckpointError(f"{source} has inputs of layers or experts, which no assistant has; fetch it again.")
     if config.vocab_size != target.vocab_size:
         raise CheckpointError(
             f"{source} is an assistant that says {config.vocab_size} tokens, and this model has {target.vocab_size}; "
-            f"{meant}."
+            f"{_MEANT}."
         )
     layers = tuple(_reading(layer, config, target, source) for layer in config.layers)
     return replace(config, layers=layers, head=replace(config.head, softcap=None))
@@ -145,11 +165,11 @@ def _reading(layer: LayerConfig, config: ModelConfig, target: ModelConfig, sourc
 
 
 def _clusters(
-    tensors: Mapping[str, Tensor], rest: Mapping[str, Tensor], config: ModelConfig, read_at_once: int, source: str
+    tensors: Mapping[str, Tensor], head: Tensor | None, config: ModelConfig, read_at_once: int, source: str
 ) -> Clusters:
-    order, head = tensors[_ORDER], rest.get(_EMBEDDING)
+    order = tensors[_ORDER]
     if head is None or tuple(head.shape) != (config.vocab_size, config.hidden_size):
-        raise CheckpointError(f"{source} lacks {_EMBEDDING}, or it is mis-shaped; fetch the assistant again.")
+        raise CheckpointError(f"{source} lacks its embedding, or that is mis-shaped; fetch the assistant again.")
     if order.is_floating_point() or not torch.equal(order.long().sort().values, torch.arange(config.vocab_size)):
         raise CheckpointError(f"{source}: {_ORDER} does not name each token once; fetch the assistant again.")
     centroids = tensors[_CENTROIDS]

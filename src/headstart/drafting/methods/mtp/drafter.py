@@ -68,16 +68,19 @@ class MtpDrafter(HeadDrafter):
         where = "the native pass" if running.name.startswith("native") else "PyTorch"
         context.tell(f"Multi-token modules run in {where} ({running.name}).")
         texts = running.text_rows(context.vocab_size) if options.text_vocabulary else None
-        vocabulary = DraftVocabulary(running, context.vocab_size, texts, options.text_vocabulary)
+        config = context.require_runner().backend.config
+        eps = config.norms.eps if modules.feeds_unnormed else None
+        vocabulary = DraftVocabulary(running, context.vocab_size, texts, options.text_vocabulary, eps)
         # Each further module begins one token later.
         least = max(1, len(modules.modules))
         window = options.window or None
-        reader = Reader(context, (FINAL_TAP,), running, running.read, vocabulary, least_known=least, window=window)
+        taps = (config.num_layers,) if modules.feeds_unnormed else (FINAL_TAP,)
+        reader = Reader(context, taps, running, running.read, vocabulary, least_known=least, window=window)
         called = running.growth(options.width, vocabulary.ids)
         growth: TreeGrowth
         if called is None:
             new_trees = partial(options.new_trees, kit=kit)
-            growth = SteppedGrowth(running, vocabulary, options, new_trees, options.width)
+            growth = SteppedGrowth(running, vocabulary, options, new_trees, options.width, running.said_states)
         else:
             growth = CalledGrowth(called, reader, options, kit)
         super().__init__(reader, growth)

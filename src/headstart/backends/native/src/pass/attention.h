@@ -54,6 +54,7 @@ struct AttentionLayer {
   size_t gate_stride = 0;        // what is seen is multiplied by their sigmoids
   bool gates_heads = false;      // one for each head
   QueryGrowth growth{};
+  float value_scale = 1.f;  // of what is seen
 };
 
 template <class Cell>
@@ -102,10 +103,10 @@ class AttentionTile {
     }
   }
 
-  // Puts together what `run_part` left for chunks 0, 1, ...; the same operations as in `run`.
-  void merge_parts(const float *parts, int count) {
+  // Puts together what `run_part` left for chunks 0, 1, ... at every `size` floats; the same operations as in `run`.
+  void merge_parts(const float *parts, int count, size_t size) {
     begin_merge();
-    for (int chunk = 0; chunk < count; ++chunk, parts += kTileEntries * part_stride(layer_.value_dim))
+    for (int chunk = 0; chunk < count; ++chunk, parts += size)
       for (int entry = 0; entry < entries_; ++entry) {
         const float *part = parts + entry * part_stride(layer_.value_dim);
         merge(entry, part[0], part[1], part + 16);
@@ -329,7 +330,7 @@ class AttentionTile {
   void finish() {
     const int d = layer_.value_dim;
     for (int entry = 0; entry < entries_; ++entry) {
-      const Lanes share = splat(1.f / s_.total[entry]);
+      const Lanes share = splat(layer_.value_scale / s_.total[entry]);
       const int row = layer_.places[row_of(entry) - layer_.first_row];
       const int column = head_of(entry) * d;
       const float *gates = layer_.gates;

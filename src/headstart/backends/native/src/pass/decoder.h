@@ -57,7 +57,7 @@ class Decoder {
       const uint8_t *const own = forms + index * kLinears * kMatrixParts;
       projected = std::max(projected, layout.lay_out(layer, own, is_beside() && index == 0 ? 2 * s.hidden : s.hidden));
       const KeptKeys seen = seen_by(layer);
-      note_heads(layer, seen.kv_heads);
+      note_heads(layer, {layer.heads, seen.kv_heads});
       key_dim = std::max(key_dim, seen.key_dim), value_dim = std::max(value_dim, seen.value_dim);
       for (const PackedLinear &linear : layer.linears) widest = std::max(widest, linear.padded_inputs);
     }
@@ -260,7 +260,7 @@ class Decoder {
   int widest = 0;                  // most padded inputs of a matrix of the layers
   int key_dim = 0, value_dim = 0;  // of the largest keys and values
   int projected = 0;               // most columns of a layer's first product
-  std::vector<int> head_counts;    // of keys, each that some layers see
+  std::vector<HeadCount> head_counts;  // each that some layers have
   std::vector<DecoderLayer> layers;
   PackedLinear head, fuse;
   HeadScreen screen;  // of the head; absent where it would not help
@@ -284,7 +284,7 @@ class Decoder {
   KeptKeys seen_by(const DecoderLayer &layer) const {
     if (layer.is(Mixer::latent)) return {1, shape.latent.kv_rank + shape.latent.rope_dim, shape.latent.kv_rank};
     if (layer.is(Mixer::attention) || layer.is(Mixer::attention_mamba2))
-      return {layer.kv_heads, layer.head_dim, layer.head_dim};
+      return {layer.kv_heads, layer.head_dim, layer.value_dim};
     return {};
   }
 
@@ -308,8 +308,8 @@ class Decoder {
     return {};
   }
 
-  void note_heads(DecoderLayer &layer, int heads) {
-    if (!heads) return;
+  void note_heads(DecoderLayer &layer, HeadCount heads) {
+    if (!heads.of_keys) return;
     const auto found = std::find(head_counts.begin(), head_counts.end(), heads);
     layer.head_count = static_cast<int>(found - head_counts.begin());
     if (found == head_counts.end()) head_counts.push_back(heads);

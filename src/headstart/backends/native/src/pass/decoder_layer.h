@@ -75,6 +75,12 @@ enum NormIndex {
 constexpr int kMamba2Band = 32;  // elements of a head whose state stands together
 constexpr int kDeltaBand = 32;   // likewise in the delta rule
 
+struct HeadCount {
+  int of_queries, of_keys;
+
+  bool operator==(const HeadCount &other) const { return of_queries == other.of_queries && of_keys == other.of_keys; }
+};
+
 struct DecoderLayer : HeadstartLayer {
   Norm norms[kNorms];
   PackedLinear linears[kLinears];  // without pairs where there is no such matrix

@@ -106,12 +106,13 @@ class DecoderLayout {
   }
 
   void lay_out_attention(DecoderLayer &layer, const uint8_t *forms, int inputs) const {
-    const int heads = shape_.heads * layer.head_dim, keys = layer.reads < 0 ? layer.kv_heads * layer.head_dim : 0;
-    const int values = layer.values_are_keys ? 0 : keys;
+    const int heads = layer.heads * layer.head_dim, seen = layer.heads * layer.value_dim;
+    const int kept = layer.reads < 0 ? layer.kv_heads : 0, keys = kept * layer.head_dim;
+    const int values = layer.values_are_keys ? 0 : kept * layer.value_dim;
     layer.queries = heads, layer.projected = heads + keys + values;
     lay_out(layer, kQkv, forms, {heads, keys, values}, inputs);
-    lay_out(layer, kOutput, forms, {shape_.hidden}, heads);
-    const int gates = shape_.attention_gate == kHeadGates ? shape_.heads : heads;
+    lay_out(layer, kOutput, forms, {shape_.hidden}, seen);
+    const int gates = shape_.attention_gate == kHeadGates ? layer.heads : seen;
     if (shape_.attention_gate) lay_out(layer, kGate, forms, {gates}, shape_.hidden);
     if (!shape_.cross) return;
     lay_out(layer, kCrossQuery, forms, {heads}, shape_.hidden);

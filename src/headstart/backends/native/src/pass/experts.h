@@ -16,6 +16,12 @@ struct ExpertsLayer {
   std::vector<PackedLinear> linears[kExpertLinears];  // [expert]
 };
 
+// Activated gates are at most `limit`, ups no further than that from 0. What is no number stays.
+static inline void cut_off(float limit, Lanes &gate, Lanes &up) {
+  gate = min(splat(limit), gate);
+  up = max(splat(-limit), min(splat(limit), up));
+}
+
 // A row goes through an expert, whose share of what the row gets is this.
 struct ExpertCall {
   int32_t expert;

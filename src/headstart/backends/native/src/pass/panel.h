@@ -198,7 +198,8 @@ struct Panel {
       AttentionWork &work = works[i];
       work.items.clear();
       each([&](int from, int to) {
-        layout.cut(first + from, first + to, model.shape.heads, model.head_counts[i], work.items);
+        const HeadCount &heads = model.head_counts[i];
+        layout.cut(first + from, first + to, heads.of_queries, heads.of_keys, work.items);
       });
       PassLayout::deal(work.items, layout.sights(), model.shape.threads, work.parts);
       if (work.are_chunks() && work.parts.size() > part_capacity_) {

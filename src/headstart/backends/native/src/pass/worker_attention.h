@@ -108,16 +108,17 @@ class WorkerAttention {
   template <class Cell>
   void store_head(const DecoderLayer &layer, const HeadRotation &of_keys, int index, int head, int panel_row) {
     const int kv_heads = layer.kv_heads, d = layer.head_dim, row = p_.first + panel_row;
-    const int place = layer.values_are_keys ? head % kv_heads : head;
-    const float *from = p_.qkv + panel_row * p_.qkv_stride + layer.queries + place * d;
+    const bool apart = head >= kv_heads && !layer.values_are_keys;  // a value, behind all keys
+    const float *from = p_.qkv + panel_row * p_.qkv_stride + layer.queries +
+                        (apart ? kv_heads * d + (head - kv_heads) * layer.value_dim : head % kv_heads * d);
     const SequenceLayout &s = p_.text.layout.sequence_of(row);
     const int slot = s.slot(row), page = p_.text.layout.page(s, slot / kPageKeys);
     alignas(64) float to[HeadRotation::kMostDimensions];
     if (head >= kv_heads) {
       const Norm &norm = layer.norms[kValueNorm];
-      if (norm.present()) normalise(NormKind::rms, norm, m_.shape.norm_eps, from, d, to);
+      if (norm.present()) normalise(NormKind::rms, norm, m_.shape.norm_eps, from, layer.value_dim, to);
       write_value(p_.cache->keys_values.values<Cell>(index, page, head - kv_heads), slot % kPageKeys,
-                  norm.present() ? to : from, d);
+                  norm.present() ? to : from, layer.value_dim);
       return;
     }
     of_keys.apply(head, from, p_.text.layout.text_positions()[row], to);
@@ -158,7 +159,7 @@ class WorkerAttention {
             layer.window,
             layer.chunk,
             layer.head_dim,
-            layer.head_dim,
+            layer.value_dim,
             m_.shape.attention_scale,
             m_.shape.attention_softcap,
             layer.distance_bias,
@@ -175,7 +176,8 @@ class WorkerAttention {
             p_.gates,
             p_.gate_stride,
             m_.shape.attention_gate == kHeadGates,
-            growth(layer)};
+            growth(layer),
+            m_.shape.value_scale};
   }
 
   // Of encoder memories: queries are those of the rows at work, and no place is told.
@@ -188,7 +190,7 @@ class WorkerAttention {
             0,
             0,
             layer.head_dim,
-            layer.head_dim,
+            layer.value_dim,
             m_.shape.attention_scale,
             m_.shape.attention_softcap,
             kNoBias,
@@ -263,7 +265,7 @@ class WorkerAttention {
       while (i < parts && work.parts[i].item == item) ++i;
       if (item % t_.threads == t_.thread)
         AttentionTile<Cell>(attention, work.items[item], -1, scratch)
-            .merge_parts(p_.part_memory.as<float>() + first * size, i - first);
+            .merge_parts(p_.part_memory.as<float>() + first * size, i - first, size);
     }
   }
 

@@ -49,7 +49,8 @@ static inline void text_rows(const HeadstartTextVocabulary &vocabulary, int hidd
     for (int i = 0; i < count; ++i) {
       read_stored_row(stored->kind, static_cast<const uint8_t *>(stored->data) + tokens[i] * stored->row_bytes,
                       vocabulary.inputs, row.data());
-      std::transform(row.begin(), row.end(), rows + i * inputs, [](float x) { return to_bf16(x); });
+      for (size_t k = 0; k < inputs; ++k)
+        rows[i * inputs + k] = to_bf16(vocabulary.factors ? row[k] * vocabulary.factors[k] : row[k]);
     }
     return;
   }
