@@ -23,9 +23,8 @@ class Precision(StrEnum):
     """What a model is computed in. A quantised model is a target of its own: losslessness is relative to it."""
 
     AUTO = "auto"
-    """Never further from the file than bf16. Where the native pass runs without a matrix unit: each matrix in the
-    file's own blocks or others that hold it at least as well as bf16, else in bf16. With one: bf16. Where PyTorch
-    computes: fp32."""
+    """Never further from the file than bf16. Where the native pass runs: each matrix in the file's own blocks or others
+    that hold it at least as well as bf16, else in bf16. Where PyTorch computes: fp32."""
     FP32 = "fp32"
     BF16 = "bf16"
     INT8 = "int8"

@@ -100,8 +100,8 @@ class EngineOptions(Options):
     precision: Annotated[
         Precision | str,
         Option(
-            "Number format to compute in. auto: bf16 where the native pass runs (a GGUF's own blocks, unless there is "
-            "a matrix unit), else fp32.",
+            "Number format to compute in. auto: where the native pass runs a quantised file's own blocks, of others "
+            "bf16; else fp32.",
             MODEL,
             elsewhere=("dtype", "torch_dtype"),
             read=other_names.precision,

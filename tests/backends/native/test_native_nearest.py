@@ -162,6 +162,26 @@ def errors(path: Path, types: dict[str, str], isa: str) -> tuple[list[float], li
     return np.mean(of_nearest, 0).tolist(), np.mean(of_bf16, 0).tolist()
 
 
+@pytest.mark.parametrize("unit", isa_params(("amx", "amx-emulated")))
+def test_auto_is_the_files_own_blocks_with_a_matrix_unit_too(
+    tmp_path: Path, unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the file's size, and of more rows than go through tiles together the same bits as row by row."""
+    monkeypatch.setenv("HEADSTART_NATIVE", unit)
+    path = write_llama(tmp_path / "model.gguf", MIXES["Q4_K_M"], tied=True)
+    config, weights = load_decoder(open_checkpoint(path), torch.float32)
+    backend = create_backend(config, weights, Precision.AUTO)
+    assert isinstance(backend, NativeBackend)
+    assert backend.kept == "Weights are computed in the file's own blocks (Q4_K, Q6_K)."
+    assert backend.nbytes <= 1.02 * path.stat().st_size
+    tokens = random_tokens(70, 2, VOCAB)
+    whole, apart = (
+        run_chunks(backend, backend.allocate_cache(1, 96), tokens, sizes, [0]) for sizes in ([70], [1, 2, 35, 3, 17, 12])
+    )
+    assert torch.equal(whole, apart)
+    assert create_backend(config, weights, Precision.BF16).name == f"native-{unit}-bf16"
+
+
 CASES = {kind: {"": kind} for kind in (*BLOCK_TYPES, "F32", "F16", "BF16")} | MIXES
 FEW = ("Q4_0", "Q6_K", "IQ1_M", "NVFP4", "F16", "Q4_K_M", "UD-IQ2_XXS", "Q8_0 + IQ1_M")
 """Those of ``make test``."""

@@ -3,10 +3,13 @@
     python -m headstart_lab.benchmarks.native.bench_file [--shape llama-3.2-1b] [--mix Q4_K_M] \\
         [--precision auto] [--out FILE.json]
     python -m headstart_lab.benchmarks.native.bench_file --mix Q4_K_M --peer none --precision blocks int4 bf16
+    python -m headstart_lab.benchmarks.native.bench_file --precision auto bf16 --rows 2 3 4 5 8 16 32 --products
 
-Measured are a plain token after a context, a pass of eight rows beside one of one row, and a prompt; of llama.cpp, the
+Measured are a plain token after a context, passes of some rows beside one of one row, and a prompt; of llama.cpp, the
 one compiled for this processor (``headstart_lab.benchmarks.peers.environments llama-cpp``), a plain token and the
-prompt. Ratios are medians over repeats in which each has its turn.
+prompt. With ``--products``, too, what PyTorch takes for the products alone of the layers with such a prompt, in bf16
+(oneDNN's): the last line measures all that is asked of a machine with a matrix unit. Ratios are medians over repeats in
+which each has its turn.
 """
 
 from __future__ import annotations
@@ -41,6 +44,15 @@ from headstart_lab.provenance import finished, provenance
 FORMAT = "headstart-file/1"
 GOALS = {"plain / llama.cpp": 1.4, "prompt / llama.cpp": 1.5, "8 rows / 1 row": 1.6, "kept / file": 1.02}
 """At least, at least, at most, at most."""
+UNIT_GOALS = {
+    "plain / llama.cpp": 1.9,
+    "prompt / llama.cpp": 7.0,
+    "8 rows / 1 row": 1.15,
+    "32 rows / 1 row": 1.6,
+    "kept / file": 1.02,
+    "prompt / products": 1.2,
+}
+"""With a matrix unit, ``auto`` of Llama-3.2-1B's shape; the last one of bf16: how much faster than the products."""
 
 
 class Own:
@@ -53,6 +65,7 @@ class Own:
         assert isinstance(backend, NativeBackend)
         self.load_seconds = time.perf_counter() - start
         self.backend = backend
+        self._shapes = [tuple(each.matrix.shape) for each in weights.linears if each is not weights.head]
         self._context = context
         blocks = max(context + 64, prompt) // 32 + 1
         self._blocks = blocks
@@ -67,6 +80,15 @@ class Own:
     def prompt(self, length: int) -> float:
         """Seconds until the first token is known."""
         return self._seconds(self._chain(length, 0, 1), 1)
+
+    def products(self, length: int) -> float:
+        """Seconds that PyTorch takes for the products of the layers with as many rows, in bf16."""
+        tensors = {shape: torch.randn(shape).bfloat16() for shape in set(self._shapes)}
+        rows = {inputs: torch.randn(length, inputs).bfloat16() for _, inputs in tensors}
+        start = time.perf_counter()
+        for shape in self._shapes:
+            torch.nn.functional.linear(rows[shape[1]], tensors[shape])
+        return time.perf_counter() - start
 
     def _chain(self, count: int, cached: int, wanted: int) -> list[PassBatch]:
         """Passes in turn, of a text whose state after the context is in slot 0: as where guesses are verified, each
@@ -108,7 +130,10 @@ def measure(options: argparse.Namespace, path: Path) -> dict[str, Any]:
         own[name] = Own(path, Precision(name), options.context, options.prompt)
         print(f"{name}: {own[name].backend.name}, loaded in {own[name].load_seconds:.1f} s", flush=True)
     peer = PEERS["llama-cpp"]
-    times: dict[str, dict[str, list[float]]] = {name: {"plain": [], "rows": [], "prompt": []} for name in own}
+    counts = {f"{count} rows": count for count in options.rows}
+    measured = ("plain", *counts, "prompt")
+    times: dict[str, dict[str, list[float]]] = {name: {each: [] for each in measured} for name in own}
+    products: list[float] = []
     times["llama.cpp"] = {"plain": [], "prompt": []}
     with tempfile.TemporaryDirectory() as work:
         worker = None
@@ -133,8 +158,11 @@ def measure(options: argparse.Namespace, path: Path) -> dict[str, Any]:
             for name, each in own.items():
                 of = times[name]
                 of["plain"].append(each.rows(1, options.tokens))
-                of["rows"].append(each.rows(options.rows, options.tokens // 2))
+                for label, count in counts.items():
+                    of[label].append(each.rows(count, options.tokens // 2))
                 of["prompt"].append(each.prompt(options.prompt))
+            if options.products:
+                products.append(next(iter(own.values())).products(options.prompt))
         if worker is not None:
             worker.close()
     size = path.stat().st_size
@@ -147,17 +175,19 @@ def measure(options: argparse.Namespace, path: Path) -> dict[str, Any]:
             "kept_bytes": each.backend.nbytes,
             "file_bytes": size,
             "plain_ms": [round(1e3 * t, 2) for t in times[name]["plain"]],
-            "rows_ms": [round(1e3 * t, 2) for t in times[name]["rows"]],
+            "rows_ms": {label: [round(1e3 * t, 2) for t in times[name][label]] for label in counts},
             "prompt_ms": [round(1e3 * t, 1) for t in times[name]["prompt"]],
             "kept / file": round(each.backend.nbytes / size, 3),
-            "8 rows / 1 row": _ratio(times[name]["rows"], times[name]["plain"]),
+            **{f"{label} / 1 row": _ratio(times[name][label], times[name]["plain"]) for label in counts},
         }
+        if products:
+            case["prompt / products"] = _ratio(products, times[name]["prompt"])
         if times["llama.cpp"]["plain"]:
             case["plain / llama.cpp"] = _ratio(times["llama.cpp"]["plain"], times[name]["plain"])
             case["prompt / llama.cpp"] = _ratio(times["llama.cpp"]["prompt"], times[name]["prompt"])
         cases.append(case)
     peers = {f"{name}_ms": [round(1e3 * t, 2) for t in taken] for name, taken in times["llama.cpp"].items()}
-    return {"cases": cases, "llama.cpp": peers}
+    return {"cases": cases, "llama.cpp": peers, "products_ms": [round(1e3 * t, 1) for t in products]}
 
 
 def _ratio(above: list[float], below: list[float]) -> float:
@@ -170,12 +200,13 @@ def main() -> None:
     parser.add_argument("--mix", default="Q4_K_M", choices=MIXES)
     parser.add_argument("--precision", nargs="+", default=["auto"], choices=[each.value for each in Precision])
     parser.add_argument("--peer", default="llama-cpp", choices=["llama-cpp", "none"])
-    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--rows", type=int, nargs="+", default=[8])
     parser.add_argument("--context", type=int, default=300)
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=32, help="plain tokens a repeat")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where the file is made, once")
+    parser.add_argument("--products", action="store_true", help="also PyTorch's products of the layers with the prompt")
     parser.add_argument("--out", type=Path, help="also write what came out, with its provenance, to this JSON file")
     options = parser.parse_args()
 
@@ -185,6 +216,7 @@ def main() -> None:
     for case in result["cases"]:
         print(json.dumps(case, indent=1))
     print(json.dumps(result["llama.cpp"]))
+    print(json.dumps({"goals": GOALS, "with a matrix unit": UNIT_GOALS}))
     if options.out:
         settings = {name: str(value) for name, value in vars(options).items() if name != "out"}
         record = {"format": FORMAT, "provenance": finished(where), "settings": settings, **result}

@@ -7,6 +7,8 @@
 #include "kernels/products/stored_linear.h"
 
 static inline LinearKernel linear_kernel(Precision precision) {
+  const LinearKernel own = own_linear_kernel(precision);
+  if (own.multiply) return own;
   switch (precision) {
     case Precision::fp32:
       return {ElementKind::fp32, store_row_float, multiply_linear_fma<float>};
@@ -21,6 +23,6 @@ static inline LinearKernel linear_kernel(Precision precision) {
     case Precision::float8:
       return float8_kernel(own_linear_kernel(Precision::bf16));
     default:
-      return own_linear_kernel(precision);
+      return {};
   }
 }

@@ -3,6 +3,7 @@
 //
 //   HEADSTART_VECTOR, HEADSTART_KERNEL   headers with its lanes and its kernels
 //   HEADSTART_DOT_BYTES                  likewise with its dot product of bytes, where kernels ask for one
+//   HEADSTART_TWELVE_BITS                likewise with what unpacks bf16 weights of twelve bits, where they are kept so
 //   HEADSTART_SHORTS                     likewise with its 16-bit integers and their dot product
 //   HEADSTART_QUADS                      likewise with what it says for four lanes, where the ones before are made of
 //                                        these (vectors/*_quads.h)
@@ -12,6 +13,7 @@
 //                    later (docs/decisions/0038), where others ask for a group's lines first
 //   kSignedBytes     its dot product multiplies signed by signed bytes, where others multiply unsigned by signed ones
 //   kWordPlanes      the two planes of a row's 8-bit inputs are kept as numbers of 16 bits: it has no product of bytes
+//   kBytePlanes      rows against a file's own blocks stand in two planes of bytes as well, for tiles
 //   kTileEntries     query rows of an attention tile: what a tile of a matrix unit holds, else twice what registers do
 //   kFmaRows         rows whose sums of 32 columns the registers hold
 //   kHalvedRows      rows whose sums of half of them they hold. Widening a bf16 weight takes as long as two rows'

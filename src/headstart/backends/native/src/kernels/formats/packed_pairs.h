@@ -1,7 +1,7 @@
 // bf16 weights that come packed in twelve bits: what the matrix unit and the dot product of AVX-512 have in common.
 #pragma once
 #include "kernels/formats/bf16_rows.h"
-#include "kernels/isa/avx512/twelve_bits.h"
+#include HEADSTART_TWELVE_BITS
 
 static inline int packed_steps(const PackedLinear &linear) {
   return static_cast<int>(linear.pair_bytes / kPackedBytes);

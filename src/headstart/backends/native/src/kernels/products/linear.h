@@ -34,9 +34,10 @@ constexpr int kBlockUnitBytes = 16;  // of one row's two blocks in one tile
 constexpr int kFineUnitBytes = 32;   // likewise, where every 16 inputs have a grid
 constexpr int kFineBlockBytes = 1280;
 constexpr int kFineBits = 10, kUnquantisedBits = 16, kFullBits = 32;  // what a weight takes, for a level's 4 or 8
-constexpr int kStoredForm = 64;                                // and the number of a type: blocks as the file has them
-constexpr int kTileInputs = 32;                                // of a tile of bf16 rows
-constexpr int kStoredTileInputs = 256, kStoredRowBytes = 576;  // of rows that are multiplied with a file's own blocks
+constexpr int kStoredForm = 64;         // and the number of a type: blocks as the file has them
+constexpr int kTileInputs = 32;         // of a tile of bf16 rows
+constexpr int kStoredTileInputs = 256;  // of rows that are multiplied with a file's own blocks
+constexpr int kStoredRowBytes = 576 + kBytePlanes * 2 * kStoredTileInputs;
 
 // One linear layer. Its 32-column pairs are dealt to the threads in contiguous runs; `weights[t]` is where thread t
 // finds its run in its own stream.
@@ -87,6 +88,9 @@ struct LinearKernel {
   // Where that is faster: two pairs, one behind the other, for up to `kFewRows` rows; to out[2][kRowBlock][32].
   void (*multiply_two)(const PackedLinear &linear, int pair, const char *weights, const Activations &a, int rows,
                        ReadAhead &ahead, float *out) = nullptr;
+  // Where that is faster: the same as `multiply` for more than `kRowBlock` rows; `out` has room for whole blocks of
+  // them.
+  decltype(multiply) multiply_many = nullptr;
 };
 
 constexpr int kRowBlock = 32;  // most rows of one `multiply`
@@ -353,7 +357,7 @@ static inline void read_packed_row(const PackedLinear &linear, int column, float
   });
 }
 
-// Where a thread unpacks a pair of `bytes`; what stood there is gone.
+// Where a thread unpacks a pair, or has a pair's products with many rows: `bytes`; what stood there is gone.
 static inline char *unpacked_pair(size_t bytes) {
   static thread_local AlignedBuffer kept;
   static thread_local size_t size = 0;
@@ -372,6 +376,16 @@ template <class Finish>
 static inline void run_pair(const LinearKernel &kernel, const PackedLinear &linear, int pair, const char *weights,
                             const Activations &a, int first, int rows, ReadAhead &reading, float *out,
                             Finish &&finish) {
+  if (kernel.multiply_many && rows - first > kRowBlock) {
+    const size_t most = round_up(rows - first, kRowBlock) * kColumns * sizeof(float);
+    auto *const all = reinterpret_cast<float *>(unpacked_pair(most));
+    kernel.multiply_many(linear, pair, weights, a, first, rows - first, &reading, all);
+    for (int row = first; row < rows; row += kRowBlock) {
+      reading.ask(kRowBlock);  // memory works while the products are finished
+      finish(pair, row, std::min(kRowBlock, rows - row), all + (row - first) * kColumns);
+    }
+    return;
+  }
   // Where a pair is packed, several blocks of rows read it from a place where it was unpacked once.
   const bool unpacks = kernel.unpack && rows > kRowBlock;
   const auto multiply = unpacks ? kernel.multiply_unpacked : kernel.multiply;

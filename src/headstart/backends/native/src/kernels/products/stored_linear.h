@@ -30,7 +30,8 @@ struct StoredUnits {
     return at % kBlockInputs ? sum[i] - first_of(i) : first_of(i);
   }
 };
-static_assert(kStoredTileInputs * 2 + sizeof(StoredUnits) == kStoredRowBytes, "room in `packed_rows`");
+static_assert(kStoredTileInputs * 2 + sizeof(StoredUnits) + kBytePlanes * 2 * kStoredTileInputs == kStoredRowBytes,
+              "room in `packed_rows`");
 
 static inline const StoredUnits &stored_units(const char *row) {
   return *reinterpret_cast<const StoredUnits *>(row + kStoredTileInputs * 2);
@@ -206,20 +207,20 @@ __attribute__((noinline, flatten)) static void multiply_stored_rows(const Packed
   }
 }
 
-// Up to 256 inputs of a pair, of whatever blocks, as they are multiplied: words [two inputs][half][64 bytes]; for every
-// `run` inputs the units, and for every `each` the offsets, of the columns.
-struct UnpackedTile {
-  alignas(64) char words[kStoredTileInputs / 2 * kPairLine];
+// What products of up to 256 inputs of a pair count, of whatever blocks: for every `run` inputs the units, and for
+// every `each` the offsets, of the columns.
+struct TileUnits {
   float units[kStoredTileInputs / kBlockInputs][kColumns], offsets[kStoredTileInputs / 16][kColumns];
   int run, each;
   bool has_offsets;
 
-  template <class Blocks>
-  __attribute__((flatten)) void unpack(const char *block, int count) {
+  // `put(group, half, words)` gets the numbers of eight inputs of one half, from the tile's first group on.
+  template <class Blocks, class Put>
+  __attribute__((flatten)) void unpack(const char *block, int count, Put &&put) {
     constexpr int kScaleGroups = Blocks::kScaleInputs / kGroupInputs;
     constexpr int kEach = offset_inputs<Blocks>;
     run = Blocks::kSumInputs, each = kEach, has_offsets = Blocks::kOffsets;
-    char *to = words;
+    int of_tile = 0;
     for (int at = 0; at < count; at += Blocks::kInputs, block += Blocks::kBytes) {
       for (int half = 0; half < 2; ++half) {
         for (int i = 0; i < Blocks::kInputs / Blocks::kSumInputs; ++i)
@@ -231,16 +232,29 @@ struct UnpackedTile {
       for (int index = 0; index < Blocks::kInputs / Blocks::kScaleInputs; ++index) {
         const decltype(Blocks::scales(block, 0, 0)) scales[2] = {Blocks::scales(block, 0, index),
                                                                  Blocks::scales(block, 1, index)};
-        for (int group = 0; group < kScaleGroups; ++group, to += kGroupWords * kPairLine)
+        for (int group = 0; group < kScaleGroups; ++group, ++of_tile)
 #pragma GCC unroll 2
           for (int half = 0; half < 2; ++half) {
             Shorts some[kGroupWords];
             Blocks::levels(block, half, index * kScaleGroups + group, some), apply(scales[half], some);
-#pragma GCC unroll 4
-            for (int i = 0; i < kGroupWords; ++i) store_shorts(to + i * kPairLine + half * kHalfLine, some[i]);
+            put(of_tile, half, some);
           }
       }
     }
+  }
+};
+
+// The same with the numbers as they are multiplied: words [two inputs][half][64 bytes].
+struct UnpackedTile : TileUnits {
+  alignas(64) char words[kStoredTileInputs / 2 * kPairLine];
+
+  template <class Blocks>
+  void unpack(const char *block, int count) {
+    TileUnits::unpack<Blocks>(block, count, [&](int group, int half, const Shorts(&some)[kGroupWords]) {
+      char *const to = words + group * kGroupWords * kPairLine + half * kHalfLine;
+#pragma GCC unroll 4
+      for (int i = 0; i < kGroupWords; ++i) store_shorts(to + i * kPairLine, some[i]);
+    });
   }
 };
 

@@ -27,7 +27,7 @@ template <class TheBlock, const Level &kLevels>
 struct StoredFourBitFloats {
   using Block = TheBlock;
   static constexpr int kInputs = 64, kSumInputs = 64, kScaleInputs = 64;  // 3735: a little less than 2^12
-  static constexpr bool kOffsets = false;
+  static constexpr bool kOffsets = false, kWide = true;
   static constexpr int kHeader = 4 * kColumns, kBytes = kHeader + kInputs / kGroupInputs * kPairLine;
 
   template <bool kPacks>

@@ -9,7 +9,7 @@ template <int kEach, int kBits, int kGroups>
 struct StoredIntegers {
   using Block = BlockIntegers<kEach, kBits>;
   static constexpr int kInputs = kGroups * kEach, kSumInputs = kEach, kScaleInputs = kEach;
-  static constexpr bool kOffsets = false;
+  static constexpr bool kOffsets = false, kWide = kBits == 8;
   static constexpr int kUnitBytes = 2 * kColumns, kZeroBytes = kColumns * kBits / 8;
   static constexpr int kZeros = kGroups * kUnitBytes;
   static constexpr int kHeader = (kZeros + kGroups * kZeroBytes + kHalfLine - 1) / kHalfLine * kHalfLine;

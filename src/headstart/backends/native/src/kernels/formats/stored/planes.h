@@ -12,6 +12,7 @@
 // - levels(...): those of eight inputs of one half.
 // - scales(...), kScaleInputs: what levels are multiplied with, or counted from, whole numbers; of how many inputs each
 //   is.
+// - kWide, where it is not so: numbers, levels times their scale, go beyond a signed byte if there are scales.
 // - unit(...), and with kOffsets offset(...): what sums of products with these, and of a row's inputs, count.
 #pragma once
 #include <type_traits>

@@ -6,7 +6,7 @@
 struct StoredQ2_K {
   using Block = BlockQ2_K;
   static constexpr int kInputs = 256, kSumInputs = 256, kScaleInputs = 16, kOffsetInputs = 16;  // 3 * 15
-  static constexpr bool kOffsets = true;
+  static constexpr bool kOffsets = true, kWide = false;
   static constexpr int kHalves = 4 * kColumns, kHeader = kHalves + 16 * kColumns;
   static constexpr int kBytes = kHeader + kInputs / Plane<2>::kInputs * kPairLine;
 

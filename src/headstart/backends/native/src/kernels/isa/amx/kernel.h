@@ -3,57 +3,9 @@
 // As few tiles as possible hold anything: while the other half of a core is at work, tile registers to rename are few,
 // and a product with all eight in use takes twice to three times as long (docs/decisions/0030).
 #pragma once
-#include "kernels/formats/packed_pairs.h"
+#include "kernels/isa/amx/block_tiles.h"
+#include "kernels/isa/amx/float8_tiles.h"
 #include "kernels/isa/vnni.h"
-#include "kernels/isa/vnni_blocks.h"
-#include HEADSTART_TILES
-
-// C[16 * kRowTiles][32] (+)= A . pair tiles. Rows past the last are computed from whatever stands there and must be
-// allocated.
-template <int kRowTiles, class Tiles>
-static inline void multiply_tile_rows(const Bf16 *a, size_t a_stride, Tiles tiles, int count, float *c, size_t c_stride,
-                                      bool accumulate, Prefetch prefetch = {}) {
-  const size_t a_bytes = a_stride * sizeof(Bf16), c_bytes = c_stride * sizeof(float);
-  if (accumulate) {
-    TILE_LOAD(0, c, c_bytes);
-    TILE_LOAD(1, c + 16, c_bytes);
-  } else {
-    TILE_ZERO(0);
-    TILE_ZERO(1);
-  }
-  if constexpr (kRowTiles == 2) {
-    TILE_ZERO(4);
-    TILE_ZERO(5);
-  }
-  for (int tile = 0; tile < count; ++tile, a += 32) {
-    const Bf16 *b = tiles(tile);
-    prefetch.ask_quarter(b, 0);
-    TILE_LOAD(2, a, a_bytes);
-    prefetch.ask_quarter(b, 1);
-    TILE_LOAD(3, b, 128);
-    prefetch.ask_quarter(b, 2);
-    TILE_BF16(0, 2, 3);
-    if constexpr (kRowTiles == 2) {
-      TILE_LOAD(2, a + 16 * a_stride, a_bytes);
-      TILE_BF16(4, 2, 3);
-    }
-    prefetch.ask_quarter(b, 3);
-    TILE_LOAD(3, b + 32, 128);
-    if constexpr (kRowTiles == 2) {
-      TILE_BF16(5, 2, 3);
-      TILE_LOAD(2, a, a_bytes);
-    }
-    TILE_BF16(1, 2, 3);
-  }
-  TILE_STORE(0, c, c_bytes);
-  TILE_STORE(1, c + 16, c_bytes);
-  if constexpr (kRowTiles == 2) {
-    TILE_STORE(4, c + 16 * c_stride, c_bytes);
-    TILE_STORE(5, c + 16 * c_stride + 16, c_bytes);
-    TILE_ZERO(4);
-    TILE_ZERO(5);
-  }
-}
 
 // Up to 32 rows against the tiles of one pair.
 template <class Tiles>
@@ -163,9 +115,19 @@ struct QueryElement {
   using type = Cell;
 };
 
-// Of bf16 and 8-bit weights; `kernel.h` has the others.
+// Of whatever has tiles; `kernel.h` has the others.
 static inline LinearKernel own_linear_kernel(Precision precision) {
   switch (precision) {
+    case Precision::stored:
+      return {ElementKind::int8, store_row_planes, multiply_stored_unit, nullptr,
+              nullptr,           nullptr,          multiply_stored_many};
+    case Precision::int4:
+      return block_unit_kernel<2>();
+    case Precision::int4_fast:
+      return block_unit_kernel<1>();
+    case Precision::float8:
+      return {ElementKind::bf16, store_row_bf16, multiply_float8_tiles, nullptr,
+              nullptr,           nullptr,        multiply_float8_tiles};
     case Precision::bf16:
       return {ElementKind::bf16, store_row_bf16, multiply_linear_bf16, unpack_linear, multiply_linear_unpacked};
     case Precision::int8:

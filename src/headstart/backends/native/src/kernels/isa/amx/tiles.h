@@ -1,4 +1,5 @@
-// The matrix unit (AMX): eight tiles of 16 rows by 64 bytes. isa/amx_emulated/tiles.h offers the same in plain code.
+// The matrix unit (AMX): six tiles of 16 rows by 64 bytes, and two that multiply half as many inner steps: tile 6 of 16
+// rows by 32 bytes, tile 7 of 8 rows by 64. isa/amx_emulated/tiles.h offers the same in plain code.
 #pragma once
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #define TILE_STORE(t, to, stride) \
   __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(to), "r"(static_cast<size_t>(stride)) : "memory")
 #define TILE_BF16(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c::)
+#define TILE_S8_U8(c, a, b) __asm__ volatile("tdpbsud %%tmm" #b ", %%tmm" #a ", %%tmm" #c::)
 #define TILE_S8_S8(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c::)
 
 // Linux gives the tile registers to a process that asks for them (arch_prctl ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
@@ -28,6 +30,7 @@ class UnitScope {
     Config full{};
     full.palette = 1;
     for (int t = 0; t < 8; ++t) full.columns[t] = 64, full.rows[t] = 16;
+    full.columns[6] = 32, full.rows[7] = 8;
     __asm__ volatile("ldtilecfg %0" ::"m"(full));
   }
   ~UnitScope() {

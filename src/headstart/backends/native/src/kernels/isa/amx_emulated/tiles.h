@@ -13,9 +13,13 @@ struct alignas(64) Tile {
 };
 static thread_local Tile tiles[8];
 
+static inline int rows_of(int t) { return t == 7 ? 8 : 16; }
+static inline int bytes_of(int t) { return t == 6 ? 32 : 64; }
+
 static inline void zero(int t) { std::memset(&tiles[t], 0, sizeof(Tile)); }
 static inline void load(int t, const void *from, size_t stride) {
-  for (int r = 0; r < 16; ++r) std::memcpy(tiles[t].bytes[r], static_cast<const char *>(from) + r * stride, 64);
+  for (int r = 0; r < rows_of(t); ++r)
+    std::memcpy(tiles[t].bytes[r], static_cast<const char *>(from) + r * stride, bytes_of(t));
 }
 static inline void store(int t, void *to, size_t stride) {
   for (int r = 0; r < 16; ++r) std::memcpy(static_cast<char *>(to) + r * stride, tiles[t].bytes[r], 64);
@@ -34,13 +38,14 @@ static inline void multiply_bf16(int c, int a, int b) {
     std::memcpy(tiles[c].bytes[m], sum, 64);
   }
 }
+template <class Right>
 static inline void multiply_int8(int c, int a, int b) {
   int32_t sum[16];
   for (int m = 0; m < 16; ++m) {
     std::memcpy(sum, tiles[c].bytes[m], 64);
-    for (int k = 0; k < 16; ++k) {
+    for (int k = 0; k < bytes_of(a) / 4; ++k) {
       int8_t four[4];
-      int8_t row[64];
+      Right row[64];
       std::memcpy(four, tiles[a].bytes[m] + 4 * k, 4);
       std::memcpy(row, tiles[b].bytes[k], 64);
       for (int n = 0; n < 16; ++n)
@@ -56,7 +61,8 @@ static inline void multiply_int8(int c, int a, int b) {
 #define TILE_LOAD(t, from, stride) emulated::load(t, from, stride)
 #define TILE_STORE(t, to, stride) emulated::store(t, to, stride)
 #define TILE_BF16(c, a, b) emulated::multiply_bf16(c, a, b)
-#define TILE_S8_S8(c, a, b) emulated::multiply_int8(c, a, b)
+#define TILE_S8_U8(c, a, b) emulated::multiply_int8<uint8_t>(c, a, b)
+#define TILE_S8_S8(c, a, b) emulated::multiply_int8<int8_t>(c, a, b)
 
 static inline bool enable_unit() { return true; }
 struct UnitScope {

@@ -7,7 +7,7 @@
 #define HEADSTART_KERNEL "kernels/isa/avx2/kernel.h"
 
 constexpr bool kTiledBf16 = false, kTwelveBits = false, kAsksLineByLine = false, kSignedBytes = false,
-               kWordPlanes = true;
+               kWordPlanes = true, kBytePlanes = false;
 constexpr int kTileEntries = 24, kFmaRows = 2, kHalvedRows = 5;
 constexpr int kBlockRows[] = {4, 2};
 constexpr int kStoredRows = 6, kFusedRows = 2;

@@ -8,7 +8,7 @@
 #define HEADSTART_DOT_BYTES "kernels/isa/avx512/dot_bytes.h"
 
 constexpr bool kTiledBf16 = false, kTwelveBits = false, kAsksLineByLine = false, kSignedBytes = false,
-               kWordPlanes = false;
+               kWordPlanes = false, kBytePlanes = false;
 constexpr int kTileEntries = 24, kFmaRows = 12, kHalvedRows = 12;
 constexpr int kBlockRows[] = {6, 4};
 constexpr int kStoredRows = 12, kFusedRows = 8;

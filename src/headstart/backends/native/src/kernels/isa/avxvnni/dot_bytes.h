@@ -1,4 +1,4 @@
-// Of AVX2 (AVX-VNNI): two registers.
+// Of AVX2 (AVX-VNNI, or its products in 16 bits): two registers.
 #pragma once
 #include "kernels/vectors/vector.h"
 
@@ -13,7 +13,15 @@ struct Bytes {
 };
 
 static inline EightSums dot(EightSums sum, __m256i unsigned_bytes, __m256i signed_bytes) {
+#if defined(__AVXVNNI__)
   return (EightSums)_mm256_dpbusd_avx_epi32((__m256i)sum, unsigned_bytes, signed_bytes);
+#else
+  const __m256i low_byte = _mm256_set1_epi16(255);
+  const __m256i even = _mm256_madd_epi16(_mm256_and_si256(unsigned_bytes, low_byte),
+                                         _mm256_srai_epi16(_mm256_slli_epi16(signed_bytes, 8), 8));
+  const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(unsigned_bytes, 8), _mm256_srai_epi16(signed_bytes, 8));
+  return sum + (EightSums)even + (EightSums)odd;
+#endif
 }
 static inline Sums dot(Sums sum, Bytes unsigned_bytes, Bytes signed_bytes) {
   return {dot(sum.lo, unsigned_bytes.lo, signed_bytes.lo), dot(sum.hi, unsigned_bytes.hi, signed_bytes.hi)};

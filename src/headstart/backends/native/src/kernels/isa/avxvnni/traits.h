@@ -8,7 +8,7 @@
 #define HEADSTART_DOT_BYTES "kernels/isa/avxvnni/dot_bytes.h"
 
 constexpr bool kTiledBf16 = false, kTwelveBits = false, kAsksLineByLine = false, kSignedBytes = false,
-               kWordPlanes = false;
+               kWordPlanes = false, kBytePlanes = false;
 constexpr int kTileEntries = 24, kFmaRows = 3, kHalvedRows = 5;
 constexpr int kBlockRows[] = {2, 1};
 constexpr int kStoredRows = 6, kFusedRows = 2;

@@ -9,7 +9,7 @@
 #define HEADSTART_DOT_BYTES "kernels/vectors/dot_bytes_quads.h"
 
 constexpr bool kTiledBf16 = false, kTwelveBits = false, kAsksLineByLine = false, kSignedBytes = true,
-               kWordPlanes = false;
+               kWordPlanes = false, kBytePlanes = false;
 constexpr int kTileEntries = 24, kFmaRows = 1, kHalvedRows = 2;
 constexpr int kBlockRows[] = {1, 1};
 constexpr int kStoredRows = 1, kFusedRows = 1;
