@@ -88,9 +88,10 @@ struct LinearKernel {
   // Where that is faster: two pairs, one behind the other, for up to `kFewRows` rows; to out[2][kRowBlock][32].
   void (*multiply_two)(const PackedLinear &linear, int pair, const char *weights, const Activations &a, int rows,
                        ReadAhead &ahead, float *out) = nullptr;
-  // Where that is faster: the same as `multiply` for more than `kRowBlock` rows; `out` has room for whole blocks of
-  // them.
-  decltype(multiply) multiply_many = nullptr;
+  // Where that is faster: the same as `multiply` for more than `kRowBlock` rows and up to two pairs, one behind the
+  // other; to out[pairs][whole blocks of rows][32].
+  void (*multiply_many)(const PackedLinear &linear, int pair, int pairs, const char *weights, const Activations &a,
+                        int row, int rows, ReadAhead *ahead, float *out) = nullptr;
 };
 
 constexpr int kRowBlock = 32;  // most rows of one `multiply`
@@ -370,6 +371,23 @@ struct WantedFrom {
   int pairs = 0, row = 0;
 };
 
+// The products of up to two pairs with the rows [first, rows), more than kRowBlock: `finish(pair, row, rows, out)` gets
+// each block of a pair's.
+template <class Finish>
+static inline void run_many(const LinearKernel &kernel, const PackedLinear &linear, int pair, int pairs,
+                            const char *weights, const Activations &a, int first, int rows, ReadAhead &reading,
+                            Finish &&finish) {
+  const int count = rows - first;
+  const size_t stride = static_cast<size_t>(round_up(count, kRowBlock)) * kColumns;
+  auto *const all = reinterpret_cast<float *>(unpacked_pair(pairs * stride * sizeof(float)));
+  kernel.multiply_many(linear, pair, pairs, weights, a, first, count, &reading, all);
+  for (int p = 0; p < pairs; ++p)
+    for (int row = 0; row < count; row += kRowBlock) {
+      reading.ask(kRowBlock);  // memory works while the products are finished
+      finish(pair + p, first + row, std::min(kRowBlock, count - row), all + p * stride + row * kColumns);
+    }
+}
+
 // The products of one pair with the rows [first, rows): `finish(pair, row, rows, out)` gets each block of them. `out`
 // has room for `kRowBlock` rows.
 template <class Finish>
@@ -377,13 +395,7 @@ static inline void run_pair(const LinearKernel &kernel, const PackedLinear &line
                             const Activations &a, int first, int rows, ReadAhead &reading, float *out,
                             Finish &&finish) {
   if (kernel.multiply_many && rows - first > kRowBlock) {
-    const size_t most = round_up(rows - first, kRowBlock) * kColumns * sizeof(float);
-    auto *const all = reinterpret_cast<float *>(unpacked_pair(most));
-    kernel.multiply_many(linear, pair, weights, a, first, rows - first, &reading, all);
-    for (int row = first; row < rows; row += kRowBlock) {
-      reading.ask(kRowBlock);  // memory works while the products are finished
-      finish(pair, row, std::min(kRowBlock, rows - row), all + (row - first) * kColumns);
-    }
+    run_many(kernel, linear, pair, 1, weights, a, first, rows, reading, finish);
     return;
   }
   // Where a pair is packed, several blocks of rows read it from a place where it was unpacked once.
@@ -426,14 +438,22 @@ static inline void run_products(const LinearKernel &kernel, const PackedLinear &
   };
   const auto pairs_of = [&](int owner) { return linear.first_pair[owner + 1] - linear.first_pair[owner]; };
   deal.begin(thread);
-  const int most = kernel.multiply_two && rows <= kFewRows ? 2 : 1;
+  const bool many = kernel.multiply_many && rows > kRowBlock;
+  const int most = many || (kernel.multiply_two && rows <= kFewRows) ? 2 : 1;
   for (PairDeal::Run next; (next = deal.take(thread, pairs_of(thread), most)).count > 0;) {
     const int pair = linear.first_pair[thread] + next.first;
-    if (next.count == 1 || by.first(pair) != by.first(pair + 1)) {
+    const int first = pair < wanted.pairs ? wanted.row : 0;
+    const bool apart = many && (rows - first <= kRowBlock || (pair < wanted.pairs) != (pair + 1 < wanted.pairs));
+    if (next.count == 1 || apart || by.first(pair) != by.first(pair + 1)) {
       for (int i = 0; i < next.count; ++i) run(thread, next.first + i, ahead);
       continue;
     }
-    kernel.multiply_two(linear, pair, linear.pair_weights(thread, pair), a.from(by.first(pair)), rows, ahead, out);
+    const Activations own = a.from(by.first(pair));
+    if (many) {
+      run_many(kernel, linear, pair, 2, linear.pair_weights(thread, pair), own, first, rows, ahead, finish);
+      continue;
+    }
+    kernel.multiply_two(linear, pair, linear.pair_weights(thread, pair), own, rows, ahead, out);
     for (int which = 0; which < 2; ++which) finish(pair + which, 0, rows, out + which * kOut);
   }
   for (int next = 1; next < deal.threads(); ++next) {

@@ -45,15 +45,15 @@ static inline void multiply_levels(const char *x, size_t row_bytes, const BlockL
     TILE_S8_U8(3, 6, 7);
     TILE_LOAD(6, x, row_bytes);
     TILE_S8_U8(2, 6, 7);
-    TILE_STORE(0, sums[0].of[1], 64);
-    TILE_STORE(1, sums[0].of[2], 64);
-    TILE_STORE(2, sums[1].of[1], 64);
-    TILE_STORE(3, sums[1].of[2], 64);
+    TILE_STORE(0, sums[0].of[2], 64);
+    TILE_STORE(1, sums[0].of[3], 64);
+    TILE_STORE(2, sums[1].of[2], 64);
+    TILE_STORE(3, sums[1].of[3], 64);
   } else {
     TILE_LOAD(7, levels.halves[1], levels.stride);
     TILE_S8_U8(2, 6, 7);
-    TILE_STORE(0, sums[0].of[2], 64);
-    TILE_STORE(2, sums[1].of[2], 64);
+    TILE_STORE(0, sums[0].of[3], 64);
+    TILE_STORE(2, sums[1].of[3], 64);
   }
 }
 
@@ -65,8 +65,8 @@ static inline void add_level_products(const char *block, int index, const char *
     const ColumnGrids grids = column_grids(Blocks(), block, half);
     for (int r = 0; r < rows; ++r) {
       float *const to = out + r * kColumns + half * 16;
-      const Lanes dots =
-          kPlanes == 2 ? to_floats(sums[half].template joined<false>(r)) : load_int32(sums[half].of[2] + r * 16);
+      const Lanes dots = kPlanes == 2 ? to_floats(sums[half].template joined<RunKind::step>(r))
+                                      : load_int32(sums[half].of[3] + r * 16);
       store(to, add_block(load(to), dots, grids, units_of(tile + r * row_bytes, kPlanes), index));
     }
   }
@@ -126,6 +126,11 @@ static void multiply_blocks_unit(const PackedLinear &linear, int pair, const cha
 
 template <int kPlanes>
 static inline LinearKernel block_unit_kernel() {
-  return {ElementKind::int8, store_row_blocks<kPlanes>,    multiply_blocks_unit<kPlanes>, nullptr, nullptr,
-          nullptr,           multiply_blocks_many<kPlanes>};
+  return {ElementKind::int8,
+          store_row_blocks<kPlanes>,
+          multiply_blocks_unit<kPlanes>,
+          nullptr,
+          nullptr,
+          nullptr,
+          multiply_pairs<multiply_blocks_many<kPlanes>>};
 }

@@ -126,8 +126,13 @@ static inline LinearKernel own_linear_kernel(Precision precision) {
     case Precision::int4_fast:
       return block_unit_kernel<1>();
     case Precision::float8:
-      return {ElementKind::bf16, store_row_bf16, multiply_float8_tiles, nullptr,
-              nullptr,           nullptr,        multiply_float8_tiles};
+      return {ElementKind::bf16,
+              store_row_bf16,
+              multiply_float8_tiles,
+              nullptr,
+              nullptr,
+              nullptr,
+              multiply_pairs<multiply_float8_tiles>};
     case Precision::bf16:
       return {ElementKind::bf16, store_row_bf16, multiply_linear_bf16, unpack_linear, multiply_linear_unpacked};
     case Precision::int8:

@@ -57,7 +57,8 @@ struct ByteTile : TileUnits {
   }
 };
 
-// What to ask memory for between products: of a pair far ahead, and of the 256 inputs that come next.
+// What to ask memory for between products: of a pair far ahead, of its 256 inputs that come next, and of the planes of
+// the tile of rows that comes next, where these have left L2.
 struct AskBetween {
   Prefetch prefetch;
   const char *next;
@@ -67,100 +68,133 @@ struct AskBetween {
     next += 4 * kCacheLine;
   }
 };
+struct RowsAhead {
+  const char *planes;
+  int rows;
 
-// Sums of a tile of rows and sixteen columns, by how many bits they count for: [16 or 8 or none][row][column].
+  HEADSTART_PREFETCHES void ask() {
+    if (rows-- <= 0) return;
+    prefetch_lines(planes, 2 * kStoredTileInputs);
+    planes += kStoredRowBytes;
+  }
+};
+
+// How the numbers of a run are multiplied: as bytes, in one step or in several, or as two bytes each.
+enum class RunKind { step, bytes, wide };
+template <class Blocks>
+constexpr RunKind run_kind = is_wide<Blocks>                     ? RunKind::wide
+                             : Blocks::kSumInputs <= kPlaneBytes ? RunKind::step
+                                                                 : RunKind::bytes;
+
+// Sums of a tile of rows and sixteen columns. A sum waits for the one before it as long as three others take: there are
+// four, for upper and lower bytes of rows with those of weights, or for every second step of 64 inputs.
 struct TileSums {
-  alignas(64) int32_t of[3][kTileRows * 16];
+  alignas(64) int32_t of[4][kTileRows * 16];
 
-  template <bool kWide>
+  template <RunKind kKind>
   ShortSums joined(int row) const {
     ShortSums all;
 #pragma GCC unroll 4
     for (int i = 0; i < kShortParts; ++i) {
-      WordPart high{}, middle, low;
-      const size_t at = row * 16 + i * (sizeof low / 4);
-      if (kWide) std::memcpy(&high, of[0] + at, sizeof high);
-      std::memcpy(&middle, of[1] + at, sizeof middle), std::memcpy(&low, of[2] + at, sizeof low);
-      all.part[i] = (SumPart)((high << 16) + (middle << 8) + low);
+      WordPart part[4]{};
+      for (int k = kKind == RunKind::step ? 2 : 0; k < 4; ++k)
+        std::memcpy(part + k, of[k] + row * 16 + i * (sizeof part[k] / 4), sizeof part[k]);
+      all.part[i] = (SumPart)(kKind == RunKind::wide ? (part[0] << 16) + ((part[1] + part[2]) << 8) + part[3]
+                                                     : ((part[0] + part[2]) << 8) + part[1] + part[3]);
     }
     return all;
   }
 };
 
 // The products of a tile of rows, from the upper bytes `x` on, and `steps` times 64 inputs of one half.
-template <bool kWide>
+template <RunKind kKind>
 static inline void multiply_bytes(const char *x, const char *lower, const char *upper, int steps, TileSums &sums,
-                                  AskBetween &between) {
-  if (kWide) TILE_ZERO(0);
-  TILE_ZERO(1);
+                                  AskBetween &between, RowsAhead &rows) {
+  constexpr int kStepLines = kPlaneBytes / 4 * kPairLine;
   TILE_ZERO(2);
-  for (int step = 0; step < steps; ++step, x += 64, lower += 16 * kPairLine, upper += 16 * kPairLine) {
+  TILE_ZERO(5);
+  if constexpr (kKind != RunKind::step) {
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+  }
+  for (int step = 0; step < steps; ++step, x += kPlaneBytes, lower += kStepLines, upper += kStepLines) {
     TILE_LOAD(3, x, kStoredRowBytes);
     TILE_LOAD(4, lower, kPairLine);
-    between.ask();
-    if constexpr (kWide) {
+    between.ask(), rows.ask();
+    if constexpr (kKind == RunKind::wide) {
       TILE_S8_U8(1, 3, 4);
       TILE_LOAD(4, upper, kPairLine);
       between.ask();
       TILE_S8_S8(0, 3, 4);
       TILE_LOAD(3, x + kStoredTileInputs, kStoredRowBytes);
       between.ask();
-      TILE_S8_S8(1, 3, 4);
+      TILE_S8_S8(2, 3, 4);
       TILE_LOAD(4, lower, kPairLine);
       between.ask();
-      TILE_S8_U8(2, 3, 4);
-    } else {
+      TILE_S8_U8(5, 3, 4);
+    } else if (kKind == RunKind::bytes && step % 2 == 0) {
       between.ask();
-      TILE_S8_S8(1, 3, 4);
+      TILE_S8_S8(0, 3, 4);
       TILE_LOAD(3, x + kStoredTileInputs, kStoredRowBytes);
       between.ask(), between.ask();
+      TILE_S8_S8(1, 3, 4);
+    } else {
+      between.ask();
       TILE_S8_S8(2, 3, 4);
+      TILE_LOAD(3, x + kStoredTileInputs, kStoredRowBytes);
+      between.ask(), between.ask();
+      TILE_S8_S8(5, 3, 4);
     }
   }
-  if (kWide) TILE_STORE(0, sums.of[0], 64);
-  TILE_STORE(1, sums.of[1], 64);
+  if constexpr (kKind != RunKind::step) {
+    TILE_STORE(0, sums.of[0], 64);
+    TILE_STORE(1, sums.of[1], 64);
+  }
   TILE_STORE(2, sums.of[2], 64);
+  TILE_STORE(5, sums.of[3], 64);
 }
 
 // The same with 32 inputs.
-template <bool kWide>
+template <RunKind kKind>
 static inline void multiply_few_bytes(const char *x, const char *lower, const char *upper, TileSums &sums,
-                                      AskBetween &between) {
-  if (kWide) TILE_ZERO(0);
-  TILE_ZERO(1);
+                                      AskBetween &between, RowsAhead &rows) {
   TILE_ZERO(2);
+  TILE_ZERO(5);
   TILE_LOAD(6, x, kStoredRowBytes);
   TILE_LOAD(7, lower, kPairLine);
-  between.ask();
-  if constexpr (kWide) {
+  between.ask(), rows.ask();
+  if constexpr (kKind == RunKind::wide) {
+    TILE_ZERO(0);
+    TILE_ZERO(1);
     TILE_S8_U8(1, 6, 7);
     TILE_LOAD(7, upper, kPairLine);
     TILE_S8_S8(0, 6, 7);
     TILE_LOAD(6, x + kStoredTileInputs, kStoredRowBytes);
     between.ask();
-    TILE_S8_S8(1, 6, 7);
+    TILE_S8_S8(2, 6, 7);
     TILE_LOAD(7, lower, kPairLine);
-    TILE_S8_U8(2, 6, 7);
+    TILE_S8_U8(5, 6, 7);
     TILE_STORE(0, sums.of[0], 64);
+    TILE_STORE(1, sums.of[1], 64);
   } else {
-    TILE_S8_S8(1, 6, 7);
+    TILE_S8_S8(2, 6, 7);
     TILE_LOAD(6, x + kStoredTileInputs, kStoredRowBytes);
     between.ask();
-    TILE_S8_S8(2, 6, 7);
+    TILE_S8_S8(5, 6, 7);
   }
-  TILE_STORE(1, sums.of[1], 64);
   TILE_STORE(2, sums.of[2], 64);
+  TILE_STORE(5, sums.of[3], 64);
 }
 
 // total [row][16] += the products of one run of inputs, which stands at `place` in the rows' tile; behind the last one
 // out [row][32] += the total. In the order of `add_unpacked`.
-template <bool kWide>
+template <RunKind kKind>
 static inline void add_run(const TileUnits &weights, int place, int half, bool is_last, int rows, const char *tile,
                            const TileSums &sums, float *total, float *out) {
   const Lanes unit = load(weights.units[place / weights.run] + half * 16);
   for (int r = 0; r < rows; ++r) {
     const StoredUnits &of_row = stored_units(tile + r * kStoredRowBytes);
-    Lanes all = fma(to_floats(sums.joined<kWide>(r)), unit, place ? load(total + r * 16) : splat(0.f));
+    Lanes all = fma(to_floats(sums.joined<kKind>(r)), unit, place ? load(total + r * 16) : splat(0.f));
     for (int at = place; weights.has_offsets && at < place + weights.run; at += weights.each) {
       const float sum = weights.each == kBlockInputs ? of_row.sum[at / kBlockInputs] : of_row.sum_of<16>(at);
       all = fma(load(weights.offsets[at / weights.each] + half * 16), splat(sum), all);
@@ -173,51 +207,78 @@ static inline void add_run(const TileUnits &weights, int place, int half, bool i
   }
 }
 
-// out [rows][32] = rows times a pair, any number of them.
+// out [pair][whole blocks of rows][32] = rows times up to two pairs of one kind, any number of rows. Two share what is
+// read of rows: those of many inputs have left L2 when they are read again.
 template <class Blocks>
-static inline void multiply_stored_tiles(const PackedLinear &linear, int pair, const char *block, const Activations &a,
-                                         int row, int rows, ReadAhead *ahead, float *out) {
+static inline void multiply_stored_tiles(const PackedLinear &linear, int pair, int pairs, const char *block,
+                                         const Activations &a, int row, int rows, ReadAhead *ahead, float *out) {
   constexpr int kRun = Blocks::kSumInputs;
-  constexpr bool kWide = is_wide<Blocks>;
+  constexpr RunKind kKind = run_kind<Blocks>;
   static_assert(kRun % kPlaneBytes == 0 || kRun == kBlockInputs, "what there are tiles for");
   const int steps = linear.padded_inputs / kGroupInputs;
-  Prefetch prefetch = ahead ? ahead->next_block(block, linear.bytes_of(pair), steps, 0, 1) : Prefetch::nearby();
-  std::fill_n(out, rows * kColumns, 0.f);
-  ByteTile weights;
+  const size_t bytes = linear.bytes_of(pair), stride = static_cast<size_t>(round_up(rows, kRowBlock)) * kColumns;
+  Prefetch asks[2] = {Prefetch::nearby(), Prefetch::nearby()};
+  if (ahead)
+    for (int p = 0; p < pairs; ++p)
+      asks[p] = pairs == 2 ? ahead->next_of_two(block, bytes, steps, p) : ahead->next_block(block, bytes, steps, 0, 1);
+  for (int p = 0; p < pairs; ++p) std::fill_n(out + p * stride, rows * kColumns, 0.f);
+  ByteTile weights[2];
   TileSums sums;
   alignas(64) float total[kTileRows * 16];
   for (int first = 0; first < linear.padded_inputs; first += kStoredTileInputs) {
     const int count = std::min(kStoredTileInputs, linear.padded_inputs - first);
-    weights.unpack<Blocks>(block, count);
+    for (int p = 0; p < pairs; ++p) weights[p].template unpack<Blocks>(block + p * bytes, count);
     block += count / Blocks::kInputs * Blocks::kBytes;
-    AskBetween between{prefetch, block};
     for (int from = 0; from < rows; from += kTileRows) {
       const int n = std::min(kTileRows, rows - from);
       const char *const tile = a.row(row + from) + first / kStoredTileInputs * a.tile_bytes;
-      for (int half = 0; half < 2; ++half)
-        for (int place = 0; place < count; place += kRun) {
-          const char *const x = tile + kPlanesAt + place;
-          const int at = place / 4 * kPairLine + half * kHalfLine;
-          if constexpr (kRun == kBlockInputs)
-            multiply_few_bytes<kWide>(x, weights.lower + at, weights.upper + at, sums, between);
-          else
-            multiply_bytes<kWide>(x, weights.lower + at, weights.upper + at, kRun / kPlaneBytes, sums, between);
-          add_run<kWide>(weights, place, half, place + kRun >= count, n, tile, sums, total, out + from * kColumns);
-        }
-      if (from == 0) prefetch = between.prefetch, between.prefetch = {};  // the first rows have asked for all
+      RowsAhead next{tile + kTileRows * kStoredRowBytes + kPlanesAt, std::min(kTileRows, rows - from - n)};
+      for (int p = 0; p < pairs; ++p) {
+        // The first rows ask for all.
+        AskBetween between{from == 0 ? asks[p] : Prefetch{}, block + p * bytes};
+        float *const to = out + p * stride + from * kColumns;
+        for (int half = 0; half < 2; ++half)
+          for (int place = 0; place < count; place += kRun) {
+            const char *const x = tile + kPlanesAt + place;
+            const int at = place / 4 * kPairLine + half * kHalfLine;
+            const char *const lower = weights[p].lower + at, *const upper = weights[p].upper + at;
+            if constexpr (kRun == kBlockInputs)
+              multiply_few_bytes<kKind>(x, lower, upper, sums, between, next);
+            else
+              multiply_bytes<kKind>(x, lower, upper, kRun / kPlaneBytes, sums, between, next);
+            add_run<kKind>(weights[p], place, half, place + kRun >= count, n, tile, sums, total, to);
+          }
+        if (from == 0) asks[p] = between.prefetch;
+      }
     }
   }
 }
 
-static void multiply_stored_many(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
-                                 int row, int rows, ReadAhead *ahead, float *out) {
-  with_stored(linear.kinds[pair], [&](auto blocks) {
-    multiply_stored_tiles<decltype(blocks)>(linear, pair, weights, a, row, rows, ahead, out);
-  });
+static void multiply_stored_many(const PackedLinear &linear, int pair, int pairs, const char *weights,
+                                 const Activations &a, int row, int rows, ReadAhead *ahead, float *out) {
+  const int each = pairs == 2 && linear.kinds[pair] == linear.kinds[pair + 1] ? 2 : 1;
+  for (int p = 0; p < pairs; p += each) {
+    with_stored(linear.kinds[pair + p], [&](auto blocks) {
+      multiply_stored_tiles<decltype(blocks)>(linear, pair + p, each, weights, a, row, rows, ahead, out);
+    });
+    weights += linear.bytes_of(pair + p), out += static_cast<size_t>(round_up(rows, kRowBlock)) * kColumns;
+  }
+}
+
+// One pair after the other by a kernel that multiplies any number of rows.
+template <auto kMultiply>
+static void multiply_pairs(const PackedLinear &linear, int pair, int pairs, const char *weights, const Activations &a,
+                           int row, int rows, ReadAhead *ahead, float *out) {
+  for (int p = 0; p < pairs; ++p) {
+    kMultiply(linear, pair + p, weights, a, row, rows, ahead, out);
+    weights += linear.bytes_of(pair + p), out += static_cast<size_t>(round_up(rows, kRowBlock)) * kColumns;
+  }
 }
 
 static void multiply_stored_unit(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                  int row, int rows, ReadAhead *ahead, float *out) {
-  const auto multiply = rows <= kVectorRows ? multiply_linear_stored : multiply_stored_many;
-  multiply(linear, pair, weights, a, row, rows, ahead, out);
+  if (rows <= kVectorRows)
+    multiply_linear_stored(linear, pair, weights, a, row, rows, ahead, out);
+  else
+    multiply_stored_many(linear, pair, 1, weights, a, row, rows, ahead, out);
 }
