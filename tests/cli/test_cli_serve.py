@@ -62,6 +62,20 @@ def test_what_a_drafter_lacks_is_said_before_the_target_is_read(unread_model: Pa
 
 
 @pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--max-loaded", 2], "max_loaded is of several models"),
+        (["--keep-alive", "soon"], "a time such as 5m"),
+        (["--models", "/not/there"], "cannot be read"),
+        (["--models", ".", "--served-name", "x"], "served_name is given beside models"),
+        (["--models", ".", "--model", "x"], "beside models"),
+    ],
+)
+def test_several_models_are_checked_before_any_is_read(given: list[object], said: str) -> None:
+    assert said in refusal(headstart("serve", "--port", 0, *given))
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("max-contxt: 9", "did you mean 'max-context'?"),

@@ -53,13 +53,18 @@ def llm(model: Model) -> LLM:
 def test_every_route_but_health_asks_for_a_key(llm: LLM) -> None:
     async def work(client: httpx.AsyncClient) -> None:
         for method, path in ROUTES:
-            for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic first"}):
+            for headers in (
+                {},
+                {"authorization": "Bearer wrong"},
+                {"authorization": "Basic first"},
+                {"x-api-key": "x"},
+            ):
                 reply = await client.request(method, f"http://localhost{path}", headers=headers)
                 assert_openai_error(reply, 401)
         assert (await client.get("/health")).status_code == 200
         for key in ("first", "second"):
-            reply = await client.get("/v1/models", headers={"authorization": f"Bearer {key}"})
-            assert reply.status_code == 200
+            for headers in ({"authorization": f"Bearer {key}"}, {"x-api-key": key}):
+                assert (await client.get("/v1/models", headers=headers)).status_code == 200
 
     ask(llm, work, ServerSettings("tiny", api_keys=("first", "second")))
 

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headstart.engine.outputs import FinishReason, SequenceStats
 from headstart.engine.sequence import Sequence
-from headstart.server.metrics import Metrics
+from headstart.server.metrics import Metrics, rendered
 
 STATS = SequenceStats(
     prompt_tokens=3, tokens=7, drafted=5, accepted=4, drafted_per_position=[3, 2], accepted_per_position=[2, 2]
@@ -59,7 +59,7 @@ def test_prometheus_reads_every_series_with_its_type_and_the_models_name() -> No
     metrics.finished(SEQUENCE, "ngram")
     for first, seconds in ((True, 0.3), (True, 700.0), (False, 0.002)):
         metrics.waited(first, seconds)
-    text = metrics.render({"vllm:num_requests_running": 2, "headstart:drafter_faults_ngram": 0}, name).decode()
+    text = rendered([(metrics, {"vllm:num_requests_running": 2, "headstart:drafter_faults_ngram": 0}, name)]).decode()
     families = {each.name: each for each in text_string_to_metric_families(text)}
     assert {each.type for each in families.values()} == {"gauge", "counter", "histogram"}
     assert all(each.documentation for each in families.values())

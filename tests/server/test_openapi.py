@@ -19,7 +19,7 @@ from headstart.server.openapi import document
 def test_every_operation_says_what_it_does_and_how_it_fails() -> None:
     described = document()
     operations = [(path, o) for path, methods in described["paths"].items() for o in methods.values()]
-    assert len(operations) == 15
+    assert len(operations) == 25
     for path, operation in operations:
         assert operation["summary"]
         assert operation["description"]
@@ -29,7 +29,7 @@ def test_every_operation_says_what_it_does_and_how_it_fails() -> None:
             assert response["description"]
             if status != "200" and path != "/health":
                 (media,) = response["content"].values()
-                assert media["schema"]["$ref"].endswith("/ErrorReply")
+                assert media["schema"]["$ref"].endswith(("/ErrorReply", "/AnthropicError", "/OllamaError"))
         if "requestBody" in operation:
             assert {"400", "401", "413"} <= set(responses)
 

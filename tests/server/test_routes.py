@@ -160,3 +160,13 @@ def test_state_is_told(llm: LLM) -> None:
     assert health == {"status": "ok"}
     assert version["version"]
     assert "/v1/chat/completions" in document["paths"]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("/v1/embeddings", "embeddings are not made here"), ("/v1/rerank", "nothing is ranked here")],
+)
+def test_what_others_do_is_said_with_who_does_it(llm: LLM, path: str, said: str) -> None:
+    error = assert_openai_error(post(llm, path, {"model": "tiny", "input": "a"}), 404)
+    assert error["message"].startswith(said)
+    assert "vLLM" in error["message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -21,13 +22,19 @@ CHAT_TEMPLATE = (
 
 
 def write_tiny_model(
-    directory: Path, *, seed: int = 0, chat: bool = True, head_dim: int = HIDDEN // HEADS, layers: int = LAYERS
+    directory: Path,
+    *,
+    seed: int = 0,
+    chat: bool = True,
+    head_dim: int = HIDDEN // HEADS,
+    layers: int = LAYERS,
+    specials: Sequence[str] = (),
 ) -> Path:
     """A llama-like model of 3 layers and 259 tokens (bytes and special tokens) that says printable ASCII.
 
-    The native pass computes it with a ``head_dim`` of 32.
+    The native pass computes it with a ``head_dim`` of 32. ``specials``: further special tokens.
     """
-    tokenizer = write_tokenizer(directory, chat)
+    tokenizer = write_tokenizer(directory, chat, specials)
     vocab_size = tokenizer.get_vocab_size()
     config = {
         "model_type": "llama",
@@ -52,9 +59,10 @@ def write_tiny_model(
     return directory
 
 
-def write_tokenizer(directory: Path, chat: bool = True) -> Tokenizer:
+def write_tokenizer(directory: Path, chat: bool = True, specials: Sequence[str] = ()) -> Tokenizer:
     """The files of a tokenizer of 259 tokens, bytes and special ones."""
     tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in specials])
     tokenizer.save(str(directory / "tokenizer.json"))
     settings = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "add_bos_token": False}
     _write_json(directory / "tokenizer_config.json", settings | ({"chat_template": CHAT_TEMPLATE} if chat else {}))

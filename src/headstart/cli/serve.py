@@ -1,4 +1,4 @@
-"""``headstart serve``: the OpenAI API over one model."""
+"""``headstart serve``: one model over HTTP, or several."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import typer
 from headstart.cli.configuration import configured
 from headstart.cli.option_groups import with_groups
 from headstart.cli.serving import Way, ways
-from headstart.errors import ConfigError
+from headstart.common.options import option_of
+from headstart.errors import ConfigError, HeadstartError
 from headstart.server.arguments import SERVER, ServeArguments
 
 SPARE_CONNECTIONS = 16
@@ -56,7 +57,8 @@ def serve(
     ] = None,
     **added: Way,
 ) -> None:
-    """Serve a model over the OpenAI API, with speculation and a page at / that shows it at work.
+    """Serve a model, or several, over the OpenAI API (and Anthropic's and Ollama's), with speculation and a page at /
+    that shows it at work.
 
     Examples:
 
@@ -66,14 +68,17 @@ def serve(
 
         headstart serve --config serve.yaml --port 8081
 
+        headstart serve --models ./models --max-loaded 2
+
         headstart serve --ray --replicas 2 --cpus-per-replica 8
 
         curl localhost:8000/v1/completions -H 'content-type: application/json' -d '{"prompt": "Once upon a time"}'
     """
     try:
-        from headstart.server.app import create_app
+        from headstart.server.app import app_of, create_app
         from headstart.server.engine_thread import EngineThread
         from headstart.server.listening import Patience, Server, bound, end_quietly, room_for_connections
+        from headstart.server.many_models import ManyModels
         from headstart.server.settings import LOOPBACK
     except ImportError as error:
         raise ConfigError(
@@ -89,6 +94,7 @@ def serve(
         way.check(arguments)
     with bound(host, port):
         pass  # An address that cannot be used is refused before anything slow is done.
+    listed = _listed(arguments, [name for name, way in added.items() if way.chosen])
     arguments.check()
     if host not in LOOPBACK and not keys:
         typer.echo("Warning: there are no API keys; everybody who can reach this address is served.", err=True)
@@ -96,21 +102,27 @@ def serve(
         if way.chosen:
             way.serve(arguments, keys, host, port)
             return
-    with Activity() as activity, phases.heard(activity.phase):
-        llm = arguments.load()
     patience = Patience(room_for_connections(max_connections), client_seconds, arguments.drain_seconds)
     # Samples that wait keep their connections, and some connections must be left for others.
     spare = patience.max_connections - arguments.max_batch_size - SPARE_CONNECTIONS
     max_waiting = min(arguments.max_waiting, max(spare, 0))
-    told = (llm.memory.sentence(), llm.sampling_defaults.sentence(), llm.answers.sentence())
-    for sentence in (*llm.notices, *told):
-        typer.echo(sentence, err=True)
-    engine = EngineThread(llm, max_waiting, arguments.max_seconds)
-    engine.start()
-    engine.rehearse()
-    app = create_app(llm, arguments.settings(keys), engine=engine)
+    if listed is not None:
+        told = {name: options.changed(max_waiting=max_waiting) for name, options in listed.items()}
+        app = app_of(ManyModels(told, arguments.settings(keys), arguments.keeping()))
+        what = f"{len(listed)} models of {arguments.models}, each when it is asked for"
+    else:
+        with Activity() as activity, phases.heard(activity.phase):
+            llm = arguments.load()
+        for sentence in (*llm.notices, llm.memory.sentence(), llm.sampling_defaults.sentence(), llm.answers.sentence()):
+            typer.echo(sentence, err=True)
+        engine = EngineThread(llm, max_waiting, arguments.max_seconds)
+        engine.start()
+        engine.rehearse()
+        app = create_app(llm, arguments.settings(keys), engine=engine)
+        names = arguments.names
+        what = str(arguments.model) + ("" if names == (str(arguments.model),) else f" as {', '.join(names)}")
     with bound(host, port) as sockets:
-        welcome = _welcome(str(arguments.model), arguments.names, sockets)
+        welcome = _welcome(what, sockets)
         server = Server(app, sockets, patience, lambda: typer.echo(welcome, err=True))
         end_quietly(server)
         # A second Ctrl-C cuts off the requests in progress; that is wanted, so it needs no traceback in the log.
@@ -123,9 +135,36 @@ def serve(
         raise typer.Exit(1)
 
 
-def _welcome(model: str, names: Sequence[str], sockets: Sequence[socket.socket]) -> str:
+def _listed(arguments: ServeArguments, ways: Sequence[str]) -> dict[str, ServeArguments] | None:
+    """The several models that are asked for, each with its options; None: one is.
+
+    Raises:
+        ConfigError: they cannot be read, or an option goes with several models, or with one, alone.
+    """
+    if arguments.models is None:
+        changed = [name for name in _OF_SEVERAL if getattr(arguments, name) != option_of(ServeArguments, name).default]
+        if changed:
+            raise ConfigError(f"{changed[0]} is of several models; give models as well.")
+        return None
+    if ways:
+        raise ConfigError(f"models is given beside {ways[0]}, which serves one model; leave one of them out.")
+    from headstart.server.model_list import read_models
+
+    found = read_models(arguments)
+    for name, options in found.items():
+        try:
+            options.check()
+        except HeadstartError as error:
+            raise ConfigError(f"models is {arguments.models}, whose {name!r} cannot be served: {error}") from error
+    return found
+
+
+_OF_SEVERAL = ("max_loaded", "keep_alive", "load_seconds")
+"""Options that say nothing of one model."""
+
+
+def _welcome(what: str, sockets: Sequence[socket.socket]) -> str:
     """What is served, and where."""
     host, port, *_ = sockets[0].getsockname()
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    called = "" if tuple(names) == (model,) else f" as {', '.join(names)}"
-    return f"Serving {model}{called}.\nOpenAI API: {address}/v1 (described at {address}/docs)\nLab page:   {address}/"
+    return f"Serving {what}.\nOpenAI API: {address}/v1 (described at {address}/docs)\nLab page:   {address}/"

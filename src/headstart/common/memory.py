@@ -22,6 +22,10 @@ _REFUSALS = (
 """Parts of messages of PyTorch, Python, the native pass and the loader of libraries that mean a lack of memory."""
 
 
+class NoRoomError(ConfigError):
+    """What was asked for takes more memory than is free."""
+
+
 @dataclass(frozen=True)
 class MemoryUse:
     """Bytes, as they are allocated when an engine starts."""
@@ -86,6 +90,8 @@ def address_space_left() -> int | None:
 
 def is_lack_of_memory(error: BaseException) -> bool:
     """Whether an exception says that memory, or a thread's stack, could not be had."""
+    if isinstance(error, NoRoomError):
+        return True
     if isinstance(error, (RuntimeError, ValueError, ImportError)):
         return any(part in str(error).lower() for part in _REFUSALS)
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
@@ -95,8 +101,8 @@ def require_room(size: int, what: str, mend: str) -> None:
     """Refuse what does not fit: ``size`` bytes must be free.
 
     Raises:
-        ConfigError: they cannot; ``mend`` says what would help.
+        NoRoomError: they cannot; ``mend`` says what would help.
     """
     free = free_bytes()
     if free is not None and size > free:
-        raise ConfigError(f"{what} takes {readable(size)}, but {readable(free)} of memory is free; {mend}.")
+        raise NoRoomError(f"{what} takes {readable(size)}, but {readable(free)} of memory is free; {mend}.")

@@ -10,14 +10,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from headstart.common.memory import address_space_left, is_lack_of_memory, readable
+from headstart.common.memory import NoRoomError, address_space_left, is_lack_of_memory, readable
 from headstart.engine.home import Home
 from headstart.engine.sequence import Sequence as EngineSequence
 from headstart.engine.work import Watchdog
 from headstart.entrypoints.encoder_prompt import trial_prompt
 from headstart.entrypoints.llm import LLM
 from headstart.entrypoints.request import Sample, StreamPiece
-from headstart.errors import ConfigError, HeadstartError, RequestError
+from headstart.errors import HeadstartError, RequestError
 from headstart.sampling.params import SamplingParams
 
 _REHEARSAL_TOKENS = 32
@@ -139,7 +139,7 @@ class AsyncEngine:
         """Decode a little on the engine's thread, so that what is allocated with the first request is there before it.
 
         Raises:
-            ConfigError: memory cannot be had, or too little is left for requests.
+            NoRoomError: memory cannot be had, or too little is left for requests.
         """
         # Before, too: some libraries end the process where they lack the memory to begin on a new thread.
         _require_spare()
@@ -335,8 +335,8 @@ def _require_spare() -> None:
         raise _no_memory(f"{readable(left)} are")
 
 
-def _no_memory(left: str) -> ConfigError:
-    return ConfigError(
+def _no_memory(left: str) -> NoRoomError:
+    return NoRoomError(
         f"serving needs {readable(_SPARE_BYTES)} of memory beside the model, but {left} left; raise this "
         "process's limit (ulimit -v), or give a smaller model or cache_tokens."
     )

@@ -7,22 +7,17 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headstart.server.bodies import BodyBudget
+from headstart.server.error_forms import error_body, error_for
 from headstart.server.settings import ServerSettings
 
 TENANT = "headstart.tenant"
 """The key in a request's scope that tells who asks."""
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-fA-F:.]+)\]|(?P<name>[^:\[\]]*))(?::\d{0,5})?")
 """As RFC 9110 has it: a name or an address, perhaps with a port; IPv6 in brackets."""
-
-
-def error_body(message: str, kind: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    """An error in OpenAI's form."""
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 class AccessControl:
@@ -54,13 +49,12 @@ class AccessControl:
         headers = {name.lower(): value for name, value in scope["headers"]}
         host = headers.get(b"host", b"").decode("latin-1")
         if self._settings.allowed_hosts is not None and _hostname(host) not in self._settings.allowed_hosts:
-            await _refuse(send, 400, "this host name is not served here.", "invalid_request_error", "bad_host")
+            await _refuse(scope, send, 400, "this host name is not served here.", "invalid_request_error", "bad_host")
         elif (tenant := self._tenant(headers)) is None and not self._open(scope):
-            await _refuse(
-                send, 401, "give a valid API key as 'Authorization: Bearer KEY'.", "authentication_error", "bad_key"
-            )
+            missing = "give a valid API key as 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
+            await _refuse(scope, send, 401, missing, "authentication_error", "bad_key")
         elif (limit := self._limit(scope)) and _too_long(headers.get(b"content-length", b""), limit):
-            await _refuse_body(limit, send)
+            await _refuse_body(scope, limit, send)
         else:
             scope[TENANT] = tenant
             if scope["method"] == "HEAD":
@@ -76,10 +70,14 @@ class AccessControl:
         """Who asks: a name derived from the key; "" if no key is needed, None if it is wrong or missing."""
         if not self._keys:
             return ""
-        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        digest = hashlib.sha256(given.strip()).digest()
-        matches = [secrets.compare_digest(digest, key) for key in self._keys]
-        return digest.hex() if scheme.lower() == b"bearer" and any(matches) else None
+        scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
+        # The second is how Anthropic's clients send it.
+        given = [bearer if scheme.lower() == b"bearer" else b"", headers.get(b"x-api-key", b"")]
+        for digest in (hashlib.sha256(key.strip()).digest() for key in given):
+            matches = [secrets.compare_digest(digest, key) for key in self._keys]
+            if any(matches):
+                return digest.hex()
+        return None
 
     async def _bounded(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
         """Read the body up to the limit and hand it on, because its announced length may be missing or wrong."""
@@ -93,13 +91,13 @@ class AccessControl:
                 size += len(chunk)
                 more = message.get("more_body", False)
                 if size > limit:
-                    await _refuse_body(limit, send)
+                    await _refuse_body(scope, limit, send)
                     return
                 self._bodies.add(body, chunk)
                 if body.refused:
                     full = "the server holds as many bytes of bodies as it may; try again later."
                     retry = (b"retry-after", str(self._settings.retry_after).encode())
-                    await _refuse(send, 429, full, "rate_limit_error", "bodies_full", retry)
+                    await _refuse(scope, send, 429, full, "rate_limit_error", "bodies_full", retry)
                     return
             whole = iter([{"type": "http.request", "body": self._bodies.whole(body), "more_body": False}])
 
@@ -109,8 +107,8 @@ class AccessControl:
             await self._app(scope, again, send)
 
 
-async def _refuse_body(limit: int, send: Send) -> None:
-    await _refuse(send, 413, f"the body is longer than {limit} bytes.", "invalid_request_error", "too_long")
+async def _refuse_body(scope: Scope, limit: int, send: Send) -> None:
+    await _refuse(scope, send, 413, f"the body is longer than {limit} bytes.", "invalid_request_error", "too_long")
 
 
 def read_keys(text: str) -> tuple[str, ...]:
@@ -140,8 +138,10 @@ def _too_long(content_length: bytes, limit: int) -> bool:
     return content_length.isdigit() and int(content_length[:20]) > limit
 
 
-async def _refuse(send: Send, status: int, message: str, kind: str, code: str, *more: tuple[bytes, bytes]) -> None:
-    body = json.dumps(error_body(message, kind, code=code)).encode()
+async def _refuse(
+    scope: Scope, send: Send, status: int, message: str, kind: str, code: str, *more: tuple[bytes, bytes]
+) -> None:
+    body = json.dumps(error_for(scope["path"], error_body(message, kind, code=code), status)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *more]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))

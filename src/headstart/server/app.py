@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -20,14 +19,16 @@ from headstart.common.memory import is_lack_of_memory
 from headstart.entrypoints.async_engine import BusyError, ClosedError
 from headstart.entrypoints.llm import LLM
 from headstart.errors import HeadstartError, RequestError
-from headstart.server.access import AccessControl, error_body
+from headstart.server.access import AccessControl
+from headstart.server.client_routes import router as client_router
 from headstart.server.engine_thread import EngineThread
-from headstart.server.generation import Generator, UnknownModelError
+from headstart.server.error_forms import error_body, error_for
 from headstart.server.json_body import BadBody, JsonRoute
 from headstart.server.listening import CUT_OFF
+from headstart.server.models import Holding, Models, NotLoadedError, OneModel, Served, UnknownModelError
 from headstart.server.openapi import describe
 from headstart.server.replies import Reply
-from headstart.server.routes import Served, SizedRouter, added_routes, router
+from headstart.server.routes import SizedRouter, added_routes, router
 from headstart.server.settings import ServerSettings
 
 _log = logging.getLogger(__name__)
@@ -51,21 +52,25 @@ def create_app(
         engine: of ``llm``, if it has been started already; it has its own ``max_waiting`` and ``max_seconds``.
     """
     engine = engine or EngineThread(llm, max_waiting, max_seconds)
+    return app_of(OneModel(Served.of(llm, engine, settings)))
+
+
+def app_of(models: Models) -> ASGIApp:
+    """The same of whatever models there are."""
+    settings = models.settings
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
-        if not engine.alive:
-            engine.start()
-        with suppress(RequestError):  # without it such requests are refused
-            await asyncio.to_thread(llm.prepare_structures)
-        yield {CUT_OFF: engine.stop}
-        await asyncio.to_thread(engine.close)
+        await models.start()
+        yield {CUT_OFF: models.stop}
+        await models.close()
 
     # FastAPI's documentation pages load scripts from other servers; there is one of our own.
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.state.served = Served(llm, engine, Generator(engine, settings), settings)
+    app.state.models = models
     app.router.route_class = JsonRoute
     app.include_router(router)
+    app.include_router(client_router)
     # Built on the first request, then kept.
     app.openapi = cache(lambda: describe(app))  # type: ignore[method-assign]
     _add_error_handlers(app, settings)
@@ -77,7 +82,7 @@ def create_app(
             sized += [added] if isinstance(added, SizedRouter) else []
         else:
             open_paths.update(added(app) or ())
-    checked: ASGIApp = AccessControl(app, settings, open_paths, partial(_body_limit, app, sized))
+    checked: ASGIApp = AccessControl(Holding(app), settings, open_paths, partial(_body_limit, app, sized))
     if settings.cors_origins:
         # Outside access control, because browsers send preflight requests without a key.
         checked = CORSMiddleware(
@@ -93,9 +98,9 @@ def _body_limit(app: FastAPI, sized: Sequence[SizedRouter], scope: Scope) -> int
     """Bytes of a request's body at most: none where no route reads it."""
     if scope["method"] != "POST" or not _serves(app.routes, scope):
         return 0
-    served: Served = app.state.served
-    limits = (router.body_limit(served) for router in sized if _serves(router.routes, scope))
-    return next(limits, served.settings.max_body_bytes)
+    models: Models = app.state.models
+    limits = (router.body_limit(models) for router in sized if _serves(router.routes, scope))
+    return next(limits, models.settings.max_body_bytes)
 
 
 def _serves(routes: Iterable[BaseRoute], scope: Scope) -> bool:
@@ -106,11 +111,11 @@ def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         message, field = _complaint(error.errors()[0])
-        return Reply(error_body(message, "invalid_request_error", field), 400)
+        return _told(request, error_body(message, "invalid_request_error", field), 400)
 
     @app.exception_handler(BadBody)
     async def bad_body(request: Request, error: BadBody) -> Response:
-        return Reply(error_body(error.detail, "invalid_request_error", error.field), 400)
+        return _told(request, error_body(error.detail, "invalid_request_error", error.field), 400)
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
@@ -119,30 +124,39 @@ def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:
             if request.method == "OPTIONS":
                 return Response(status_code=204, headers={"allow": allowed})
             error.headers = {"allow": allowed}
-        message = _sentence(error, f"{request.method} {request.url.path}")
-        return Reply(error_body(message, "invalid_request_error"), error.status_code, dict(error.headers or {}))
+        message = _sentence(error, request)
+        body = error_body(message, "invalid_request_error")
+        return _told(request, body, error.status_code, dict(error.headers or {}))
 
     @app.exception_handler(HeadstartError)
     async def refused(request: Request, error: HeadstartError) -> Response:
         match error:
             case BusyError():
                 body = error_body(str(error), "rate_limit_error", code="queue_full")
-                return Reply(body, 429, {"retry-after": str(settings.retry_after)})
+                return _told(request, body, 429, {"retry-after": str(settings.retry_after)})
             case ClosedError():
-                return Reply(error_body("the server is shutting down.", "server_error", code="closing"), 503)
+                return _told(request, error_body("the server is shutting down.", "server_error", code="closing"), 503)
+            case NotLoadedError():
+                body = error_body(str(error), "server_error", code="model_not_loaded")
+                return _told(request, body, 503, {"retry-after": str(settings.retry_after)} if error.again else {})
             case UnknownModelError():
-                return Reply(error_body(str(error), "invalid_request_error", error.field, "model_not_found"), 404)
+                body = error_body(str(error), "invalid_request_error", error.field, "model_not_found")
+                return _told(request, body, 404)
             case RequestError():
-                return Reply(error_body(str(error), "invalid_request_error", error.field), 400)
+                return _told(request, error_body(str(error), "invalid_request_error", error.field), 400)
         raise error
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:
         if is_lack_of_memory(error):
             message = "there is no memory left for this request; try again later."
-            return Reply(error_body(message, "server_error", code="out_of_memory"), 503)
+            return _told(request, error_body(message, "server_error", code="out_of_memory"), 503)
         _log.error("a request failed unexpectedly.", exc_info=error)
-        return Reply(error_body("the server failed to answer this request.", "server_error"), 500)
+        return _told(request, error_body("the server failed to answer this request.", "server_error"), 500)
+
+
+def _told(request: Request, body: dict[str, Any], status: int, headers: Mapping[str, str] | None = None) -> Response:
+    return Reply(error_for(request.url.path, body, status), status, headers)
 
 
 def _allowed(request: Request) -> str:
@@ -151,11 +165,33 @@ def _allowed(request: Request) -> str:
     return ", ".join(sorted([*taken, "OPTIONS", *(["HEAD"] if "GET" in taken else [])]))
 
 
-def _sentence(error: HTTPException, what: str) -> str:
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("/v1/embeddings", "/api/embed", "/api/embeddings", "/embedding", "/embeddings", "/pooling"),
+        "embeddings are not made here, since speculation has nothing to speed up there; vLLM (--runner pooling), "
+        "llama.cpp (llama-server --embeddings) and text-embeddings-inference make them.",
+    ),
+    **dict.fromkeys(
+        ("/v1/rerank", "/rerank", "/v1/score", "/score", "/v2/rerank", "/reranking", "/v1/reranking"),
+        "nothing is ranked here, since speculation has nothing to speed up there; vLLM (--runner pooling), llama.cpp "
+        "(llama-server --reranking) and text-embeddings-inference do it.",
+    ),
+    **dict.fromkeys(
+        ("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete"),
+        "models are not managed over HTTP here; put files into the directory of --models, and start the server again.",
+    ),
+}
+"""Paths that other servers have -> what to do instead."""
+
+
+def _sentence(error: HTTPException, request: Request) -> str:
     """The frameworks' own errors, in our words."""
+    what = f"{request.method} {request.url.path}"
     match error.status_code:
         case 400:
             return "the body is not JSON that can be read: it is nested too deeply, or holds too long a number."
+        case 404 if request.url.path in _ELSEWHERE:
+            return _ELSEWHERE[request.url.path]
         case 404:
             return f"{what} is not served here; GET /openapi.json says what is."
         case 405:

@@ -3,21 +3,24 @@ configuration file, and whatever else starts the application. Importing this imp
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from headstart.common.durations import seconds
 from headstart.common.enumerations import SpecDecodeMetrics
 from headstart.common.option_values import separated
-from headstart.common.options import Option, declares
+from headstart.common.options import Option, OptionError, declares
 from headstart.entrypoints.engine_options import REASONING_PARSER, TOOL_PARSER, AsyncEngineOptions
 from headstart.errors import ConfigError
 from headstart.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from headstart.entrypoints.llm import LLM
+    from headstart.server.many_models import Keeping
 
 KEY_VARIABLE = "HEADSTART_API_KEYS"
 SERVER = "Server"
@@ -26,6 +29,15 @@ SERVER = "Server"
 def _metrics(name: str, value: Any) -> Any:
     """A switch as what it stands for."""
     return ("none", "summary")[value] if isinstance(value, bool) else value
+
+
+def _time(name: str, value: Any) -> Any:
+    """A time in seconds; infinite as a negative number, which files and commands can say."""
+    try:
+        found = seconds(value)
+    except ValueError:
+        raise OptionError(name, f"is {value!r:.40}; give a number of seconds, or a time such as 5m.") from None
+    return value if found is None else -1.0 if found == math.inf else found
 
 
 @declares
@@ -44,6 +56,42 @@ class ServeArguments(AsyncEngineOptions):
         "max_seconds": 600.0,
     }
 
+    models: Annotated[
+        Path | None,
+        Option(
+            "Several models in place of one: a directory of .gguf files and models' folders, or a file (YAML or JSON) "
+            "of names, each with a model or with options like those of --config. Each is loaded when a request names "
+            "it.",
+            SERVER,
+            elsewhere=("models_dir",),
+            metavar="DIR|FILE",
+        ),
+    ] = None
+    max_loaded: Annotated[
+        int | None,
+        Option(
+            "Of --models: how many may be loaded at once. Left out: as many as memory holds. The one that was asked "
+            "longest ago is unloaded for another.",
+            SERVER,
+            elsewhere=("models_max",),
+            metavar="N",
+            least=1,
+        ),
+    ] = None
+    keep_alive: Annotated[
+        float | str,
+        Option(
+            "Of --models: how long one stays loaded behind its last request, in seconds or like 5m; below 0: for good. "
+            "A request of Ollama's API may say otherwise.",
+            SERVER,
+            metavar="TIME",
+            read=_time,
+        ),
+    ] = 300.0
+    load_seconds: Annotated[
+        float,
+        Option("Of --models: longest time that a request waits for its model.", SERVER, metavar="S", above=0),
+    ] = 300.0
     served_name: Annotated[
         Sequence[str] | None,
         Option(
@@ -124,6 +172,13 @@ class ServeArguments(AsyncEngineOptions):
             ConfigError: their file cannot be read, or holds none.
         """
         return api_keys(self.api_key_file)
+
+    def keeping(self) -> Keeping:
+        """When models are loaded and unloaded, where there are several."""
+        from headstart.server.many_models import Keeping
+
+        keep = math.inf if float(self.keep_alive) < 0 else float(self.keep_alive)
+        return Keeping(self.max_loaded, keep, self.load_seconds, self.max_waiting)
 
     def settings(self, keys: tuple[str, ...]) -> ServerSettings:
         """Whom the server lets in; ``keys``: API keys, nobody needs one if there are none."""

@@ -112,6 +112,7 @@ class ChatBody(Templated, GenerationBody):
 class TokenizeBody(Templated):
     """``POST /tokenize``: a text, or a conversation, which goes through the chat template."""
 
+    model: str | None = Field(default=None, max_length=500)
     prompt: str | None = None
     messages: Annotated[ListOf[dict[str, Any]] | None, Some] = None
     add_special_tokens: bool = True

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from headstart.engine.outputs import Completion, FinishReason, TokenLogprobs
+from headstart.entrypoints.infill import Infill
 from headstart.entrypoints.request import Sample, StreamPiece
 from headstart.errors import RequestError
 from headstart.sampling.params import SamplingParams
@@ -28,10 +29,9 @@ class CompletionForm(ChoicesForm[CompletionBody]):
     def read(self) -> SamplingParams:
         """As for every form."""
         body = self.body
-        if body.suffix:
-            raise RequestError(
-                "suffix is given; this server continues texts and cannot fill in. Leave it out.", "suffix"
-            )
+        self._infill = Infill(self.llm.model) if body.suffix else None
+        if self._infill is not None and (body.echo or body.decoder_prompt is not None):
+            raise RequestError("suffix is given beside echo or decoder_prompt; keep one of them.", "suffix")
         searches = body.use_beam_search or body.beam_width is not None
         if searches and body.best_of is not None and body.beam_width is None:
             body.beam_width = body.best_of
@@ -50,7 +50,7 @@ class CompletionForm(ChoicesForm[CompletionBody]):
             raise RequestError(
                 f"{len(self._prompts)} prompts are given; give 1 to {self.settings.max_prompts}.", "prompt"
             )
-        return params
+        return params if self._infill is None else ending_with_middle(params, self._infill)
 
     def make_samples(self, salt: str) -> list[Sample]:
         """As for every form."""
@@ -59,8 +59,11 @@ class CompletionForm(ChoicesForm[CompletionBody]):
         beside = {name: value for name, value in named.items() if value is not None}
         samples = []
         for index, prompt in enumerate(self._prompts):
-            given = {"encoder_prompt": prompt, **beside} if beside else prompt
-            encoded = self.llm.encode(given, body.add_special_tokens is not False)
+            if self._infill is not None:
+                encoded = self._infill.encode(prompt, body.suffix or "")
+            else:
+                given = {"encoder_prompt": prompt, **beside} if beside else prompt
+                encoded = self.llm.encode(given, body.add_special_tokens is not False)
             samples += self.llm.samples(encoded, self.params, wishes, prompt_index=index, cache_salt=salt)
         return samples
 
@@ -140,6 +143,13 @@ class CompletionForm(ChoicesForm[CompletionBody]):
             "top_logprobs": [None if entry is None else best_tokens(spell, entry) for entry in entries],
             "text_offset": list(text_offsets),
         }
+
+
+def ending_with_middle(params: SamplingParams, infill: Infill) -> SamplingParams:
+    """The same, ended by the marks behind which nothing is filled in."""
+    if params.ignore_eos:
+        return params
+    return replace(params, stop_token_ids=(*params.stop_token_ids, *infill.tokens.ends))
 
 
 def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:

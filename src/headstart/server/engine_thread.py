@@ -19,11 +19,13 @@ _log = logging.getLogger(__name__)
 
 
 class EngineThread(AsyncEngine):
-    """``AsyncEngine`` with metrics."""
+    """``AsyncEngine`` with metrics; its own, or those of an engine before it."""
 
-    def __init__(self, llm: LLM, max_waiting: int = 64, max_seconds: float | None = None) -> None:
+    def __init__(
+        self, llm: LLM, max_waiting: int = 64, max_seconds: float | None = None, metrics: Metrics | None = None
+    ) -> None:
         super().__init__(llm, max_waiting, max_seconds)
-        self.metrics = Metrics()
+        self.metrics = metrics or Metrics()
         self._watch = UsefulnessWatch()
 
     @asynccontextmanager

@@ -16,8 +16,9 @@ from headstart.entrypoints.async_engine import Answer, BusyError
 from headstart.entrypoints.request import Sample
 from headstart.errors import RequestError
 from headstart.sampling.structured import StructuredOutputsParams
-from headstart.server.access import TENANT, error_body
+from headstart.server.access import TENANT
 from headstart.server.engine_thread import EngineThread
+from headstart.server.error_forms import error_body, error_for
 from headstart.server.forms import B, Form
 from headstart.server.protocol import GenerationBody
 from headstart.server.replies import Reply
@@ -46,7 +47,6 @@ class Generator:
             BusyError: too many requests are waiting.
         """
         with _blaming(body):
-            self.check_model(body.model)
             form = await asyncio.to_thread(route, body, self._llm, self._settings)
             await self.compile(form.params.structured_outputs)
             form.samples = await asyncio.to_thread(form.make_samples, _salt(body, request))
@@ -58,7 +58,8 @@ class Generator:
                 pass
         for sample in form.samples:
             if sample.sequence.finish_reason is FinishReason.ERROR:
-                return Reply(*failure(body, sample, answer))
+                failed, status = failure(body, sample, answer)
+                return Reply(error_for(request.url.path, failed, status), status)
         return Reply(form.whole(answer.drafter))
 
     async def _stream(self, form: Form[Any], answer: Answer, request: Request) -> AsyncIterator[str]:
@@ -70,7 +71,8 @@ class Generator:
             async for piece in answer:
                 place = places[piece.prompt_index, piece.sample]
                 if piece.finish_reason is FinishReason.ERROR:
-                    yield form.failed(failure(form.body, form.samples[place], answer)[0])
+                    failed, status = failure(form.body, form.samples[place], answer)
+                    yield form.failed(error_for(request.url.path, failed, status))
                     continue
                 if place not in begun:
                     begun.add(place)
@@ -81,17 +83,9 @@ class Generator:
             for told in form.end(answer.drafter):
                 yield told
 
-    def check_model(self, name: str | None) -> None:
-        """Refuse a name that is none of the model's; None is any model.
-
-        Raises:
-            UnknownModelError: it is another name.
-        """
-        names = self._settings.names
-        if name is not None and name not in names:
-            raise UnknownModelError(
-                f"model {name!r} is not served here; it is {' or '.join(map(repr, names))}.", "model"
-            )
+    def close(self) -> None:
+        """End the threads that compile schemas."""
+        self._compilers.shutdown(wait=False)
 
     async def compile(self, wanted: StructuredOutputsParams | None) -> None:
         """Make ready what form an output must have, so that no other request waits for it.
@@ -109,10 +103,6 @@ class Generator:
             await asyncio.get_running_loop().run_in_executor(self._compilers, self._llm.compile, wanted)
         finally:
             self._compiling -= 1
-
-
-class UnknownModelError(RequestError):
-    """The request names a model that is not served here."""
 
 
 def failure(body: GenerationBody, sample: Sample, answer: Answer) -> tuple[dict[str, Any], int]:

@@ -78,13 +78,13 @@ class Metrics:
         series = (line.rpartition(" ") for line in lines if not line.startswith("#"))
         return {name: float(value) for name, _, value in series}
 
-    def render(self, gauges: Mapping[str, float], model: str) -> bytes:
-        """Everything in Prometheus' text format, version 0.0.4; each series is labelled with the model's name."""
+    def labelled(self, gauges: Mapping[str, float], model: str) -> list[Metric]:
+        """All series, gauges included; each is labelled with the model's name."""
         now = [GaugeMetricFamily(name, "As it is now.", value) for name, value in gauges.items()]
         families = [*now, *self._collected()]
         for each in families:
             each.samples = [seen._replace(labels={**seen.labels, "model_name": model}) for seen in each.samples]
-        return _text(families)
+        return families
 
     def _counter(self, name: str, said: str, *labels: str) -> Counter:
         return Counter(name, said, labels, registry=self._registry)
@@ -99,6 +99,18 @@ class Metrics:
         for each in families:
             each.samples = [seen for seen in each.samples if not seen.name.endswith("_created")]
         return families
+
+
+def rendered(models: Iterable[tuple[Metrics, Mapping[str, float], str]]) -> bytes:
+    """Everything in Prometheus' text format, version 0.0.4; ``models``: metrics, gauges and name of each."""
+    together: dict[str, Metric] = {}
+    for metrics, gauges, name in models:
+        for family in metrics.labelled(gauges, name):
+            if family.name in together:
+                together[family.name].samples += family.samples
+            else:
+                together[family.name] = family
+    return _text(together.values())
 
 
 class _Collected(Collector):

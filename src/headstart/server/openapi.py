@@ -9,11 +9,13 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from headstart.server.client_routes import router as client_router
 from headstart.server.routes import added_routes, router
 
 _DESCRIPTION = (
-    "The OpenAI API for one model, with lossless speculative decoding. Unknown fields of a request are ignored, unless "
-    "that would give a wrong answer. Errors have OpenAI's form. API keys, if the server has any, are bearer tokens."
+    "The OpenAI API, and Anthropic's and Ollama's, with lossless speculative decoding. Unknown fields of a request are "
+    "ignored, unless that would give a wrong answer. Errors have the form of the route's API. API keys, if the server "
+    "has any, are bearer tokens, or stand in x-api-key."
 )
 
 
@@ -52,7 +54,7 @@ def _with_integers(value: Any) -> Any:
 def document() -> dict[str, Any]:
     """The document; it is the same whatever a server serves."""
     app = FastAPI()
-    for each in (router, *added_routes()):
+    for each in (router, client_router, *added_routes()):
         if isinstance(each, APIRouter):
             app.include_router(each)
     return describe(app)

@@ -381,6 +381,7 @@ class DetokenizeBody(Body):
     """``POST /detokenize``."""
 
     tokens: ListOf[_TokenId]
+    model: str | None = Field(default=None, max_length=500)
 
 
 class DrafterTextsBody(Body):
@@ -391,6 +392,7 @@ class DrafterTextsBody(Body):
         one_of("a text, a list of token ids, or a list of either"),
     ]
     """What drafters may copy from, such as a document that is going to be edited."""
+    model: str | None = Field(default=None, max_length=500)
     cache_salt: str | None = Field(default=None, max_length=200)
     """Only requests with the same salt (and the same key) are guessed for with them."""
 

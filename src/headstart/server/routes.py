@@ -3,61 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import PlainTextResponse
 
 from headstart.common.installed import installed_points
-from headstart.entrypoints.llm import LLM
 from headstart.errors import RequestError
 from headstart.server import schemas
 from headstart.server.chat_protocol import ChatBody, TokenizeBody
 from headstart.server.chats import ChatForm
 from headstart.server.completions import CompletionForm
-from headstart.server.engine_thread import EngineThread
-from headstart.server.generation import Generator, tenant_salt
+from headstart.server.forms import Form
+from headstart.server.generation import tenant_salt
 from headstart.server.json_body import JsonRoute
-from headstart.server.protocol import CompletionBody, DetokenizeBody, DrafterTextsBody
+from headstart.server.metrics import rendered
+from headstart.server.models import ListedModel, Models, NotLoadedError, Served
+from headstart.server.protocol import CompletionBody, DetokenizeBody, DrafterTextsBody, GenerationBody
 from headstart.server.replies import Reply
 from headstart.server.responses import ResponseForm
 from headstart.server.responses_protocol import ResponsesBody
-from headstart.server.settings import ServerSettings
+
+B = TypeVar("B", bound=GenerationBody)
 
 
-@dataclass(frozen=True)
-class Served:
-    """What an application serves; kept in ``app.state.served``."""
-
-    llm: LLM
-    engine: EngineThread
-    generator: Generator
-    settings: ServerSettings
-    started: int = field(default_factory=lambda: int(time.time()))
+def _models(request: Request) -> Models:
+    models: Models = request.app.state.models
+    return models
 
 
-def _served(request: Request) -> Served:
-    served: Served = request.app.state.served
-    return served
-
-
-Here = Annotated[Served, Depends(_served)]
-"""A route's parameter: what the application serves."""
+Here = Annotated[Models, Depends(_models)]
+"""A route's parameter: what the application serves (``app.state.models``)."""
+Named = Annotated[str | None, Query(max_length=500)]
+"""A route's parameter: the name of a model."""
 Answers = dict[int | str, dict[str, Any]]
 
 ROUTES = "headstart.routes"
 """Entry points of this group add to the server: a router, which is described in the OpenAPI document, too; or what is
-called with the application (``app.state.served`` is what it serves), and may return the paths that need no key."""
+called with the application (``app.state.models`` is what it serves), and may return the paths that need no key."""
 
 
 class SizedRouter(APIRouter):
     """Added routes whose bodies have a limit of their own."""
 
-    def body_limit(self, served: Served) -> int:
+    def body_limit(self, models: Models) -> int:
         """Bytes of a request's body at most; 0: it is left where it is."""
         raise NotImplementedError
 
@@ -79,7 +70,13 @@ _ERRORS = {
 }
 
 
-def answers(model: type | None, description: str, *errors: int, stream: bool = False) -> Answers:
+def answers(
+    model: type | None,
+    description: str,
+    *errors: int,
+    stream: bool = False,
+    error: type = schemas.ErrorReply,
+) -> Answers:
     """What a route may answer, for the OpenAPI document.
 
     Args:
@@ -87,6 +84,7 @@ def answers(model: type | None, description: str, *errors: int, stream: bool = F
         description: of the answer.
         errors: status codes; 401 is added, since every route but one needs a key if the server has keys.
         stream: whether it may also be server-sent events.
+        error: the form of the errors.
     """
     good: dict[str, Any] = {"description": description}
     if model is not None:
@@ -95,12 +93,24 @@ def answers(model: type | None, description: str, *errors: int, stream: bool = F
         good["content"] = {"text/event-stream": {"schema": {}}}
     found: Answers = {200: good}
     for status in sorted({*errors, 401}):
-        found[status] = {"description": _ERRORS[status], "model": schemas.ErrorReply}
+        found[status] = {"description": _ERRORS[status], "model": error}
     return found
 
 
 GENERATION = (400, 404, 413, 429, 500, 503, 504)
 """Errors of routes that decode."""
+OF_A_MODEL = (404, 429, 503)
+"""Errors of routes that need a model, which may have to be loaded."""
+
+
+async def answer(
+    form: type[Form[B]], body: B, request: Request, here: Models, keep_alive: float | None = None
+) -> Response:
+    """The answer of the model that a request names; ``keep_alive``: see ``Models.held``."""
+    served = await here.held(body.model, request, keep_alive)
+    return await served.generator.answer(form, body, request)
+
+
 router = APIRouter(route_class=JsonRoute)
 
 
@@ -117,7 +127,7 @@ router = APIRouter(route_class=JsonRoute)
 )
 async def completions(body: CompletionBody, request: Request, here: Here) -> Response:
     """Continue texts or lists of token ids."""
-    return await here.generator.answer(CompletionForm, body, request)
+    return await answer(CompletionForm, body, request, here)
 
 
 @router.post(
@@ -133,7 +143,7 @@ async def completions(body: CompletionBody, request: Request, here: Here) -> Res
 )
 async def chat_completions(body: ChatBody, request: Request, here: Here) -> Response:
     """Answer a conversation through the model's own chat template."""
-    return await here.generator.answer(ChatForm, body, request)
+    return await answer(ChatForm, body, request, here)
 
 
 @router.post(
@@ -150,18 +160,18 @@ async def chat_completions(body: ChatBody, request: Request, here: Here) -> Resp
 )
 async def responses(body: ResponsesBody, request: Request, here: Here) -> Response:
     """Answer a conversation given as items; nothing is kept for a later request."""
-    return await here.generator.answer(ResponseForm, body, request)
+    return await answer(ResponseForm, body, request, here)
 
 
 @router.post(
     "/tokenize",
     response_model=None,
     tags=["text"],
-    responses=answers(schemas.TokensReply, "The token ids.", 400, 413),
+    responses=answers(schemas.TokensReply, "The token ids.", 400, 413, *OF_A_MODEL),
 )
-async def tokenize(body: TokenizeBody, here: Here) -> Response:
+async def tokenize(body: TokenizeBody, request: Request, here: Here) -> Response:
     """Token ids of a text, or of a conversation in the model's chat template."""
-    llm = here.llm
+    llm = (await here.held(body.model, request)).llm
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("give either prompt or messages.", "prompt")
     if body.messages is not None:
@@ -176,15 +186,16 @@ async def tokenize(body: TokenizeBody, here: Here) -> Response:
     "/detokenize",
     response_model=None,
     tags=["text"],
-    responses=answers(schemas.TextReply, "The text.", 400, 413),
+    responses=answers(schemas.TextReply, "The text.", 400, 413, *OF_A_MODEL),
 )
-async def detokenize(body: DetokenizeBody, here: Here) -> Response:
+async def detokenize(body: DetokenizeBody, request: Request, here: Here) -> Response:
     """The text of token ids."""
-    vocab_size = here.llm.model.config.vocab_size
+    model = (await here.held(body.model, request)).llm.model
+    vocab_size = model.config.vocab_size
     for token in body.tokens:
         if not 0 <= token < vocab_size:
             raise RequestError(f"tokens holds {token}; this model's ids go from 0 to {vocab_size - 1}.", "tokens")
-    text = await asyncio.to_thread(here.llm.model.tokenizer.decode, body.tokens, False)
+    text = await asyncio.to_thread(model.tokenizer.decode, body.tokens, False)
     return Reply({"prompt": text})
 
 
@@ -192,13 +203,14 @@ async def detokenize(body: DetokenizeBody, here: Here) -> Response:
     "/v1/drafter/texts",
     response_model=None,
     tags=["text"],
-    responses=answers(schemas.DrafterTextsReply, "How many tokens were taken.", 400, 413),
+    responses=answers(schemas.DrafterTextsReply, "How many tokens were taken.", 400, 413, *OF_A_MODEL),
 )
 async def drafter_texts(body: DrafterTextsBody, request: Request, here: Here) -> Response:
     """Give drafters texts to copy from: they change how fast requests of the same key and `cache_salt` are answered,
     never what is said."""
     salt = tenant_salt(request, body.cache_salt or "")
-    taken = await asyncio.to_thread(here.llm.add_drafter_texts, body.texts, cache_salt=salt)
+    llm = (await here.held(body.model, request)).llm
+    taken = await asyncio.to_thread(llm.add_drafter_texts, body.texts, cache_salt=salt)
     return Reply({"object": "drafter.texts", "tokens": taken})
 
 
@@ -206,20 +218,21 @@ async def drafter_texts(body: DrafterTextsBody, request: Request, here: Here) ->
     "/tokenizer_info",
     response_model=None,
     tags=["text"],
-    responses=answers(schemas.TokenizerInfo, "The tokenizer's settings; special tokens by their roles."),
+    responses=answers(schemas.TokenizerInfo, "The tokenizer's settings; special tokens by their roles.", *OF_A_MODEL),
 )
-async def tokenizer_info(here: Here) -> Response:
+async def tokenizer_info(request: Request, here: Here, model: Named = None) -> Response:
     """What clients need to cut and lay out texts as this server does, in the form of a tokenizer_config.json."""
-    tokenizer = here.llm.model.tokenizer
+    llm = (await here.held(model, request)).llm
+    tokenizer = llm.model.tokenizer
     roles = {"bos_token": None, "eos_token": None, "pad_token": None, "unk_token": None}
     return Reply(
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
             **roles,
             **tokenizer.special_tokens,
-            "model_max_length": here.llm.engine.limits.max_context,
+            "model_max_length": llm.engine.limits.max_context,
             "clean_up_tokenization_spaces": False,
-            "chat_template": here.llm.model.chat_template.default,
+            "chat_template": llm.model.chat_template.default,
             "added_tokens_decoder": {
                 str(token_id): {"content": content, "special": special}
                 for token_id, (content, special) in tokenizer.added_tokens.items()
@@ -232,11 +245,11 @@ async def tokenizer_info(here: Here) -> Response:
     "/v1/models",
     response_model=None,
     tags=["state"],
-    responses=answers(schemas.ModelList, "The model, once for each of its names."),
+    responses=answers(schemas.ModelList, "The models, each once for each of its names."),
 )
 async def models(here: Here) -> Response:
-    """The one model that is served, under each of its names."""
-    return Reply({"object": "list", "data": [_model(here, name) for name in here.settings.names]})
+    """The models that are served, under each of their names."""
+    return Reply({"object": "list", "data": [_model(here, each) for each in here.listed()]})
 
 
 @router.get(
@@ -246,19 +259,20 @@ async def models(here: Here) -> Response:
     responses=answers(schemas.ServedModel, "The model of that name.", 404),
 )
 async def model(name: str, here: Here) -> Response:
-    """The model that is served, if this is its name."""
-    here.generator.check_model(name)
-    return Reply(_model(here, name))
+    """The model of this name, loaded or not."""
+    return Reply(_model(here, here.known(name)))
 
 
-def _model(here: Served, name: str) -> dict[str, Any]:
+def _model(here: Models, listed: ListedModel) -> dict[str, Any]:
+    loaded = listed.served
     return {
-        "id": name,
+        "id": listed.name,
         "object": "model",
         "created": here.started,
         "owned_by": "headstart",
-        "root": here.settings.served_name,
-        "max_model_len": here.llm.engine.limits.max_context,
+        "root": listed.root,
+        "max_model_len": None if loaded is None else loaded.llm.engine.limits.max_context,
+        "status": {"value": str(listed.state)},
     }
 
 
@@ -274,8 +288,7 @@ def _model(here: Served, name: str) -> dict[str, Any]:
 )
 async def health(here: Here) -> Response:
     """Whether requests are served; needs no key."""
-    serving = here.engine.alive and not here.engine.closing
-    return Reply({"status": "ok" if serving else "closing"}, 200 if serving else 503)
+    return Reply({"status": "ok" if here.serving else "closing"}, 200 if here.serving else 503)
 
 
 @router.get(
@@ -294,22 +307,26 @@ async def server_version() -> Response:
 )
 async def metrics(here: Here) -> Response:
     """Counts for Prometheus."""
-    text = here.engine.metrics.render(here.engine.gauges(), here.settings.served_name)
-    return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+    each = [(served.engine.metrics, served.engine.gauges(), served.settings.served_name) for served in here.loaded]
+    return PlainTextResponse(rendered(each), media_type="text/plain; version=0.0.4")
 
 
 @router.get(
     "/stats",
     response_model=None,
     tags=["state"],
-    responses=answers(schemas.StatsReply, "Gauges and counters."),
+    responses=answers(schemas.StatsReply, "Gauges and counters.", 404, 503),
 )
-async def stats(here: Here) -> Response:
-    """The counts of `/metrics` as JSON, and what is served."""
-    llm, engine = here.llm, here.engine
+async def stats(here: Here, model: Named = None) -> Response:
+    """The counts of `/metrics` as JSON, and what is served: by the model of this name, if it is loaded."""
+    listed = here.known(model)
+    if listed.served is None:
+        raise NotLoadedError(f"model {listed.name!r} is not loaded; it has no counts.", again=False)
+    served: Served = listed.served
+    llm, engine = served.llm, served.engine
     return Reply(
         {
-            "model": here.settings.served_name,
+            "model": served.settings.served_name,
             "backend": llm.model.backend.name,
             "drafters": list(llm.engine.drafters.drafters),
             "default_drafter": llm.engine.drafters.default,

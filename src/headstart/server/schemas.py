@@ -239,13 +239,18 @@ class ResponseReply(BaseModel):
     usage: ResponseUsage
 
 
+class ModelStatus(BaseModel):
+    value: Literal["loaded", "loading", "unloaded", "failed"]
+
+
 class ServedModel(BaseModel):
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     root: str = Field(description="The first of the model's names.")
-    max_model_len: int
+    max_model_len: int | None = Field(description="null: the model is not loaded.")
+    status: ModelStatus
 
 
 class ModelList(BaseModel):

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from starlette.types import Message, Receive, Scope, Send
 
-from headstart.server.access import error_body
+from headstart.server.error_forms import error_body
 from headstart.server.replies import Reply, event
 from headstart_integrations.ray.forwarding import BODY, START, Forwarded
 from headstart_integrations.ray.routing_key import routing_key

@@ -16,14 +16,12 @@ from starlette.responses import StreamingResponse
 from headstart.common.enumerations import VerifyRule
 from headstart.drafting.registry import available_drafters
 from headstart.entrypoints.async_engine import Answer
-from headstart.entrypoints.llm import LLM
 from headstart.errors import RequestError
 from headstart.server.access import TENANT
 from headstart.server.engine_thread import EngineThread
+from headstart.server.models import Models, Served
 from headstart.server.protocol import GenerationBody, ListOf, Speculation
 from headstart.server.replies import Reply, event
-from headstart.server.routes import Served
-from headstart.server.settings import ServerSettings
 from headstart_lab.page.api_docs import HEADERS
 from headstart_lab.page.events import LabEvents, lab_prompt
 from headstart_lab.page.files import MEDIA_TYPES, page_files
@@ -47,8 +45,7 @@ def add_lab(app: FastAPI) -> Collection[str]:
     Returns:
         Paths of its files, which need no key: the page itself asks for it and sends it with every request for data.
     """
-    served: Served = app.state.served
-    llm, engine, settings = served.llm, served.engine, served.settings
+    models: Models = app.state.models
     for url, path in page_files().items():
         _add_file(app, url, path.read_bytes(), MEDIA_TYPES[path.suffix])
 
@@ -57,15 +54,17 @@ def add_lab(app: FastAPI) -> Collection[str]:
         return Reply(await asyncio.to_thread(rules_at_work, likeness, trials, seed))
 
     @app.get("/lab/state", include_in_schema=False)
-    async def state() -> Response:
-        return Reply(await asyncio.to_thread(_state, llm, settings))
+    async def state(request: Request) -> Response:
+        return Reply(await asyncio.to_thread(_state, await models.held(None, request)))
 
     @app.post("/lab/run", include_in_schema=False)
     async def run(body: RunBody, request: Request) -> Response:
         """Answer a conversation, round by round."""
         if (body.n or 1) != 1:
             raise RequestError(f"n is {body.n}; the lab shows one sample.", "n")
-        params = await asyncio.to_thread(body.sampling, settings, llm.sampling_defaults, body.max_tokens, None)
+        served = await models.held(body.model, request)
+        llm, engine = served.llm, served.engine
+        params = await asyncio.to_thread(body.sampling, served.settings, llm.sampling_defaults, body.max_tokens, None)
         await served.generator.compile(params.structured_outputs)
         prompt = await asyncio.to_thread(lab_prompt, llm, body.messages)
         wishes = (body.speculation or Speculation()).params(llm.speculation)
@@ -78,11 +77,12 @@ def add_lab(app: FastAPI) -> Collection[str]:
     return page_files().keys()
 
 
-def _state(llm: LLM, settings: ServerSettings) -> dict[str, Any]:
+def _state(served: Served) -> dict[str, Any]:
+    llm = served.llm
     summaries = {name: info.summary for name, info in available_drafters().items()}
     drafters = llm.engine.drafters
     return {
-        "model": settings.served_name,
+        "model": served.settings.served_name,
         "backend": llm.model.backend.name,
         "machine": _machine(),
         "version": version("headstart"),

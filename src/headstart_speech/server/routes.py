@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, Request, Response
+from fastapi import Request, Response
 
-from headstart.server.routes import GENERATION, Here, Served, SizedRouter, answers
+from headstart.server.models import Models
+from headstart.server.routes import GENERATION, Here, SizedRouter, answers
 from headstart_speech.enumerations import SpeechTask, TranscriptFormat
 from headstart_speech.server import schemas
-from headstart_speech.server.transcriptions import GRANULARITIES, SAMPLING, Transcriber
+from headstart_speech.server.transcriptions import GRANULARITIES, SAMPLING, transcribed
 
 
 class RecordingRouter(SizedRouter):
-    """Bodies are read where the model reads audio."""
+    """Bodies are read where a model may read audio."""
 
-    def body_limit(self, served: Served) -> int:
+    def body_limit(self, models: Models) -> int:
         """See ``SizedRouter``."""
-        encoder = served.llm.model.config.encoder
-        return 0 if encoder is None or encoder.mel_bins is None else served.settings.max_audio_bytes
+        if models.only is not None:
+            encoder = models.only.llm.model.config.encoder
+            if encoder is None or encoder.mel_bins is None:
+                return 0
+        return models.settings.max_audio_bytes
 
 
 def _form(task: SpeechTask) -> dict[str, Any]:
@@ -46,16 +50,6 @@ def _form(task: SpeechTask) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
 
 
-async def _transcriber(request: Request, here: Here) -> Transcriber:
-    """The application's: it counts the recordings that are being heard."""
-    state = request.app.state
-    if not hasattr(state, "transcriber"):
-        state.transcriber = Transcriber(here.engine, here.settings)
-    found: Transcriber = state.transcriber
-    return found
-
-
-Hearing = Annotated[Transcriber, Depends(_transcriber)]
 router = RecordingRouter()
 
 
@@ -71,9 +65,9 @@ router = RecordingRouter()
     ),
     openapi_extra=_form(SpeechTask.TRANSCRIBE),
 )
-async def transcriptions(request: Request, here: Here, hearing: Hearing) -> Response:
+async def transcriptions(request: Request, here: Here) -> Response:
     """Write down what a recording says, with a model whose encoder reads audio."""
-    return await hearing.answer(SpeechTask.TRANSCRIBE, request, here.generator.check_model)
+    return await transcribed(SpeechTask.TRANSCRIBE, request, here)
 
 
 @router.post(
@@ -88,6 +82,6 @@ async def transcriptions(request: Request, here: Here, hearing: Hearing) -> Resp
     ),
     openapi_extra=_form(SpeechTask.TRANSLATE),
 )
-async def translations(request: Request, here: Here, hearing: Hearing) -> Response:
+async def translations(request: Request, here: Here) -> Response:
     """Write down in English what a recording says, with a model that hears several languages."""
-    return await hearing.answer(SpeechTask.TRANSLATE, request, here.generator.check_model)
+    return await transcribed(SpeechTask.TRANSLATE, request, here)

@@ -17,9 +17,10 @@ from headstart.engine.outputs import FinishReason
 from headstart.entrypoints.async_engine import BusyError
 from headstart.errors import ConfigError, HeadstartError, RequestError
 from headstart.sampling.params import SamplingParams
-from headstart.server.access import error_body
 from headstart.server.engine_thread import EngineThread
+from headstart.server.error_forms import error_body
 from headstart.server.generation import failure, tenant_salt
+from headstart.server.models import Models, Served
 from headstart.server.protocol import GenerationBody
 from headstart.server.replies import Reply, event
 from headstart.server.settings import ServerSettings
@@ -55,6 +56,8 @@ _DECODED_AT_ONCE = 2
 _LONGEST_AT_ONCE = 4
 """Recordings of the longest kind whose features are kept together: an hour takes 200 MB."""
 GRANULARITIES = ("word", "segment")
+_TRANSCRIBER = "transcriber"
+"""Where a model keeps its own."""
 
 
 @dataclass(frozen=True)
@@ -85,21 +88,27 @@ class Transcriber:
         self._seconds = 0.0
         """Of the recordings that are kept."""
 
-    async def answer(self, task: SpeechTask, request: Request, check_model: Callable[[str | None], None]) -> Response:
-        """The reply to a form; ``check_model`` refuses the name of a model that is not served.
+    @classmethod
+    def of(cls, served: Served) -> Transcriber:
+        """A model's: it counts the recordings that are being heard."""
+        beside = served.llm.beside
+        if _TRANSCRIBER not in beside:
+            beside[_TRANSCRIBER] = cls(served.engine, served.settings)
+        found: Transcriber = beside[_TRANSCRIBER]
+        return found
+
+    async def answer(self, task: SpeechTask, request: Request, form: FormData) -> Response:
+        """The reply to a form, which is closed.
 
         Raises:
             RequestError: a field is wrong, or the recording too long.
             BusyError: too many requests are waiting.
         """
         try:
-            SpeechTokens.of(self._llm.model.config, self._llm.model.tokenizer)
-            form = await _read_form(request)
-            try:
-                check_model(_text(form, "model") or None)
-                asked, data = self._asked(form, task), await _file(form).read()
-            finally:
-                await form.close()
+            asked, data = self._asked(form, task), await _file(form).read()
+        finally:
+            await form.close()
+        try:
             async with self._decoding:
                 work = await asyncio.to_thread(self._begun, asked, data)
             del data, form
@@ -109,8 +118,6 @@ class Transcriber:
             async for _ in self._texts(work, request, growing=False):
                 pass
             return _reply(work.transcript(), asked, task)
-        except ConfigError as error:
-            return Reply(error_body(str(error), "server_error"), 501)
         except WindowError as error:
             return Reply(*_failed(error))
 
@@ -193,6 +200,33 @@ class Transcriber:
         given = numbers if "beam_width" in numbers else {"temperature": 0.0, **numbers}
         sampling = self._llm.sampling_defaults.params(given, {"max_tokens": None})
         return _Asked(params, sampling, form_asked, granularities, stream)
+
+
+async def transcribed(task: SpeechTask, request: Request, models: Models) -> Response:
+    """The reply to a form, by the model that it names.
+
+    Raises:
+        RequestError: the form is wrong, or its model does not hear.
+        BusyError: too many requests are waiting.
+        NotLoadedError: the model cannot be loaded.
+    """
+    try:
+        if models.only is not None:  # known before its body is read
+            _require_hearing(models.only)
+        form = await _read_form(request)
+        try:
+            served = await models.held(_text(form, "model") or None, request)
+            _require_hearing(served)
+        except BaseException:
+            await form.close()
+            raise
+        return await Transcriber.of(served).answer(task, request, form)
+    except ConfigError as error:
+        return Reply(error_body(str(error), "server_error"), 501)
+
+
+def _require_hearing(served: Served) -> None:
+    SpeechTokens.of(served.llm.model.config, served.llm.model.tokenizer)
 
 
 def _file(form: FormData) -> UploadFile:
