@@ -18,6 +18,7 @@ import httpx2
 from serving import CHAT, alive, assert_empty, post
 
 from headstart import LLM
+from headstart.loading.model import Model
 from headstart.server.app import create_app
 from headstart.server.messages_protocol import MessagesBody
 from headstart.server.settings import ServerSettings
@@ -135,6 +136,47 @@ def test_a_forced_call_is_a_block_streamed_or_not(llm: LLM, choice: dict[str, An
         (block,) = message.content
         assert (message.stop_reason, block.type, block.name) == ("tool_use", "tool_use", "greet")
         assert block.input["who"] in ("Ada", "Bob")
+
+
+def test_a_call_that_the_model_chose_stands_behind_its_text(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(llm.model.chat_template), "knows_tools", True)
+    said = 'I greet. <tool_call>{"name": "greet", "arguments": {"who": "Ada"}}</tool_call>'
+    body = BODY | {"tools": [GREET], "guided_choice": [said], "max_tokens": 300}
+    whole = post(llm, PATH, body).json()
+    text, call = whole["content"]
+    assert (text["text"].strip(), call["name"], call["input"]) == ("I greet.", "greet", {"who": "Ada"})
+    assert whole["stop_reason"] == "tool_use"
+    events = told(post(llm, PATH, body | {"stream": True}))
+    starts = [event["content_block"]["type"] for event in events if event["type"] == "content_block_start"]
+    assert starts == ["text", "tool_use"]
+    parts = [event["delta"].get("partial_json", "") for event in events if event["type"] == "content_block_delta"]
+    assert json.loads("".join(parts)) == {"who": "Ada"}
+    assert events[-2]["delta"]["stop_reason"] == "tool_use"
+
+
+def test_a_thought_is_a_block_before_the_text(model: Model) -> None:
+    llm = LLM(model, "suffix", reasoning_parser="qwen3", tolerant=True)
+    body = BODY | {
+        "messages": [*CHAT, {"role": "assistant", "content": "<think>\nWell,"}],
+        "thinking": {"type": "enabled", "budget_tokens": 10},
+        "structured_outputs": {"choice": ["It is 1."]},
+        "max_tokens": 300,
+    }
+    thought, text = post(llm, PATH, body).json()["content"]
+    assert (thought["type"], thought["signature"], text["text"]) == ("thinking", "", "It is 1.")
+    assert 0 < len(thought["thinking"]) <= 10
+    events = told(post(llm, PATH, body | {"stream": True}))
+    deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+    assert "".join(delta.get("thinking", "") for delta in deltas) == thought["thinking"]
+    assert "".join(delta.get("text", "") for delta in deltas) == "It is 1."
+    silent = body | {"thinking": {"type": "enabled", "budget_tokens": 10, "display": "omitted"}}
+    assert [block["type"] for block in post(llm, PATH, silent).json()["content"]] == ["text"]
+
+
+def test_a_model_that_does_not_think_is_asked_to_in_vain(llm: LLM) -> None:
+    thinking = {"type": "enabled", "budget_tokens": 1024}
+    (block,) = post(llm, PATH, BODY | {"thinking": thinking}).json()["content"]
+    assert block["text"] == chat_text(llm)
 
 
 def test_a_schema_shapes_the_text(llm: LLM) -> None:

@@ -17,6 +17,7 @@ import ollama
 from serving import CHAT, SETTINGS, alive, ask, assert_empty, post
 
 from headstart import LLM
+from headstart.loading.model import Model
 from headstart.server.app import create_app
 from headstart.server.ollama_protocol import OllamaChatBody, seconds
 from headstart.server.settings import ServerSettings
@@ -145,6 +146,23 @@ def test_calls_are_objects_streamed_or_not(llm: LLM) -> None:
     assert ollama.ChatResponse(**whole).message.tool_calls[0].function.arguments == {"ok": True}
     told = [call for line in lines(post(llm, "/api/chat", body)) for call in line["message"].get("tool_calls", ())]
     assert [each["function"] for each in told] == [call["function"]]
+
+
+def test_a_thought_is_told_apart_streamed_or_not(model: Model) -> None:
+    llm = LLM(model, "suffix", reasoning_parser="qwen3", tolerant=True)
+    body = {
+        "messages": [*CHAT, {"role": "assistant", "content": "<think>\nWell,"}],
+        "continue_final_message": True,
+        "thinking_token_budget": 10,
+        "structured_outputs": {"choice": ["It is 1."]},
+        "options": OPTIONS | {"num_predict": 300},
+    }
+    message = post(llm, "/api/chat", body | {"stream": False}).json()["message"]
+    assert message["content"] == "It is 1."
+    assert 0 < len(message["thinking"]) <= 10
+    told = [line["message"] for line in lines(post(llm, "/api/chat", body))]
+    assert "".join(each.get("thinking", "") for each in told) == message["thinking"]
+    assert "".join(each["content"] for each in told) == "It is 1."
 
 
 def test_history_of_tools_is_a_chats() -> None:
