@@ -7,35 +7,23 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from headstart.entrypoints.request import Sample, StreamPiece
+from headstart.entrypoints.request import StreamPiece
 from headstart.sampling.params import SamplingParams
-from headstart.server.chats import ChatForm
-from headstart.server.forms import Form
+from headstart.server.conversations import ConversationForm
 from headstart.server.response_events import ResponseEvents, new_id
 from headstart.server.responses_protocol import ResponsesBody
 
 
-class ResponseForm(Form[ResponsesBody]):
+class ResponseForm(ConversationForm[ResponsesBody]):
     """A conversation given as items; it is read as a chat, and its answer told as items."""
-
-    def read(self) -> SamplingParams:
-        """As for every form."""
-        self._chat = ChatForm(self.body.as_chat(), self.llm, self.settings)
-        return self._chat.params
-
-    def make_samples(self, salt: str) -> list[Sample]:
-        """As for every form."""
-        self._chat.samples = self._chat.make_samples(salt)
-        return self._chat.samples
 
     def whole(self, drafter: str | None) -> dict[str, Any]:
         """A response with all that was said."""
         (sample,) = self.samples
         done = sample.completion()
-        entries = self._chat.logprobs_of(done)
-        for _ in self._events.say(self._chat.all_events(0, done), entries):
+        for _ in self._events.say(self.chat.all_events(0, done), self.chat.logprobs_of(done)):
             pass
-        return self._events.finished(done.finish_reason, self._chat.usage(drafter))
+        return self._events.finished(done.finish_reason, self.chat.usage(drafter))
 
     def head(self) -> Iterator[str]:
         """The response before anything is said."""
@@ -43,10 +31,9 @@ class ResponseForm(Form[ResponsesBody]):
 
     def piece(self, place: int, piece: StreamPiece, drafter: str | None) -> Iterator[str]:
         """What was said as it comes; with the last piece all the rest."""
-        entries = _entries(self._chat.beside(piece))
-        yield from self._events.say(self._chat.events(place, piece), entries)
+        yield from self._events.say(*self.events(place, piece))
         if piece.finish_reason is not None:
-            yield from self._events.end(piece.finish_reason, self._chat.usage(drafter))
+            yield from self._events.end(piece.finish_reason, self.chat.usage(drafter))
 
     def failed(self, error: Mapping[str, Any]) -> str:
         """As for every form."""
@@ -58,7 +45,7 @@ class ResponseForm(Form[ResponsesBody]):
 
     @cached_property
     def _events(self) -> ResponseEvents:
-        return ResponseEvents(self._head, self._chat.tells_thoughts)
+        return ResponseEvents(self._head, self.chat.tells_thoughts)
 
 
 def _response_head(body: ResponsesBody, params: SamplingParams, model: str) -> dict[str, Any]:
@@ -91,9 +78,3 @@ def _response_head(body: ResponsesBody, params: SamplingParams, model: str) -> d
         "truncation": "disabled",
         "usage": None,
     }
-
-
-def _entries(part: Mapping[str, Any]) -> list[Any]:
-    """The log-probabilities of a chat's choice or chunk, token by token."""
-    logprobs = part.get("logprobs")
-    return [] if logprobs is None else list(logprobs["content"])

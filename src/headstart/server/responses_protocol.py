@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from headstart.errors import RequestError
 from headstart.server.chat_protocol import ChatBody, Function, FunctionName, NamedTool, Tool
+from headstart.server.conversations_protocol import ConversationBody
 from headstart.server.protocol import (
     Body,
-    GenerationBody,
     JsonSchemaFormat,
     ListOf,
     ResponseFormat,
@@ -78,7 +78,7 @@ class Reasoning(Body):
     """For chat templates that read ``reasoning_effort``."""
 
 
-class ResponsesBody(GenerationBody):
+class ResponsesBody(ConversationBody):
     """``POST /v1/responses``; the fields beside OpenAI's are those of the other routes."""
 
     input: Annotated[str | ListOf[dict[str, Any]], one_of("a text or a list of items")]
@@ -118,18 +118,15 @@ class ResponsesBody(GenerationBody):
                 raise RequestError(f"{name} is given; {instead}.", name)
         if self.n not in (None, 1):
             raise RequestError(f"n is {self.n}; a response is one answer, so leave it out.", "n")
-        shared = {name: getattr(self, name) for name in GenerationBody.model_fields if name in self.model_fields_set}
-        shared.pop("stream_options", None)
+        fields: dict[str, Any] = {}
         if self.max_output_tokens is not None:
-            shared["max_completion_tokens"] = self.max_output_tokens
+            fields["max_completion_tokens"] = self.max_output_tokens
         if self.text is not None and self.text.format is not None:
             if self.response_format is not None:
                 raise RequestError("response_format stands beside text.format; keep one of them.", "text")
-            shared["response_format"] = _response_format(self.text.format)
+            fields["response_format"] = _response_format(self.text.format)
         wants_logprobs = LOGPROBS in (self.include or ())
-        chat = {
-            **(self.model_extra or {}),
-            **shared,
+        fields |= {
             "messages": _messages(self.instructions, self.input),
             "tools": None if self.tools is None else [_tool(tool) for tool in self.tools],
             "tool_choice": _choice(self.tool_choice),
@@ -140,12 +137,7 @@ class ResponsesBody(GenerationBody):
             "include_reasoning": self.include_reasoning,
             "reasoning_effort": None if self.reasoning is None else self.reasoning.effort,
         }
-        try:
-            return ChatBody.model_validate(chat)
-        except ValidationError as error:  # in a field of chats that this body does not declare
-            complaint = error.errors(include_url=False)[0]
-            field = ".".join(map(str, complaint["loc"]))
-            raise RequestError(f"{field}: {complaint['msg']}.", field) from None
+        return self.chat(fields)
 
     def own_name(self, field: str | None) -> str | None:
         """As for every request, with the names of this route."""
