@@ -68,7 +68,6 @@ def test_what_a_drafter_lacks_is_said_before_the_target_is_read(unread_model: Pa
         (["--keep-alive", "soon"], "a time such as 5m"),
         (["--models", "/not/there"], "cannot be read"),
         (["--models", ".", "--served-name", "x"], "served_name is given beside models"),
-        (["--models", ".", "--model", "x"], "beside models"),
     ],
 )
 def test_several_models_are_checked_before_any_is_read(given: list[object], said: str) -> None:

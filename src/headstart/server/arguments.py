@@ -3,7 +3,6 @@ configuration file, and whatever else starts the application. Importing this imp
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,12 +31,14 @@ def _metrics(name: str, value: Any) -> Any:
 
 
 def _time(name: str, value: Any) -> Any:
-    """A time in seconds; infinite as a negative number, which files and commands can say."""
+    """A time as it is written, once it can be read."""
     try:
         found = seconds(value)
     except ValueError:
-        raise OptionError(name, f"is {value!r:.40}; give a number of seconds, or a time such as 5m.") from None
-    return value if found is None else -1.0 if found == math.inf else found
+        found = None
+    if found is None:
+        raise OptionError(name, f"is {value!r:.40}; give a number of seconds, or a time such as 5m.")
+    return str(value)
 
 
 @declares
@@ -79,7 +80,7 @@ class ServeArguments(AsyncEngineOptions):
         ),
     ] = None
     keep_alive: Annotated[
-        float | str,
+        str,
         Option(
             "Of --models: how long one stays loaded behind its last request, in seconds or like 5m; below 0: for good. "
             "A request of Ollama's API may say otherwise.",
@@ -87,7 +88,7 @@ class ServeArguments(AsyncEngineOptions):
             metavar="TIME",
             read=_time,
         ),
-    ] = 300.0
+    ] = "5m"
     load_seconds: Annotated[
         float,
         Option("Of --models: longest time that a request waits for its model.", SERVER, metavar="S", above=0),
@@ -177,8 +178,7 @@ class ServeArguments(AsyncEngineOptions):
         """When models are loaded and unloaded, where there are several."""
         from headstart.server.many_models import Keeping
 
-        keep = math.inf if float(self.keep_alive) < 0 else float(self.keep_alive)
-        return Keeping(self.max_loaded, keep, self.load_seconds, self.max_waiting)
+        return Keeping(self.max_loaded, seconds(self.keep_alive) or 0.0, self.load_seconds, self.max_waiting)
 
     def settings(self, keys: tuple[str, ...]) -> ServerSettings:
         """Whom the server lets in; ``keys``: API keys, nobody needs one if there are none."""

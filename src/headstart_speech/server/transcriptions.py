@@ -91,10 +91,9 @@ class Transcriber:
     @classmethod
     def of(cls, served: Served) -> Transcriber:
         """A model's: it counts the recordings that are being heard."""
-        beside = served.llm.beside
-        if _TRANSCRIBER not in beside:
-            beside[_TRANSCRIBER] = cls(served.engine, served.settings)
-        found: Transcriber = beside[_TRANSCRIBER]
+        found = served.llm.beside.get(_TRANSCRIBER)
+        if not isinstance(found, cls) or found._engine is not served.engine:
+            found = served.llm.beside[_TRANSCRIBER] = cls(served.engine, served.settings)
         return found
 
     async def answer(self, task: SpeechTask, request: Request, form: FormData) -> Response:
