@@ -27,14 +27,16 @@ class Grammar:
 
     def literal(self, text: str) -> str:
         """A text as it stands, special tokens in it as such."""
-        parts = []
+        parts: list[str] = []
+        plain = ""
         for part in _MARK.split(text):
             token = self._special(part) if part else None
-            if token is not None:
-                parts.append(f"<[{token}]>")
-            elif part:
-                parts.append(json.dumps(part, ensure_ascii=False))
-        return " ".join(parts) or '""'
+            if token is None:
+                plain += part
+                continue
+            parts += [_quoted(plain), f"<[{token}]>"] if plain else [f"<[{token}]>"]
+            plain = ""
+        return " ".join([*parts, *([_quoted(plain)] if plain or not parts else [])])
 
     def rule(self, body: str, attributes: str = "") -> str:
         """A new rule; its name."""
@@ -58,6 +60,10 @@ class Grammar:
     def source(self, start: str) -> str:
         """All rules, and what the output begins with."""
         return "\n".join([f"start: {start}", *self._rules])
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 class ForcedCalls(Protocol):
