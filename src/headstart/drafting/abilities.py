@@ -20,6 +20,13 @@ class Sized(Protocol):
 
 
 @runtime_checkable
+class Plain(Protocol):
+    """Decodes plainly: nothing is guessed for its sequences, not even what costs nothing."""
+
+    plain: bool
+
+
+@runtime_checkable
 class RunsAnEncoder(Protocol):
     """May run a model with an encoder of its own."""
 

@@ -42,6 +42,15 @@ class Forcing(Protocol):
 
 
 @runtime_checkable
+class Foreseeing(Protocol):
+    """A constraint that sometimes knows what comes next."""
+
+    def foreseen(self, path: Sequence[int], most: int) -> list[int]:
+        """At most so many tokens that leave the model no choice after ``path``, or nearly none."""
+        ...
+
+
+@runtime_checkable
 class Waiting(Protocol):
     """A constraint that demands nothing for a while, whatever is said."""
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.engine.constraint import Forcing, TokenConstraint, Weighing
+from headstart.engine.constraint import Forcing, Foreseeing, TokenConstraint, Weighing
 
 
 class OutputRules:
@@ -92,6 +92,11 @@ class OutputRules:
             if token != forced and (forced is not None or (place == self._free and token in self._never_first)):
                 return depth
         return count
+
+    def foreseen(self, path: Sequence[int], most: int) -> list[int]:
+        """See ``Foreseeing``."""
+        inner: object = self._inner
+        return inner.foreseen(path, most) if isinstance(inner, Foreseeing) else []
 
     def advance(self, token: int) -> None:
         """See ``TokenConstraint``."""

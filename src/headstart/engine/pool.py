@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TypeVar
 
-from headstart.drafting.abilities import bytes_of, fork_or_begin, stretch_drafting
+from headstart.drafting.abilities import Plain, bytes_of, fork_or_begin, stretch_drafting
 from headstart.drafting.base import (
     DraftBudget,
     Drafter,
@@ -161,6 +161,11 @@ class DrafterPool:
         """What the sequence's drafter wants of the target's passes."""
         name = self._names.get(sequence.id)
         return _NOTHING if name is None else self.drafters[name].needs
+
+    def guesses_for(self, sequence: SequenceView) -> bool:
+        """Whether anything may be guessed for a sequence."""
+        drafter = self.drafters.get(self._names.get(sequence.id, ""))
+        return drafter is not None and not (isinstance(drafter, Plain) and drafter.plain)
 
     def taps(self, sequences: Iterable[SequenceView]) -> tuple[int, ...]:
         """The taps of a pass in which these sequences ride."""

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.drafting.base import RoundOutcome
+from headstart.drafting.base import DraftBudget, RoundOutcome
 from headstart.engine.beams import BeamGroup, Place
 from headstart.engine.best_ids import best_ids
 from headstart.engine.commit import NO_GUESS, commit_tokens, said_tokens
 from headstart.engine.constraint import TokenConstraint, prune
 from headstart.engine.faults import end_alone, owner
+from headstart.engine.forced import with_forced
 from headstart.engine.law import TargetLaw
 from headstart.engine.outputs import TokenLogprobs
 from headstart.engine.pool import DrafterPool
@@ -87,10 +88,12 @@ class _Round:
         sequences = [sequence for sequence, _ in self._schedule.decoding]
         budgets = [budget for _, budget in self._schedule.decoding]
         drafts = self._drafters.propose(sequences, budgets) if sequences else []
-        for sequence, draft in zip(sequences, drafts, strict=True):
+        for sequence, draft, budget in zip(sequences, drafts, budgets, strict=True):
             # What a constraint knows of a beam begins with its whole output, which is no path of its tree.
             constraint = sequence.constraint if sequence.group is None else None
             kept = draft if constraint is None else _pruned(draft, constraint)
+            if constraint is not None and self._drafters.guesses_for(sequence):
+                kept = _forced(kept, constraint, budget)
             span = _tree(sequence, kept, wanted_rows(self._runner, self._drafters, sequence))
             self._decoding.append(_Decoding(sequence, kept, span))
         self._clock.drafted()
@@ -319,6 +322,14 @@ def _pruned(draft: DraftTree, constraint: TokenConstraint) -> DraftTree:
     """The whole draft where the constraint cannot tell: what it says then is heard when the draft is verified."""
     try:
         return prune(draft, constraint)
+    except Exception:
+        return draft
+
+
+def _forced(draft: DraftTree, constraint: TokenConstraint, budget: DraftBudget) -> DraftTree:
+    """With what the constraint foresees; as it is where it cannot tell."""
+    try:
+        return with_forced(draft, constraint, budget)
     except Exception:
         return draft
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.engine.constraint import TokenConstraint, Weighing
+from headstart.engine.constraint import Foreseeing, TokenConstraint, Weighing
 from headstart.text.answers.forms import ThoughtMarks
 
 NO_BOUND = 1 << 30
@@ -120,6 +120,16 @@ class ThoughtRules:
                 return depth + self._inner.allowed(path[depth:])
             place = after
         return len(path)
+
+    def foreseen(self, path: Sequence[int], most: int) -> list[int]:
+        """See ``Foreseeing``: the closing mark where it is forced, then what is demanded behind it."""
+        place, begins = self._walked(path)
+        if self._forced_at(place) is not None:
+            return [*self._marks.closing_ids[place.forced :]][:most]
+        inner: object = self._inner
+        if place.over and not place.thinking and isinstance(inner, Foreseeing):
+            return inner.foreseen(path[begins:], most)
+        return []
 
     def advance(self, token: int) -> None:
         """See ``TokenConstraint``."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from headstart.errors import RequestError
 from headstart.sampling.structured import StructuredOutputsParams
+from headstart.text.foreseeing import BlankHabits, Foresight, first_bytes
 from headstart.text.grammar_trial import GrammarTrial, TooCostlyError
 from headstart.text.tokenizer import Tokenizer
 
@@ -32,9 +33,14 @@ class Constraint:
 
     Args:
         matcher: at the beginning of the output; it is left there.
+        foresight: of the vocabulary; None: nothing is foreseen.
     """
 
-    def __init__(self, matcher: Any, vocab_size: int, end_tokens: frozenset[int]) -> None:
+    def __init__(
+        self, matcher: Any, vocab_size: int, end_tokens: frozenset[int], foresight: Foresight | None = None
+    ) -> None:
+        self._foresight = foresight
+        self._habits = BlankHabits()
         self._first = matcher
         self._matcher = matcher.deep_copy()
         self._said: list[int] = []
@@ -60,9 +66,21 @@ class Constraint:
         self._check()
         return valid + (valid == end < len(path))
 
+    def foreseen(self, path: Sequence[int], most: int) -> list[int]:
+        """As ``Foreseeing.foreseen``."""
+        if self._foresight is None or self._matcher.is_error():
+            return []
+        matcher, habits = self._matcher.deep_copy(), self._habits.copy()
+        if path and (self._before_end(path) < len(path) or not matcher.consume_tokens(list(path))):
+            return []
+        habits.read(b"".join([self._foresight.spell(token) for token in path]))
+        return self._foresight.tokens(matcher, habits, most)
+
     def advance(self, token: int) -> None:
         """As ``TokenConstraint.advance``."""
         self._said.append(token)
+        if self._foresight is not None:
+            self._habits.read(self._foresight.spell(token))
         self._matcher.consume_token(token)
 
     def _bits(self, path: Sequence[int]) -> bytes | None:
@@ -111,6 +129,7 @@ class GrammarCompiler:
         spelling = _Spelling(tokenizer, vocab_size, end_tokens[0])
         self._trial = GrammarTrial(spelling.vocabulary, end_tokens, _LIMITS)
         self._tokens = self._library.LLTokenizer(spelling, n_vocab=vocab_size, eos_token=list(end_tokens))
+        self._foresight = Foresight(spelling, tokenizer.token_bytes, self._tokens.greedy_tokenize, spelling.first_bytes)
         self._matcher = lru_cache(maxsize=_CACHED_GRAMMARS)(self._compiled)
 
     def constraint(self, wanted: StructuredOutputsParams) -> Constraint:
@@ -122,7 +141,7 @@ class GrammarCompiler:
         matcher = self._matcher(wanted)
         if isinstance(matcher, RequestError):
             raise RequestError(str(matcher), matcher.field)
-        return Constraint(matcher, self._vocab_size, self._end_tokens)
+        return Constraint(matcher, self._vocab_size, self._end_tokens, self._foresight)
 
     def _compiled(self, wanted: StructuredOutputsParams) -> Any:
         """A matcher; or why there is none, which is remembered as well."""
@@ -159,6 +178,11 @@ class _Spelling:
         self.tokens = [tokenizer.token_bytes(token) for token in range(vocab_size)]
         self.special_token_ids = sorted(tokenizer.special_ids)
         self._tokenizer = tokenizer
+
+    @property
+    def first_bytes(self) -> NDArray[np.int16]:
+        """[vocab] as ``foreseeing.first_bytes``."""
+        return first_bytes(self.tokens, self.special_token_ids)
 
     @property
     def vocabulary(self) -> dict[str, object]:

@@ -49,13 +49,12 @@ class Grammar:
         return self.rule(f"%json {json.dumps(schema, ensure_ascii=False)}")
 
     def text_until(self, end: str) -> str:
-        """Any text, and what ends it."""
-        ending = self.literal(end)
-        if ending.startswith("<["):
-            return f"{self.rule(_TEXT)} {ending}"
-        # Without what follows a special token in the ending, which no text can hold.
-        own = ending.split(" <[")[0]
-        return self.rule(_TEXT, f"[suffix={own}]") + ending.removeprefix(own)
+        """Any text without the mark that ends it, and that."""
+        mark = end.rstrip()
+        ending = self.literal(mark)
+        # No text can hold a special token.
+        text = f"{self.rule(_TEXT)} {ending}" if "<[" in ending else self.rule(_TEXT, f"[suffix={ending}]")
+        return f"{text} {self.literal(end[len(mark) :])}"
 
     def source(self, start: str) -> str:
         """All rules, and what the output begins with."""
@@ -191,7 +190,7 @@ class Pairs:
             if choices is None:
                 return f"{grammar.literal(head + start)} {grammar.text_until(end)}"
             texts = " | ".join(grammar.literal(text) for text in choices)
-            return f"{grammar.literal(head + start)} ({texts}) {grammar.literal(end)}"
+            return f"{grammar.literal(head + start)} ({texts}) {grammar.literal(self.quote)} {closing}"
         return f"{before} {self._other(grammar, schema, root)} {closing}"
 
     def _other(self, grammar: Grammar, schema: Any, root: Mapping[str, Any]) -> str:

@@ -15,6 +15,8 @@ class NoDrafter:
     """Always proposes the empty tree."""
 
     needs = TargetSignals()
+    plain = True
+    """See ``abilities.Plain``."""
 
     def __init__(self, context: DraftContext, options: NoOptions) -> None:
         pass

@@ -20,7 +20,7 @@ def _form(names: tuple[str, ...], models: str, tag: str, signs: tuple[str, ...],
             f"{opening}\n<function=",
             ">\n",
             f"</function>\n{closing}",
-            Pairs("<parameter=", ">\n", "\n</parameter>\n"),
+            Pairs("<parameter=", ">\n", "</parameter>\n", closing_json="\n</parameter>\n"),
             between="\n",
         ),
     )
