@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_files.loading import check_format, load_head, trained_for
+from headstart.drafting.head_files.shipped import head_folders
 from headstart.drafting.head_trees.trees import ConfidenceTrees
 from headstart.drafting.heads.formats import TrainedHead
 from headstart.drafting.options import require
@@ -147,7 +148,7 @@ def open_head(
         raise ConfigError(
             f"no {name} head is installed for this target; name the directory of one as the draft model "
             + (f"(headstart train {name} makes one)" if made else "(its publisher's)")
-            + "; those of the default model are installed by `pip install ./heads` in a checkout."
+            + ("." if head_folders() else "; the default model's is installed by `pip install ./heads` in a checkout.")
         )
     head = load_head(model, context.require_runner().backend.config)
     require(
