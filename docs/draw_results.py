@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from headstart_lab.report.bars import Bar, BarChart, bars_to_svg
+from headstart_charts.bars import Bar, BarChart, bars_to_svg
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"

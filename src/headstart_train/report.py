@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from headstart_lab.report.page import Table, to_html
-from headstart_lab.report.plots import Curve, Figure
+from headstart_charts.page import Table, to_html
+from headstart_charts.plots import Curve, Figure
 from headstart_train.checkpoints import Progress
 
 REPORT_FILE, LOG_FILE = "report.html", "training.json"

@@ -98,7 +98,7 @@ for path in (["generate", "--help"], ["--help"]):
     except SystemExit:
         pass
 others = {f"headstart.cli.{name}" for name in ("chat", "serve", "drafters", "native")} & set(sys.modules)
-wings = ("headstart_integrations", "headstart_lab.", "headstart_speech.", "headstart_train.")
+wings = ("headstart_charts", "headstart_integrations", "headstart_lab.", "headstart_speech.", "headstart_train.")
 others |= {name for name in sys.modules if name.startswith(wings) and name.partition(".")[2] != "commands"}
 sys.exit(f"{others}" if others else 0)
 """

@@ -13,12 +13,12 @@ from headstart.errors import ConfigError
 from headstart.loading.model import Model, load_model
 from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.params import SamplingParams
+from headstart_charts.page import Table
 from headstart_lab.bench.cells import Budget, Cell, Grid, ResultsFile, Stand, Turn, parse_inputs, parse_numbers
 from headstart_lab.bench.cells_report import contributions, exhibits, summarise, to_json, worst
 from headstart_lab.bench.cells_run import CellSitting, Entrant, entrants
 from headstart_lab.bench.planner_parts import named_parts
 from headstart_lab.bench.prompts import BenchPrompt
-from headstart_lab.report.page import Table
 from headstart_lab.workbench import PLAIN
 
 PROMPTS = [

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from headstart.errors import ConfigError, HeadstartError
+from headstart_charts.page import Table, to_html
 from headstart_lab.bench.load import Answered, Client, Load, send
 from headstart_lab.bench.load_report import Spread, exhibits, summarise, to_json
 from headstart_lab.bench.load_run import OFF, LoadRun
-from headstart_lab.report.page import Table, to_html
 
 USAGE = {"completion_tokens": 5, "speculation": {"rounds": 3}}
 

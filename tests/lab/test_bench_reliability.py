@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from headstart.engine.outputs import SequenceStats
 from headstart.passes.draft_tree import ROOT, DraftTree
+from headstart_charts.page import Table, to_html
+from headstart_charts.plots import Figure
 from headstart_lab.bench.reliability import BINS, Reliability, judged
 from headstart_lab.bench.report import exhibits, to_json
 from headstart_lab.bench.run import BenchRuns, Run
 from headstart_lab.bench.summary import summarise
-from headstart_lab.report.page import Table, to_html
-from headstart_lab.report.plots import Figure
 
 SAID = Reliability.of([(0.95, True), (0.97, True), (0.91, False), (0.3, False), (0.3, True), (1.0, True), (0.0, False)])
 

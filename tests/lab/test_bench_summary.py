@@ -8,11 +8,11 @@ import math
 import pytest
 
 from headstart.engine.outputs import SequenceStats
+from headstart_charts.page import Table, to_html
 from headstart_lab.bench.report import exhibits, to_json
 from headstart_lab.bench.run import BenchRuns, Run
 from headstart_lab.bench.summary import summarise
 from headstart_lab.differences import Difference
-from headstart_lab.report.page import Table, to_html
 from headstart_lab.theory import formulas as theory
 
 

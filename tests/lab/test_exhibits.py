@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from headstart_lab.report.page import Table
+from headstart_charts.page import Table
 from headstart_lab.theory import exhibits, published
 from headstart_lab.theory import formulas as theory
 

@@ -16,6 +16,7 @@ from headstart.drafting.method import Method
 from headstart.errors import ConfigError
 from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.params import SamplingParams
+from headstart_charts.page import Table
 from headstart_lab.plan.draft_limits import MOST_NODES, MOST_TOKENS, freely, limits_of
 from headstart_lab.plan.forecast import (
     LENGTHS,
@@ -31,7 +32,6 @@ from headstart_lab.plan.forecast import (
 from headstart_lab.plan.profiles import Profile, RoundSeconds
 from headstart_lab.plan.report import exhibits, to_json
 from headstart_lab.plan.watching import Watching, line, profile
-from headstart_lab.report.page import Table
 from headstart_lab.theory import formulas as theory
 from headstart_lab.theory.trees import best_first_tree, sequoia_tokens
 from headstart_lab.workbench import Contender, Workbench

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from headstart import _HOMES
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "headstart"
-WINGS = {"headstart_integrations", "headstart_lab", "headstart_speech", "headstart_train"}
+WINGS = {"headstart_charts", "headstart_integrations", "headstart_lab", "headstart_speech", "headstart_train"}
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 MOST_ENTRIES = 18
 DOCSTRING = re.compile(r'(#.*\n|\s)*"""\s*[^\s"]')
@@ -133,6 +134,28 @@ def test_dependencies_point_down() -> None:
 def test_the_core_imports_no_wing() -> None:
     importing = re.compile(rf"^\s*(?:from|import) ({'|'.join(WINGS)})\b", re.M)
     assert not [path for path in SOURCE.rglob("*.py") if importing.search(path.read_text(encoding="utf-8"))]
+
+
+def allowed_imports() -> dict[str, set[str]]:
+    """Wing -> the other wings that it may import, as the table of packages says."""
+    table = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split("## A core and its wings")[1].split("\n## ")[0]
+    rows = [line.split("|") for line in table.splitlines() if line.startswith("| `src/headstart_")]
+    return {row[1].strip(" `").removeprefix("src/"): set(re.findall(r"`(headstart_\w+)`", row[3])) for row in rows}
+
+
+def test_wings_import_each_other_as_the_table_says_and_in_one_direction() -> None:
+    allowed = allowed_imports()
+    assert set(allowed) == WINGS
+    importing = re.compile(rf"^\s*(?:from|import) ({'|'.join(WINGS)})\b", re.M)
+    found = {
+        wing: set().union(
+            *(importing.findall(path.read_text(encoding="utf-8")) for path in (ROOT / "src" / wing).rglob("*.py"))
+        )
+        - {wing}
+        for wing in WINGS
+    }
+    assert found == allowed
+    TopologicalSorter(found).prepare()  # raises CycleError
 
 
 @pytest.mark.parametrize("folder", sorted((SOURCE / "drafting" / "methods").glob("*/")), ids=lambda path: path.name)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from headstart_charts.page import Cell, Table
+from headstart_charts.plots import Curve, Figure
 from headstart_lab.acceptance.measuring import LENIENCES, Acceptance, Position
 from headstart_lab.acceptance.token_kinds import TokenKind
-from headstart_lab.report.page import Cell, Table
-from headstart_lab.report.plots import Curve, Figure
 
 FORMAT = "headstart-acceptance/2"
 _KINDS = list(TokenKind)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from headstart_charts.page import Cell, Table
 from headstart_lab.audit.joint_law import LawFindings
 from headstart_lab.audit.run import Audit
 from headstart_lab.audit.texts import TextFindings
-from headstart_lab.report.page import Cell, Table
 
 FORMAT = "headstart-audit/1"
 

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median, quantiles
 from typing import Any
 
+from headstart_charts.bars import Bar, BarChart
+from headstart_charts.page import Cell as Value
+from headstart_charts.page import Table
 from headstart_lab.bench.cells import FORMAT, SHORT, Cell, Turn
 from headstart_lab.bench.cells_run import Entrant
 from headstart_lab.bench.planner_parts import NOTHING
 from headstart_lab.bench.summary import Spread
-from headstart_lab.report.bars import Bar, BarChart
-from headstart_lab.report.page import Cell as Value
-from headstart_lab.report.page import Table
 from headstart_lab.workbench import PLAIN
 
 _WORST = 12

@@ -9,9 +9,9 @@ import numpy as np
 
 from headstart.errors import ConfigError
 from headstart.loading.model import Model
+from headstart_charts.page import Cell, Table
 from headstart_lab.bench.prompts import BenchPrompt, encode_turns
 from headstart_lab.bench.run import Run
-from headstart_lab.report.page import Cell, Table
 from headstart_lab.workbench import PLAIN
 
 _TASK = "Here are texts of several kinds.\n\n{texts}\n\nSay in your own words what these texts are about."

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from headstart_charts.page import Cell, Table
+from headstart_charts.plots import Curve, Figure
 from headstart_lab.bench.load import Load
 from headstart_lab.bench.load_run import OFF, LoadRun
-from headstart_lab.report.page import Cell, Table
-from headstart_lab.report.plots import Curve, Figure
 
 FORMAT = "headstart-bench-serve/1"
 

@@ -7,14 +7,14 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
+from headstart_charts.bars import Bar, BarChart
+from headstart_charts.page import Cell, Table
+from headstart_charts.plots import Curve, Figure
 from headstart_lab.bench.reliability import BINS
 from headstart_lab.bench.remarks import remarks
 from headstart_lab.bench.run import BenchRuns, Run
 from headstart_lab.bench.summary import Speed, Summary
 from headstart_lab.plan.expert_passes import ExpertCost, expert_costs, expert_table
-from headstart_lab.report.bars import Bar, BarChart
-from headstart_lab.report.page import Cell, Table
-from headstart_lab.report.plots import Curve, Figure
 from headstart_lab.workbench import PLAIN
 
 FORMAT = "headstart-bench/1"

@@ -14,12 +14,12 @@ from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
     from headstart.loading.model import Model
+    from headstart_charts.bars import BarChart
+    from headstart_charts.page import Drawing, Table
+    from headstart_charts.plots import Figure
     from headstart_lab.bench.prompts import BenchPrompt
     from headstart_lab.commands.interruption import Interruption
     from headstart_lab.provenance import Origin
-    from headstart_lab.report.bars import BarChart
-    from headstart_lab.report.page import Drawing, Table
-    from headstart_lab.report.plots import Figure
 
     Exhibit = Table | Figure | BarChart | Drawing
 
@@ -33,8 +33,8 @@ _GAP = 2
 def show(exhibits: Sequence[Exhibit], record: Mapping[str, Any]) -> None:
     """The tables among the exhibits, the most important last, where it stays in sight; before it where the figures come
     from, in a line, and what disturbed them, in another."""
+    from headstart_charts.page import Table
     from headstart_lab.provenance import origin_line
-    from headstart_lab.report.page import Table
 
     tables = [each for each in exhibits if isinstance(each, Table) and each.rows]
     print_tables(tables[:0:-1])
@@ -49,7 +49,7 @@ def print_tables(exhibits: Sequence[Exhibit]) -> None:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    from headstart_lab.report.page import Table
+    from headstart_charts.page import Table
 
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
@@ -80,7 +80,7 @@ def _column_widths(table: Table, room: int) -> list[int]:
     """
     from rich.cells import cell_len
 
-    from headstart_lab.report.page import PROSE
+    from headstart_charts.page import PROSE
 
     widths, least = [], []
     for title, *cells in zip(table.columns, *table.texts(), strict=True):
@@ -108,8 +108,8 @@ def write_report(
     Raises:
         ConfigError: they cannot be written.
     """
-    from headstart_lab.report.origin import origin_table
-    from headstart_lab.report.page import to_html
+    from headstart_charts.origin import origin_table
+    from headstart_charts.page import to_html
 
     texts = {
         f"{name}.json": json.dumps(result, ensure_ascii=False, allow_nan=False, indent=1) + "\n",

@@ -14,8 +14,8 @@ import typer
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
-    from headstart_lab.report.page import Table
-    from headstart_lab.report.plots import Figure
+    from headstart_charts.page import Table
+    from headstart_charts.plots import Figure
     from headstart_lab.theory.formulas import FloatArray
 
     Exhibit = Table | Figure
@@ -93,8 +93,8 @@ def theory(
 
         headstart theory --alpha 0.8 --c 0.05 --out theory.html
     """
+    from headstart_charts.page import Table
     from headstart_lab.commands.exhibits import print_tables
-    from headstart_lab.report.page import Table
     from headstart_lab.theory import exhibits
     from headstart_lab.theory.formulas import acceptance
 
@@ -190,7 +190,7 @@ def _ranks(text: str) -> list[float]:
 
 
 def _as_json(exhibit: Exhibit) -> dict[str, Any]:
-    from headstart_lab.report.page import Table
+    from headstart_charts.page import Table
 
     if isinstance(exhibit, Table):
         rows = [[_finite(cell) for cell in row] for row in exhibit.rows]
@@ -208,7 +208,7 @@ def _finite(value: str | int | float | None) -> str | int | float | None:
 
 def _figure_table(figure: Figure) -> Table:
     """A figure for a terminal: each curve at six points, and its shape."""
-    from headstart_lab.report.page import Cell, Table
+    from headstart_charts.page import Cell, Table
 
     xs = figure.curves[0].x
     places = [round(i * (len(xs) - 1) / 5) for i in range(6)]
@@ -226,8 +226,8 @@ def _shape(values: Sequence[float], top: float) -> str:
 
 
 def _write(exhibits: Sequence[Exhibit], out: Path) -> None:
-    from headstart_lab.report.page import to_html
-    from headstart_lab.report.plots import Figure, stack
+    from headstart_charts.page import to_html
+    from headstart_charts.plots import Figure, stack
 
     title = "The theory of speculative decoding"
     if out.suffix == ".html":

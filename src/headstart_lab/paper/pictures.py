@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
+from headstart_charts.page import Drawing
+from headstart_charts.plots import WIDTH, ticks, wrap_svg
 from headstart_lab.paper.tracing import Line, TracedRound, TracedRun
-from headstart_lab.report.page import Drawing
-from headstart_lab.report.plots import WIDTH, ticks, wrap_svg
 
 _LEFT, _RIGHT, _TOP = 16, 64, 76
 _STRIP, _BLOCK, _TOKEN = 84, 26, 6

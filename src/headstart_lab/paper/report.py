@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from headstart_charts.page import Cell, Drawing, Table
 from headstart_lab.bench.summary import Spread
 from headstart_lab.paper.measuring import Rate, Row
 from headstart_lab.paper.pictures import figure_1, figure_5
 from headstart_lab.paper.tracing import Line, TracedRound, TracedRun
-from headstart_lab.report.page import Cell, Drawing, Table
 from headstart_lab.theory.published import TABLE_4
 
 FORMAT = "headstart-paper/1"

@@ -9,7 +9,7 @@ from statistics import fmean, median
 
 from headstart.drafting.planning.expert_calls import at_random
 from headstart.models.config import ExpertsConfig
-from headstart_lab.report.page import Cell, Table
+from headstart_charts.page import Cell, Table
 
 _LEAST_HALF = 4
 """Passes of a half that says something."""

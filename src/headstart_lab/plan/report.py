@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from headstart_charts.page import Cell, Table
+from headstart_charts.plots import Curve, Figure
 from headstart_lab.plan.forecast import Checked, Forecast, Plan
 from headstart_lab.plan.pass_times import PassTimes
-from headstart_lab.report.page import Cell, Table
-from headstart_lab.report.plots import Curve, Figure
 
 FORMAT = "headstart-plan/3"
 

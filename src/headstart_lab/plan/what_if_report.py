@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from headstart_charts.page import Cell, Table
+from headstart_charts.plots import Curve, Figure
 from headstart_lab.plan.what_if import WhatIf
-from headstart_lab.report.page import Cell, Table
-from headstart_lab.report.plots import Curve, Figure
 
 FORMAT = "headstart-what-if/1"
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from headstart_charts.page import Cell, Table
 from headstart_lab.quality.run import Quality
-from headstart_lab.report.page import Cell, Table
 
 FORMAT = "headstart-quality/1"
 QUANTILES = (0.5, 0.9, 0.99, 1.0)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headstart_lab.report.page import Cell, Table
-from headstart_lab.report.plots import Curve, Figure, Mark
+from headstart_charts.page import Cell, Table
+from headstart_charts.plots import Curve, Figure, Mark
 from headstart_lab.theory import formulas as theory
 from headstart_lab.theory import published, trees
 from headstart_lab.theory.formulas import FloatArray

@@ -12,9 +12,9 @@ from typer.testing import CliRunner, Result
 
 from headstart.drafting.head_files.shipped import ShippedHead, ShippedHeads
 from headstart.errors import ConfigError
+from headstart_charts.page import Table
 from headstart_lab.commands.bench import bench
 from headstart_lab.commands.exhibits import print_tables
-from headstart_lab.report.page import Table
 
 app = typer.Typer()
 app.command()(bench)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from headstart_charts.page import Table
+from headstart_charts.plots import Curve, Figure
 from headstart_lab.commands.exhibits import print_tables, show, write_report
-from headstart_lab.report.page import Table
-from headstart_lab.report.plots import Curve, Figure
 
 
 @pytest.fixture

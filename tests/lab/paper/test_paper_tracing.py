@@ -14,10 +14,10 @@ from tiny_encoder_decoders import make_model, save_model
 
 from headstart.loading.model import Model, load_model
 from headstart.sampling.params import SamplingParams
+from headstart_charts.page import to_html
 from headstart_lab.paper import tracing
 from headstart_lab.paper.pictures import figure_1, figure_5, lines_svg, timeline_svg
 from headstart_lab.paper.tracing import Line, TracedRun, lines_of, trace_run
-from headstart_lab.report.page import to_html
 from headstart_lab.workbench import Contender, Workbench
 
 GREEDY = SamplingParams(temperature=0, max_tokens=17, ignore_eos=True)

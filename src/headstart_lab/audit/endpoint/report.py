@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from headstart_charts.page import Cell, Table
 from headstart_lab.audit.endpoint.findings import EndpointAudit, Finding
-from headstart_lab.report.page import Cell, Table
 
 FORMAT = "headstart-audit-endpoint/1"
 

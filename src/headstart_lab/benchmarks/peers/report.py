@@ -8,13 +8,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from headstart_charts.bars import Bar, BarChart
+from headstart_charts.page import Cell, Table
+from headstart_charts.plots import Figure
 from headstart_lab.bench.run import Run
 from headstart_lab.bench.summary import Speed, speeds
 from headstart_lab.benchmarks.peers.sitting import Sitting
 from headstart_lab.commands.exhibits import show, write_report
-from headstart_lab.report.bars import Bar, BarChart
-from headstart_lab.report.page import Cell, Table
-from headstart_lab.report.plots import Figure
 from headstart_lab.workbench import PLAIN
 
 FORMAT = "headstart-peers/2"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from headstart_lab.report.bars import BarChart, bars_to_svg
-from headstart_lab.report.plots import STYLE, Figure, to_svg
+from headstart_charts.bars import BarChart, bars_to_svg
+from headstart_charts.plots import STYLE, Figure, to_svg
 
 Cell = str | int | float | None
 PROSE = 30

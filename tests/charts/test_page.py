@@ -6,8 +6,8 @@ import math
 import re
 from html.parser import HTMLParser
 
-from headstart_lab.report.page import Table, to_html
-from headstart_lab.report.plots import Curve, Figure
+from headstart_charts.page import Table, to_html
+from headstart_charts.plots import Curve, Figure
 
 
 class Reader(HTMLParser):

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from headstart_lab.report import plots
-from headstart_lab.report.plots import Curve, Figure, Mark
+from headstart_charts import plots
+from headstart_charts.plots import Curve, Figure, Mark
 
 SVG = "{http://www.w3.org/2000/svg}"
 

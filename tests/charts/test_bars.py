@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from headstart_lab.report.bars import Bar, BarChart, bars_to_svg
-from headstart_lab.report.page import to_html
+from headstart_charts.bars import Bar, BarChart, bars_to_svg
+from headstart_charts.page import to_html
 
 CHART = BarChart("Speed-up", "factor", (Bar("one & two", 2.0, 1.5, 2.5), Bar("three", 0.5, 0.5, 0.5)), reference=1.0)
 SVG = "{http://www.w3.org/2000/svg}"

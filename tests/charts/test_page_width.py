@@ -11,10 +11,10 @@ pytest.importorskip("playwright.sync_api", reason="needs playwright (the extra '
 
 from playwright.sync_api import sync_playwright
 
+from headstart_charts.page import to_html
 from headstart_lab.bench.report import overview
 from headstart_lab.bench.run import BenchRuns
 from headstart_lab.bench.summary import Breakdown, Speed, Spread, Summary
-from headstart_lab.report.page import to_html
 
 CHROMIUM = os.environ.get("HEADSTART_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found (Debian: apt-get install chromium)")

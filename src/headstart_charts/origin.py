@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headstart_lab.report.page import Table
+from headstart_charts.page import Table
 
 
 def origin_table(record: Mapping[str, Any]) -> Table:

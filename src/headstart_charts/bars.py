@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 
-from headstart_lab.report.plots import WIDTH, ticks, wrap_svg
+from headstart_charts.plots import WIDTH, ticks, wrap_svg
 
 _LEFT, _TOP, _BAR, _GAP, _RIGHT = 190, 44, 18, 8, 60
 

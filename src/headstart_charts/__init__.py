@@ -1,0 +1,1 @@
+"""Charts and pages of measurements and of trainings, in SVG and HTML, without a dependency."""
