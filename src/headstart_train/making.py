@@ -20,7 +20,7 @@ from headstart.drafting.registry import trained_kinds
 from headstart.errors import ConfigError, meant
 from headstart.loading.model import Model
 from headstart.models.weights import DecoderWeights
-from headstart_train.objectives.losses import LossName
+from headstart_train.choices import LossName
 from headstart_train.objectives.objective import Objective
 from headstart_train.warm_start import KnownHead
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
 from headstart.errors import ConfigError
+from headstart_train.choices import OptimiserName
 from headstart_train.decoder.trainable import TrainableLinear
 from headstart_train.objectives.objective import trainable
 
-OptimiserName = Literal["muon", "adamw"]
 _SAY_TOKENS = ("lm_head", "heads", "markov_head")
 """Modules whose matrices end in tokens: each row is a token of its own, which AdamW serves better."""
 

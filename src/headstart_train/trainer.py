@@ -16,9 +16,10 @@ import torch
 from headstart.errors import ConfigError
 from headstart_train.averaging import RunningMean
 from headstart_train.checkpoints import CHECKPOINT_FILE, Progress, load_checkpoint, save_checkpoint
+from headstart_train.choices import OptimiserName
 from headstart_train.distributed import Team
 from headstart_train.objectives.objective import HeldOut, Objective, trainable
-from headstart_train.optimiser import Optimiser, OptimiserName
+from headstart_train.optimiser import Optimiser
 from headstart_train.states import StateSource
 from headstart_train.text.packs import Pack
 from headstart_train.time_budget import StepTimes

@@ -18,10 +18,10 @@ from headstart.drafting.heads.head_pass import DraftRows
 from headstart.drafting.methods.dflash.head import BlockHead, block_config
 from headstart.entrypoints.llm import LLM
 from headstart.sampling.params import SamplingParams
+from headstart_train.choices import LossName
 from headstart_train.files.heads import save_head
 from headstart_train.making import HeadName, HeadSettings, trunk_of
 from headstart_train.objectives.block import BlockObjective, block_decay
-from headstart_train.objectives.losses import LossName
 from headstart_train.objectives.masks import Behind
 from headstart_train.recipe import train_head
 from headstart_train.states import Batch, TargetStates

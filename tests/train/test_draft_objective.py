@@ -19,8 +19,8 @@ from headstart.models.layer_selection import select_layers
 from headstart.passes.batch import FINAL_TAP
 from headstart.sampling.params import SamplingParams
 from headstart_train.checkpoints import CHECKPOINT_FILE
+from headstart_train.choices import LossName
 from headstart_train.objectives.draft import DraftModelObjective
-from headstart_train.objectives.losses import LossName
 from headstart_train.states import TargetStates
 from headstart_train.trainer import StepReport, Trainer, TrainSettings
 

@@ -22,11 +22,11 @@ from headstart.errors import CheckpointError, ConfigError
 from headstart.passes.batch import FINAL_TAP
 from headstart.sampling.params import SamplingParams
 from headstart_train.checkpoints import CHECKPOINT_FILE, Progress
+from headstart_train.choices import OptimiserName
 from headstart_train.files.heads import save_head
 from headstart_train.objectives.eagle import EagleObjective
 from headstart_train.objectives.objective import Objective
 from headstart_train.objectives.parallel import ParallelObjective
-from headstart_train.optimiser import OptimiserName
 from headstart_train.states import TargetStates
 from headstart_train.text.packs import Pack
 from headstart_train.trainer import StepReport, Trainer, TrainSettings, learning_rate

@@ -3,9 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headstart.engine.outputs import SequenceStats
+
+
+class Sum(NamedTuple):
+    """A counter without labels: what every sequence that leaves adds up to."""
+
+    name: str
+    help: str
+    of: Callable[[SequenceStats], int]
+    """What a sequence adds."""
+
+
+SUMS = (
+    Sum("vllm:prompt_tokens", "Tokens of prompts.", lambda stats: stats.prompt_tokens),
+    Sum("vllm:generation_tokens", "Tokens of answers.", lambda stats: stats.tokens),
+    Sum("vllm:num_preemptions", "Times that a request made room for another.", lambda stats: stats.preemptions),
+    Sum(
+        "vllm:prefix_cache_queries",
+        "Tokens of prompts that were looked for in the cache.",
+        lambda stats: stats.prompt_tokens,
+    ),
+    Sum(
+        "vllm:prefix_cache_hits",
+        "Tokens of prompts that were found there.",
+        lambda stats: min(stats.cached_tokens, stats.prompt_tokens),
+    ),
+    Sum(
+        "vllm:spec_decode_num_drafts",
+        "Drafts that were verified.",
+        lambda stats: sum(stats.drafted_per_position[:1]),
+    ),
+    Sum("vllm:spec_decode_num_draft_tokens", "Guesses that were verified.", lambda stats: stats.drafted),
+    Sum("vllm:spec_decode_num_accepted_tokens", "Guesses that were accepted.", lambda stats: stats.accepted),
+)
+"""By vLLM's names where vLLM counts the same; the library's and the server's metrics are made of this table."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +84,5 @@ class Counts:
 
 
 def sums(stats: SequenceStats) -> dict[str, int]:
-    """What a sequence adds to each counter, by vLLM's names."""
-    return {
-        "vllm:prompt_tokens": stats.prompt_tokens,
-        "vllm:generation_tokens": stats.tokens,
-        "vllm:num_preemptions": stats.preemptions,
-        "vllm:prefix_cache_queries": stats.prompt_tokens,
-        "vllm:prefix_cache_hits": min(stats.cached_tokens, stats.prompt_tokens),
-        "vllm:spec_decode_num_drafts": sum(stats.drafted_per_position[:1]),
-        "vllm:spec_decode_num_draft_tokens": stats.drafted,
-        "vllm:spec_decode_num_accepted_tokens": stats.accepted,
-    }
+    """What a sequence adds to each counter of ``SUMS``."""
+    return {each.name: each.of(stats) for each in SUMS}

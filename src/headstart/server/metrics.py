@@ -9,22 +9,11 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from headstart.engine.counts import sums
+from headstart.engine.counts import SUMS, sums
 from headstart.engine.sequence import Sequence
 
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of a histogram's buckets."""
-_SUMS = {
-    "vllm:prompt_tokens": "Tokens of prompts.",
-    "vllm:generation_tokens": "Tokens of answers.",
-    "vllm:num_preemptions": "Times that a request made room for another.",
-    "vllm:prefix_cache_queries": "Tokens of prompts that were looked for in the cache.",
-    "vllm:prefix_cache_hits": "Tokens of prompts that were found there.",
-    "vllm:spec_decode_num_drafts": "Drafts that were verified.",
-    "vllm:spec_decode_num_draft_tokens": "Guesses that were verified.",
-    "vllm:spec_decode_num_accepted_tokens": "Guesses that were accepted.",
-}
-"""Counters without labels, as ``engine.counts`` has them, and what they count."""
 
 
 class Metrics:
@@ -34,7 +23,7 @@ class Metrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._registry = CollectorRegistry()
-        self._sums = {name: self._counter(name, said) for name, said in _SUMS.items()}
+        self._sums = {each.name: self._counter(each.name, each.help) for each in SUMS}
         self._ended = self._counter("vllm:request_success", "Requests that ended, by why.", "finished_reason")
         self._accepted_at = self._counter(
             "vllm:spec_decode_num_accepted_tokens_per_pos",

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
 from headstart.cli import options
 from headstart.common import enumerations
 from headstart.drafting.registry import trained_kinds
+from headstart_train.choices import LossName, OptimiserName
 from headstart_train.commands.layers import layer_choice
 
 if TYPE_CHECKING:
@@ -29,19 +30,18 @@ class HeadChoice(StrEnum):
 
 
 class LossChoice(StrEnum):
-    """Names of ``training.losses.ROW_LOSSES``, likewise."""
+    """``choices.LossName``."""
 
-    CE = "ce"
-    TV = "tv"
-    LK = "lk"
-    DPACE = "dpace"
+    vars().update({name.upper(): name for name in get_args(LossName)})
+
+
+CROSS_ENTROPY = LossChoice("ce")
 
 
 class OptimiserChoice(StrEnum):
-    """Names of ``training.optimiser.OptimiserName``, likewise."""
+    """``choices.OptimiserName``."""
 
-    MUON = "muon"
-    ADAMW = "adamw"
+    vars().update({name.upper(): name for name in get_args(OptimiserName)})
 
 
 class ArithmeticChoice(StrEnum):
@@ -268,7 +268,7 @@ class HeadOptions:
             "how likely the block gets there.",
             rich_help_panel=HEAD,
         ),
-    ] = LossChoice.CE
+    ] = CROSS_ENTROPY
 
     def settings(self) -> HeadSettings:
         """
@@ -281,7 +281,7 @@ class HeadOptions:
             self.draft_vocab,
             self.slots,
             self.unroll,
-            loss=self.loss.value,
+            loss=cast(LossName, self.loss.value),
             layers=None if self.layers is None else layer_choice(self.layers),
             window=self.window,
             init=self.init,
@@ -388,7 +388,7 @@ class LearningOptions:
             steps=self.steps,
             batch=self.batch or 16,
             micro_batch=self.micro_batch,
-            optimiser=self.optimiser.value if self.optimiser else kind.optimiser,
+            optimiser=cast(OptimiserName, self.optimiser.value) if self.optimiser else kind.optimiser,
             lr=kind.learning_rate if self.lr is None else self.lr,
             final_lr=self.final_lr,
             average=self.average,

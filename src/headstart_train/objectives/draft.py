@@ -19,10 +19,10 @@ from headstart.drafting.heads.tables import TargetTables
 from headstart.models.checkpoint import Checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.weights import DecoderWeights
+from headstart_train.choices import LossName
 from headstart_train.decoder.trainable import TrainableDecoder, attend_masked
 from headstart_train.files.models import check_writable, save_model
 from headstart_train.files.tokenizers import save_tokenizer
-from headstart_train.objectives.losses import LossName
 from headstart_train.objectives.masks import Rows, sees_text
 from headstart_train.objectives.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart_train.states import Batch, shift

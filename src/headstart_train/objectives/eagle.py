@@ -16,8 +16,8 @@ from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.errors import ConfigError
 from headstart.models.layers.rotary import RotaryTable
+from headstart_train.choices import LossName
 from headstart_train.files.heads import save_head
-from headstart_train.objectives.losses import LossName
 from headstart_train.objectives.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart_train.objectives.text_lessons import BatchTextTokens, TextLessons
 from headstart_train.objectives.unrolled import Unrolled

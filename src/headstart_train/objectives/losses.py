@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-LossName = Literal["ce", "tv", "lk", "dpace"]
+from headstart_train.choices import LossName
+
 RowLoss = Callable[[Tensor, Tensor], Tensor]
 """Draft logits and target probabilities, both [row, draft vocab] -> [row]."""
 

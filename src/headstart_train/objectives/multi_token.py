@@ -17,9 +17,9 @@ from headstart.models.config import ModelConfig
 from headstart.models.layers.rotary import RotaryTable
 from headstart.models.multi_token import MultiTokenModules
 from headstart.models.weights import DecoderWeights
+from headstart_train.choices import LossName
 from headstart_train.decoder.trainable_module import TrainableModule
 from headstart_train.files.models import check_modules_writable, save_modules
-from headstart_train.objectives.losses import LossName
 from headstart_train.objectives.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart_train.objectives.unrolled import Unrolled
 from headstart_train.states import Batch

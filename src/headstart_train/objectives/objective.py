@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headstart.drafting.heads.tables import TargetTables
-from headstart_train.objectives.losses import ROW_LOSSES, LossName, sum_by_rows
+from headstart_train.choices import LossName
+from headstart_train.objectives.losses import ROW_LOSSES, sum_by_rows
 from headstart_train.objectives.text_lessons import BatchTextTokens
 from headstart_train.states import Batch, shift
 

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from headstart.drafting.heads.parallel import ParallelHeads, token_rows
 from headstart.drafting.heads.tables import TargetTables
+from headstart_train.choices import LossName
 from headstart_train.files.heads import save_head
-from headstart_train.objectives.losses import LossName
 from headstart_train.objectives.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart_train.states import Batch, shift
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from headstart.drafting.heads.tables import TargetTables
 from headstart_lab.methods.lookahead_embeddings.head import LookaheadEmbeddings
+from headstart_train.choices import LossName
 from headstart_train.decoder.trainable import TrainableDecoder, attend_masked
 from headstart_train.files.heads import save_head
 from headstart_train.making import Start
-from headstart_train.objectives.losses import LossName
 from headstart_train.objectives.masks import Behind, Rows, sees_text
 from headstart_train.objectives.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart_train.states import Batch
