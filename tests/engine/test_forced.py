@@ -64,13 +64,23 @@ def test_what_is_foreseen_is_merged_within_the_budget() -> None:
 
 
 def foreseen(llm: LLM, *said: str, wanted: StructuredOutputsParams = JSON) -> str:
-    """What is foreseen behind an output that came in these pieces, the last of them only guessed."""
+    """What is foreseen behind an output that came in these pieces, as long as anything is."""
     tokenizer, constraint = llm.model.tokenizer, llm._grammars.constraint(wanted)
     *committed, guessed = said
     for token in tokenizer.encode("".join(committed), add_special_tokens=False):
         constraint.advance(token)
-    found = constraint.foreseen(tokenizer.encode(guessed, add_special_tokens=False), 200)
-    return tokenizer.decode(found, skip_special_tokens=False)
+    path = tokenizer.encode(guessed, add_special_tokens=False)
+    behind = constraint.foreseen(path, 4)
+    for token in path:
+        constraint.advance(token)
+    all_found: list[int] = []
+    while found := constraint.foreseen([], 200):
+        assert len(found) <= 32
+        all_found += found
+        for token in found:
+            constraint.advance(token)
+    assert behind == all_found[:4]
+    return tokenizer.decode(all_found, skip_special_tokens=False)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ _MOST_STEPS = 16
 _MOST_UNSURE = 6
 """Tokens that are foreseen as long as the output's white space is not known."""
 _LONGEST_BLANK = 64
+_MANY = 4096
+"""Tokens that follow where a text goes on as it likes."""
 NO_BYTE = 256
 """Stands for the first byte of a special token."""
 
@@ -149,15 +151,19 @@ class Foresight:
                     text += part
         return [*found, *self._cut(text)][:most]
 
-    def _allowed(self, matcher: Any) -> NDArray[np.intp]:
+    def _firsts(self, matcher: Any) -> list[int]:
+        """The first bytes of all tokens that may follow; none where there are too many to be worth a look."""
         bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
-        return np.flatnonzero(np.unpackbits(bits, count=len(self._first_bytes), bitorder="little"))
+        allowed = np.unpackbits(bits, count=len(self._first_bytes), bitorder="little").view(np.bool_)
+        if np.count_nonzero(allowed) > _MANY:
+            return []
+        return np.flatnonzero(np.bincount(self._first_bytes[allowed], minlength=1)).tolist()
 
     def _over_blank(self, matcher: Any, habits: BlankHabits) -> bytes:
         """White space and the byte that has to follow it; empty: there are others."""
         if matcher.is_error() or matcher.is_stopped():
             return b""
-        firsts = np.unique(self._first_bytes[self._allowed(matcher)]).tolist()
+        firsts = self._firsts(matcher)
         signs = [sign for sign in firsts if sign == NO_BYTE or sign not in BLANK]
         if len(signs) != 1 or signs[0] == NO_BYTE or len(signs) == len(firsts):
             return b""

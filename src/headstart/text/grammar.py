@@ -23,6 +23,9 @@ _LIMITS = {"initial_lexer_fuel": 200_000, "verbose_errors": False}
 _CACHED_GRAMMARS = 32
 """Of up to 10 MB each."""
 _FIELD = "structured_outputs"
+_FEWEST, _MOST_AT_FIRST, _MOST = 2, 8, 32
+"""Tokens that are foreseen at once: twice as many after all have held, few after a miss (a model may cut texts
+otherwise, or want other white space), so that rows of the pass are not spent in vain."""
 
 
 class Constraint:
@@ -41,6 +44,10 @@ class Constraint:
     ) -> None:
         self._foresight = foresight
         self._habits = BlankHabits()
+        self._most = _MOST_AT_FIRST
+        """Tokens that are foreseen, by how many held lately."""
+        self._expected: list[int] = []
+        self._held = 0
         self._first = matcher
         self._matcher = matcher.deep_copy()
         self._said: list[int] = []
@@ -74,11 +81,21 @@ class Constraint:
         if path and (self._before_end(path) < len(path) or not matcher.consume_tokens(list(path))):
             return []
         habits.read(b"".join([self._foresight.spell(token) for token in path]))
-        return self._foresight.tokens(matcher, habits, most)
+        found = self._foresight.tokens(matcher, habits, min(most, self._most))
+        if not path:
+            self._expected, self._held = found[::-1], 0
+        return found
 
     def advance(self, token: int) -> None:
         """As ``TokenConstraint.advance``."""
         self._said.append(token)
+        if self._expected:
+            held = self._expected.pop() == token
+            self._held += held
+            if not held:
+                self._most, self._expected = max(self._held + 1, _FEWEST), []
+            elif not self._expected:
+                self._most = min(2 * max(self._most, self._held), _MOST)
         if self._foresight is not None:
             self._habits.read(self._foresight.spell(token))
         self._matcher.consume_token(token)

@@ -19,10 +19,13 @@ from headstart.text.answers.events import (
     merged,
     told,
 )
+from headstart.text.answers.reader import Stripped
 from headstart.text.answers.tools import Tools, fresh_id
 
 _SECONDS = 0.2
 """That a template's expression may take for one piece of an answer."""
+_PIECE = 64
+"""Characters that are read at once: of a piece that cannot be read all is text."""
 _THOUGHTS = ("thinking", "reasoning_content", "reasoning")
 _CALLS = "tool_calls"
 _log = logging.getLogger(__name__)
@@ -87,9 +90,9 @@ class TemplateReader:
         self.called = 0
         self.broken = 0
         self.thoughts: list[tuple[int, int]] = []
-        self._given = 0
         self._raw: list[str] = []
-        self._blank: list[str] | None = []
+        self._out: list[Event] = []
+        self._text = self._thought = Stripped(self._out_text)
         self._parser: Any = None
         try:
             self._parser = ResponseParser(template, prefix=prompt, tools=schemas)
@@ -102,11 +105,10 @@ class TemplateReader:
         """As ``AnswerReader.feed``."""
         if self._parser is None:
             return [Text(piece)] if piece else []
-        self._given += len(piece)
         try:
             return self._told(self._parser.feed(piece))
         except (ValueError, KeyError, TimeoutError, RecursionError):
-            return self._fail()
+            return self._fail(piece)
 
     def finish(self) -> list[Event]:
         """As ``AnswerReader.finish``."""
@@ -119,18 +121,19 @@ class TemplateReader:
 
     def all(self, text: str) -> list[Event]:
         """As ``AnswerReader.all``."""
-        return merged([*self.feed(text), *self.finish()])
+        pieces = (text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
+        return merged([*(event for piece in pieces for event in self.feed(piece)), *self.finish()])
 
     def whole(self, text: str) -> Answer:
         """As ``AnswerReader.whole``."""
         return told(self.all(text))
 
-    def _fail(self) -> list[Event]:
+    def _fail(self, piece: str = "") -> list[Event]:
         """What the template cannot read is text, and so is all that follows."""
         _log.warning("an answer cannot be read by the model's response_template; it stays text.")
         self._parser = None
         self.broken += 1
-        raw, self._raw = "".join(self._raw), []
+        raw, self._raw = "".join(self._raw) + piece, []
         return [Text(raw)] if raw else []
 
     def _told(self, events: Iterable[Mapping[str, Any]]) -> list[Event]:
@@ -143,32 +146,25 @@ class TemplateReader:
         field, kind = event["field"], event["type"]
         text = event.get("text", "")
         if kind == "region_open":
-            self._raw, self._blank = [], []
+            self._raw, self._thought = [], Stripped(self._out_thought)
         elif kind == "region_chunk" and field == _CALLS:
             self._raw.append(text)
         elif kind == "region_chunk":
-            said = self._stripped(text)
-            if field in _THOUGHTS and said:
-                return [Thought(said)]
-            return [Text(said)] if said else []
+            (self._thought if field in _THOUGHTS else self._text).say(text)
+            said, self._out = self._out, []
+            return said
         elif field == _CALLS:
             raw, self._raw = "".join(self._raw), []
             value = event["value"]
-            return [told for each in (value if isinstance(value, list) else [value]) for told in self._call(each, raw)]
+            calls = value if isinstance(value, list) else [value]
+            return [event for call in calls for event in self._call(call, raw)]
         return []
 
-    def _stripped(self, text: str) -> str:
-        """A region's text without the white space around it."""
-        if self._blank is not None:
-            text = text.lstrip() if not self._blank else text
-        kept = text.rstrip()
-        if not kept:
-            if self._blank:
-                self._blank.append(text)
-            return ""
-        held = "".join((self._blank or [])[1:])
-        self._blank = ["", text[len(kept) :]]
-        return held + kept
+    def _out_text(self, text: str) -> None:
+        self._out.append(Text(text))
+
+    def _out_thought(self, text: str) -> None:
+        self._out.append(Thought(text))
 
     def _call(self, value: Any, raw: str) -> list[Event]:
         function = value.get("function", value) if isinstance(value, dict) else {}

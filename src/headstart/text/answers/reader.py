@@ -158,7 +158,7 @@ class AnswerReader:
             assert self._thought is not None
             closings = (self._thought.closing,)
         begin = self.place
-        say: Callable[[str], None] = _Stripped(self._out_thought).say if self._apart else self._say_thought
+        say: Callable[[str], None] = Stripped(self._out_thought).say if self._apart else self._say_thought
         mark = yield from self.source.until(closings, say)
         self.thoughts.append((begin, self.place - len(mark)))
         if mark and not self._apart:
@@ -248,7 +248,7 @@ class AnswerReader:
         self._out.append(Text(text))
 
 
-class _Stripped:
+class Stripped:
     """Says a text without the white space around it."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
