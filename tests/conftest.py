@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from tiny_checkpoint import write_tiny_model
 
 from headstart.backends.native.loader import compile_library, find_library, usable_sets
 from headstart.backends.native.toolchain import find_compiler
+from headstart.common.memory import give_back_freed
 
 # Models of tests are packed anew: what one test has left behind is none of another's business, nor of the user's.
 os.environ["HEADSTART_PACKED_CACHE"] = "0"
@@ -93,9 +93,7 @@ def memory_goes_back() -> Iterator[None]:
     (``memory.keep_freed``), and whoever starts an engine later asks how much is free."""
     yield
     _collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    give_back_freed()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 
-from headstart.common.memory import free_bytes, is_lack_of_memory, readable
+from headstart.common.memory import free_bytes, give_back_freed, is_lack_of_memory, readable
 from headstart.entrypoints.async_engine import BusyError, ClosedError
 from headstart.errors import HeadstartError
 from headstart.server.arguments import ServeArguments
@@ -346,3 +346,4 @@ def _named(entries: Sequence[_Entry]) -> str:
 def _end(served: Served) -> None:
     served.close()
     served.llm.close()
+    give_back_freed()
