@@ -89,8 +89,7 @@ def test_a_prompt_is_a_chat_and_goes_on_from_its_context(llm: LLM) -> None:
     assert first.response == chat_text(llm)
     assert system.response == chat_text(llm, [{"role": "system", "content": "Be kind."}, *CHAT])
     again = llm.encode_chat([{"role": "user", "content": "and then?"}]).token_ids
-    bos = llm.model.tokenizer.bos_token_id
-    prompt = [*first.context, *(again[1:] if again[0] == bos == first.context[0] else again)]
+    prompt = [*first.context, *again]
     assert second.context[: len(prompt)] == prompt
     body = {"prompt": prompt, "temperature": 0, "max_tokens": 12}
     assert second.response == post(llm, "/v1/completions", body).json()["choices"][0]["text"]

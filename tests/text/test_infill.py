@@ -7,6 +7,7 @@ from small_tokenizers import byte_level_metadata, sentencepiece_metadata, tokeni
 from tiny_checkpoint import tiny_tokenizer
 from tokenizers import AddedToken
 
+from headstart.entrypoints.prompts import EncodedPrompt
 from headstart.text.infill import InfillTokens, inner_tokens
 from headstart.text.tokenizer import Tokenizer
 
@@ -87,3 +88,16 @@ def test_no_space_is_put_before_what_stands_behind() -> None:
         "ab", add_special_tokens=False
     ) != inner_tokens(tokenizer, "ab", "suffix")
     assert inner_tokens(tokenizer, "ab", "suffix") == [tokenizer.vocabulary["ab"]]
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_text_that_follows_another_has_no_start_of_its_own(adds: bool) -> None:
+    """What a template writes stays, though it may be spelt as the beginning of a sequence."""
+    metadata = byte_level_metadata(add_bos_token=adds)
+    tokenizer = tokenizer_of(metadata)
+    bos = tokenizer.bos_token_id
+    assert bos is not None
+    assert tokenizer.start == ((bos,) if adds else ())
+    prompt = EncodedPrompt("", [bos, 5])
+    assert prompt.following([1, 2], tokenizer.start).token_ids == ([1, 2, 5] if adds else [1, 2, bos, 5])
+    assert prompt.following([], tokenizer.start).token_ids == [bos, 5]

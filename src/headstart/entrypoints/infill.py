@@ -86,8 +86,7 @@ class Infill:
         after = inner_tokens(tokenizer, suffix, self.field)
         middle = inner_tokens(tokenizer, begun, "prompt")
         shown = self._shown(marks, others, name)
-        start = tokenizer.encode("")[:1] if tokenizer.bos_token_id is not None else []
-        start = start if start == [tokenizer.bos_token_id] else []
+        start = tokenizer.start
         if room is not None:
             left = max(room - len(start) - len(middle) - len(marks.prompt((), ())), 0)
             share = left * _PREFIX_SHARE // 4

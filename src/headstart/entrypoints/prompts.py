@@ -32,6 +32,11 @@ class EncodedPrompt:
         """Tokens that the encoder reads, none of audio; None: the model has no encoder."""
         return None if self.source is None else list(self.source.tokens)
 
+    def following(self, before: abc.Sequence[int], start: abc.Sequence[int]) -> EncodedPrompt:
+        """The same behind other tokens, without the ``start`` that a tokenizer puts before each text."""
+        own = bool(before and start) and self.token_ids[: len(start)] == list(start)
+        return replace(self, token_ids=[*before, *self.token_ids[len(start) if own else 0 :]])
+
     def cut(self, params: SamplingParams, max_context: int, max_source: int = 0) -> EncodedPrompt:
         """What ``truncate_prompt_tokens`` leaves of the token ids; the text stays. Where the model has an encoder, the
         tokens that it reads are cut, of which there may be ``max_source``.

@@ -49,11 +49,12 @@ class ChatForm(ChoicesForm[ChatBody]):
         """[sample] what reads its text, unless all of that is text."""
         return params
 
-    def make_samples(self, salt: str) -> list[Sample]:
-        """As for every form."""
+    def make_samples(self, salt: str, before: Sequence[int] = ()) -> list[Sample]:
+        """As for every form; ``before``: tokens that the conversation follows."""
         body = self.body
         shown_tools = None if body.tool_choice == "none" else body.shown_tools()
         prompt = self.llm.encode_chat(body.messages, shown_tools, body.template_variables())
+        prompt = prompt.following(before, self.tokenizer.start)
         tools, answers = self._tools, self.llm.answers
         readers = [
             answers.reader(

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from headstart.engine.outputs import Completion
 from headstart.entrypoints.infill import Infill
-from headstart.entrypoints.prompts import EncodedPrompt
 from headstart.entrypoints.request import Sample, StreamPiece
 from headstart.errors import RequestError
 from headstart.sampling.params import SamplingParams
@@ -131,23 +130,18 @@ class OllamaGenerateForm(OllamaForm[OllamaGenerateBody]):
     def make_samples(self, salt: str) -> list[Sample]:
         """As for every form."""
         body = self.body
-        if not self._plain and not body.context:
-            return super().make_samples(salt)
-        context = list(body.context or ())
+        context = body.context or ()
+        if not self._plain:
+            self.chat.samples = self.chat.make_samples(salt, context)
+            return self.chat.samples
         if self._infill is not None:
             prompt = self._infill.encode(body.prompt or "", body.suffix or "")
-        elif self._plain:
-            system = f"{body.system}\n\n" if body.system else ""
-            prompt = self.llm.encode(system + (body.prompt or ""), add_special_tokens=not context)
         else:
-            chat = self.chat.body
-            prompt = self.llm.encode_chat(chat.messages, None, chat.template_variables())
-        ids = prompt.token_ids
-        if context and ids[:1] == [self.tokenizer.bos_token_id] == context[:1]:
-            ids = ids[1:]
-        whole = EncodedPrompt(prompt.text, [*context, *ids], prompt.source, prompt.source_text)
+            system = f"{body.system}\n\n" if body.system else ""
+            prompt = self.llm.encode(system + (body.prompt or ""))
+        prompt = prompt.following(context, self.tokenizer.start)
         wishes = body.wishes(self.llm.speculation)
-        self.chat.samples = self.llm.samples(whole, self.params, wishes, cache_salt=salt)
+        self.chat.samples = self.llm.samples(prompt, self.params, wishes, cache_salt=salt)
         return self.chat.samples
 
     def said(self, answer: Answer) -> dict[str, Any]:

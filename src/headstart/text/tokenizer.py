@@ -166,6 +166,12 @@ class Tokenizer:
             for token_id, token in self._backend.get_added_tokens_decoder().items()
         }
 
+    @cached_property
+    def start(self) -> tuple[int, ...]:
+        """What it puts before each text: the begin-of-sequence token, or nothing."""
+        first = tuple(self.encode("")[:1])
+        return first if first == (self.bos_token_id,) else ()
+
     def fingerprint(self) -> str:
         """SHA-256 of the vocabulary, 64 hexadecimal digits: equal where every id is spelled alike."""
         record = sorted((token_id, token) for token, token_id in self.vocabulary.items())
