@@ -20,6 +20,7 @@ from headstart.loading.candidates import Standing, candidates
 from headstart.loading.model import Model, load_model, load_opened
 from headstart.models.checkpoint import open_checkpoint
 from headstart.sampling.params import SamplingParams
+from headstart.text.chat import ChatTemplate
 from headstart.text.tokenizer import Tokenizer
 
 pytestmark = needs_native
@@ -42,8 +43,9 @@ def model_of(path: Path, folder: Path, precision: str) -> Model:
     """Of a folder, or of a GGUF file with the folder's tokenizer."""
     if path == folder:
         return load_model(folder, precision)
-    tokenizer = Tokenizer.from_checkpoint(open_checkpoint(folder))
-    return load_opened(open_checkpoint(path), tokenizer, None, precision)
+    described = open_checkpoint(folder)
+    tokenizer, template = Tokenizer.from_checkpoint(described), ChatTemplate.from_checkpoint(described)
+    return load_opened(open_checkpoint(path), tokenizer, template, precision)
 
 
 def written_both_ways(family: str, folder: Path) -> list[Path]:
