@@ -9,7 +9,7 @@ from headstart.common.enumerations import VerifyRule
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.methods.auto.drafter import AutoDrafter
 from headstart.drafting.planning.parts import PlannerParts
-from headstart.drafting.planning.pass_trials import Trials, TriedPass
+from headstart.drafting.planning.pass_trials import TriedPass
 from headstart.engine.beams import BeamGroup
 from headstart.engine.schedule import Limits
 from headstart.sampling.params import SamplingParams
@@ -40,7 +40,7 @@ def test_every_token_is_plain_decodings_greedy_or_sampled(
     logits_of, temperature: float, rule: VerifyRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A toy's rows cost so much that nothing would be guessed, were that known from the beginning.
-    monkeypatch.setattr(AutoDrafter, "parts", PlannerParts(trials=lambda runner: Trials()))
+    monkeypatch.setattr(AutoDrafter, "parts", PlannerParts(trials=lambda runner: ()))
     plain, _ = said("none", logits_of, temperature, rule)
     guessed, drafted = said("auto", logits_of, temperature, rule, **MEMBERS)
     assert guessed == plain
@@ -69,7 +69,7 @@ def test_any_number_of_sequences_decodes_where_trial_passes_were_cut_short(
     beams: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a busy machine, or with a large model: the largest pass that was timed has six rows."""
-    trials = Trials([TriedPass(rows, 0.3) for rows in (1, 2, 4, 6)])
+    trials = [TriedPass(rows, 0.3) for rows in (1, 2, 4, 6)]
     monkeypatch.setattr(AutoDrafter, "parts", PlannerParts(trials=lambda runner: trials))
     logits_of = hashed_logits(VOCAB, order=2)
     for count in range(1, 41, 6 if beams is None else 19):

@@ -170,15 +170,15 @@ def test_other_texts_than_plain_decodings_are_found(model: Model, monkeypatch: p
 
 
 def test_parts_are_taken_out_one_at_a_time(model: Model) -> None:
-    known = entrants(["auto"], named_parts("min-probability,rests"))
+    known = entrants(["auto"], named_parts("min-probability,grades"))
     done = sitting(model, replace_grid(users=[1], temperatures=[0.0]), known, work=False)
     done.run(1, None)
     turns = done.results.turns
     assert len({turn.texts for turn in turns if turn.cell.group == "edit"}) == 1
     found = {each.part: each for each in contributions(turns, known)}
-    assert set(found) == {"min-probability", "rests", "nothing"}
+    assert set(found) == {"min-probability", "grades", "nothing"}
     assert all(each.cells == 2 and each.worst_without > 0 for each in found.values())
-    assert found["nothing"].lines == 0 < found["rests"].lines
+    assert found["nothing"].lines == 0 < found["grades"].lines
     summaries = summarise(turns)
     json.dumps(to_json(turns, summaries, known, {}, {}))
     first = exhibits(turns, summaries, known, {})[0]
@@ -187,19 +187,19 @@ def test_parts_are_taken_out_one_at_a_time(model: Model) -> None:
 
 
 def test_a_part_pays_where_most_cells_say_so() -> None:
-    known = entrants(["auto"], named_parts("rests"))
+    known = entrants(["auto"], named_parts("grades"))
     cells = [Cell(Stand("bf16", "short", 1), 0.0, str(group)) for group in range(4)]
 
     def verdict(*seconds: float, again: float = 1.0) -> str:
         """Of times without the part, over 1 with it, and ``again`` in half of the cells."""
         turns = []
         for place, (cell, taken) in enumerate(zip(cells, seconds, strict=True)):
-            times = {PLAIN: 2.0, "auto": 1.0, "auto without rests": taken}
+            times = {PLAIN: 2.0, "auto": 1.0, "auto without grades": taken}
             times["auto without nothing"] = again if place % 2 else 1.0
             turns += [Turn(cell, name, 0, 10, time, time, 5, "", True) for name, time in times.items()]
         found = {each.part: each for each in contributions(turns, known)}
-        assert found["rests"].worst_without == pytest.approx(2 / max(seconds))
-        return found["rests"].verdict
+        assert found["grades"].worst_without == pytest.approx(2 / max(seconds))
+        return found["grades"].verdict
 
     assert verdict(1.1, 1.2, 1.05, 1.1) == "pays"
     assert verdict(0.9, 0.9, 0.95, 0.9) == "costs"
@@ -234,4 +234,4 @@ def test_what_is_asked_for_is_read() -> None:
         with pytest.raises(ConfigError, match="--users"):
             parse_numbers("--users", wrong, int, 1)
     with pytest.raises(ConfigError, match="name that first"):
-        entrants(["suffix", "auto"], named_parts("rests"))
+        entrants(["suffix", "auto"], named_parts("grades"))

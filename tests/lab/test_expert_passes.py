@@ -11,7 +11,6 @@ import torch
 from tiny_models import make_model, save_model
 
 from headstart.backends.torch.backend import TorchBackend
-from headstart.drafting.planning.expert_calls import at_random
 from headstart.engine.outputs import SequenceStats
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ExpertsConfig
@@ -21,7 +20,7 @@ from headstart_lab.bench import report
 from headstart_lab.bench.run import BenchRuns, RecordingDrafter, Run
 from headstart_lab.bench.summary import summarise
 from headstart_lab.plan import report as plan_report
-from headstart_lab.plan.expert_passes import ExpertPass, expert_costs, expert_table
+from headstart_lab.plan.expert_passes import ExpertPass, at_random, expert_costs, expert_table
 from headstart_lab.plan.forecast import make_plan
 from headstart_lab.workbench import Contender, Workbench
 

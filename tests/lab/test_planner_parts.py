@@ -9,7 +9,8 @@ import pytest
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.context import DraftContext
 from headstart.drafting.methods.auto.drafter import AutoDrafter
-from headstart.drafting.planning.members import Member, Standing
+from headstart.drafting.planning.allowances import Allowance, Load
+from headstart.drafting.planning.members import Member
 from headstart.drafting.planning.parts import PlannerParts
 from headstart.drafting.registry import create_drafter
 from headstart.errors import ConfigError
@@ -50,36 +51,39 @@ def member(name: str) -> Member:
 
 def test_what_is_taken_out_is_gone() -> None:
     graded, own = member("grades"), member("own-rates")
-    rates = graded.own_rates("")
+    rates = graded.own_rates()
     for _ in range(9):
         rates.count(3, True)
     assert len(set(rates.rates)) == 1
     assert rates.rates[0] > 0.5
-    assert own.own_rates("") is own.rates[""]
-    alone = member("scopes")
-    assert alone.rates[""] is not alone.rates[""]
-    resting = member("rests")
-    for _ in range(200):
-        resting.judge(Standing(), -1.0, 1)
-    assert not resting.rests(Standing(), 1)
-    lasting = member("forgetting").own_rates("")
+    assert own.own_rates() is own.rates
+    load = Load(1, 0)
+    asked, empty = member("allowances"), Allowance(-1.0)
+    assert asked.asks(empty, load)
+    assert not member("grades").asks(empty, load)
+    lasting = member("forgetting").own_rates()
     for _ in range(100):
         lasting.count(0, False)
     assert lasting._trials[0] == 100
-    costs = PARTS["forgetting"].without(PlannerParts()).costs(None)
+    costs = PARTS["forgetting"].without(PlannerParts()).costs()
     costs.passes.add(1, 0.5)
     for _ in range(600):
         costs.passes.add(8, 1.0)
     assert costs.passes.seconds(1, 1) == [0.5]
-    assert PARTS["merits"].without(PlannerParts()).credits([]) == [-1]
+    unguarded = PARTS["safeguard"].without(PlannerParts()).safeguard()
+    assert not unguarded.allows(load), "plain rounds are timed first"
+    for _ in range(3):
+        unguarded.decoded(load, 1.0)
+    unguarded.speculated(load, 1.0, 100.0, 1.0)
+    assert unguarded.allows(load)
 
 
 def test_parts_are_named_or_all() -> None:
-    assert [part.name for part in named_parts("rests, probes,rests")] == ["rests", "probes", "nothing"]
+    assert [part.name for part in named_parts("grades, safeguard,grades")] == ["grades", "safeguard", "nothing"]
     assert [part.name for part in named_parts("all")] == [*PARTS, "nothing"]
     assert named_parts("") == []
-    with pytest.raises(ConfigError, match="did you mean 'probes'"):
-        named_parts("probe")
+    with pytest.raises(ConfigError, match="did you mean 'grades'"):
+        named_parts("grade")
 
 
 def test_the_planner_itself_has_all_its_parts() -> None:

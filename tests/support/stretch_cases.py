@@ -9,6 +9,7 @@ import pytest
 import torch
 from mapped_heads import map_rows, output_rows
 from native_cases import native, small_config
+from planned_toys import eager_planner
 from test_native_block_heads import SELECTING, VARIANTS, random_block
 from test_native_heads import VOCAB, random_head, tables
 
@@ -89,7 +90,9 @@ def make_engine(
     context = DraftContext(config.vocab_size, runner, lend_tables=mapped_tables)
     return Engine(
         runner,
-        create_drafter(drafter, context, **options_of(drafter, head)),
+        eager_planner(context, options_of(drafter, head))
+        if drafter == "auto"
+        else create_drafter(drafter, context, **options_of(drafter, head)),
         Limits(**({"max_context": 2048} | limits)),
     )
 

@@ -113,7 +113,7 @@ class Drafter(Protocol):
 
     @property
     def needs(self) -> TargetSignals:
-        """The taps stay; ``top_ids`` may change with every ``propose``."""
+        """Of the next pass: they may change when a sequence begins or ends, and with every ``propose``."""
         ...
 
     def begin(self, sequence: SequenceView) -> None:

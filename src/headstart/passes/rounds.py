@@ -10,9 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from headstart.passes.batch import IntArray, KVStorage
 from headstart.passes.draft_tree import DraftBudget
 from headstart.sampling.kernels import NoiseKey
@@ -43,9 +40,9 @@ class SpanRecord:
     token: int
     """The target's own after them."""
     gains: list[float]
-    """[guesser] tokens that its verified guesses were expected to bring."""
+    """[guesser] tokens that its verified guesses were expected to bring, beyond those of guessers before it."""
     verified: list[int]
-    """[guesser] how many they were."""
+    """[guesser] how many those guesses were."""
     judged: list[int]
     """[guesser] how many of its ``judgements`` are this round's."""
     chances: list[float] = field(default_factory=list)
@@ -69,11 +66,8 @@ class RoundRecord:
     walk_seconds: float
     """Of finding what the target says after its rows."""
     other_seconds: float
-    expected_tokens: float
-    """Those that the trees were chosen for, roots included, and the round's time; 0 without a ``CutRule``."""
-    expected_seconds: float
     row_seconds: float
-    """For each of the trees' nodes."""
+    """For each of the trees' nodes; 0 without a ``CutRule``."""
     experts: float | None = None
     """As in ``PassOutput``."""
 
@@ -101,26 +95,26 @@ class Guesser:
     """Brings the drafter up to date, once the sequence holds what was said."""
     taps: tuple[int, ...] = ()
     """States that it reads, see ``PassBatch.taps``; one guesser at most reads any."""
-    log_odds: Sequence[float] = ()
-    """[grade] of how often its guesses hold; needed under a ``CutRule``, as are the weights."""
-    weights: NDArray[np.float64] | None = None
-    """[clue] what its guesses are estimated by (``drafting/planning/learned_acceptance.py``)."""
+    rates: Sequence[float] = ()
+    """[grade] how often its guesses hold; needed under a ``CutRule``."""
     judgements: list[Judgement] = field(default_factory=list)
     """After the stretch: its guesses that were judged, in order."""
-    clues: NDArray[np.float64] | None = None
-    """[judgement, clue] likewise, under a ``CutRule``."""
 
 
 @dataclass(frozen=True)
 class CutRule:
-    """What decides how many guesses are verified, over all sequences: as many as make the most tokens per second."""
+    """What decides how many guesses are verified, over all sequences: as many as make the most tokens per second; and
+    when a stretch ends because guesses have not paid."""
 
-    merits: Sequence[int]
-    """[bits of guessers] place of the guesser that is credited with a guess that they share."""
     pass_seconds: Sequence[float]
     """[guesses] of a pass that verifies so many, from 0 on."""
     other_seconds: float
     """Of the rest of a round."""
+    plain_seconds: float
+    """Of a plain round."""
+    allowance: float
+    """Seconds that may be lost, set against plain rounds that say the same. The stretch ends, after two rounds at the
+    earliest, with the round in which they are."""
 
 
 @dataclass(frozen=True)

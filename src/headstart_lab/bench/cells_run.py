@@ -17,7 +17,7 @@ from headstart.drafting.base import Drafter
 from headstart.drafting.methods.auto.drafter import AutoDrafter
 from headstart.drafting.options import parse_drafter
 from headstart.drafting.planning.parts import PlannerParts
-from headstart.drafting.planning.pass_trials import try_all
+from headstart.drafting.planning.pass_trials import try_passes
 from headstart.drafting.registry import create_drafter
 from headstart.engine.engine import Engine
 from headstart.errors import ConfigError
@@ -252,7 +252,7 @@ class CellSitting:
         bench = Workbench.of_model(model, stand.users, context)
         works = {each.name: Work() if self.counts_work else None for each in self.entrants}
         # Passes are tried once for all.
-        timed = PlannerParts(trials=cache(try_all))
+        timed = PlannerParts(trials=cache(try_passes))
         engines = {each.name: self._open(bench, each, works[each.name], timed) for each in self.entrants}
         for place, cell in enumerate(cells):
             done = self._done(cell)

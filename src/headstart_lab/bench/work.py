@@ -1,7 +1,7 @@
 """Work in place of time: what decoding asks of a machine, the same on all of them and in every run.
 
-A planner that is to be judged by work plans by it, too: its parts (``PlannerParts``) count bytes where they would take
-the time. So its choices repeat, and a test can bound them.
+A planner that is to be judged by work plans by it, too: its clock and its passes (``PlannerParts``) count bytes. So
+its choices repeat, and a test can bound them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from headstart.drafting.abilities import bytes_of
 from headstart.drafting.base import DraftBudget, Drafter, SequenceView
 from headstart.drafting.planning.members import Member
 from headstart.drafting.planning.parts import PlannerParts
-from headstart.drafting.planning.pass_costs import QuestionCosts, Recent
-from headstart.drafting.planning.pass_trials import Trials, TriedPass
-from headstart.drafting.planning.round_costs import RoundCosts, TreeSize
+from headstart.drafting.planning.pass_trials import TriedPass
 from headstart.passes.draft_tree import DraftTree
 from headstart_lab.wrapper import DrafterWrapper, WatchedRound
 
@@ -83,54 +81,25 @@ def counting_parts(work: Work, weight_bytes: int) -> PlannerParts:
     def of_pass(rows: int) -> float:
         return weight_bytes * (1 + _ROW_SHARE * rows)
 
-    class CountedQuestions(QuestionCosts):
-        def __init__(self, drafter: Drafter) -> None:
-            super().__init__()
-            self._drafter = drafter
-
-        def add(self, sequences: int, seconds: float) -> None:
-            super().add(sequences, bytes_of(self._drafter) + _QUESTION_SHARE * weight_bytes * sequences)
-
-        def add_probe(self, sequences: int, seconds: float) -> None:
-            self.add(sequences, seconds)
-
-    class Nothing(Recent):
-        def add(self, value: float) -> None:
-            pass
+    asked = 0.0
 
     class CountedMember(Member):
         def __post_init__(self) -> None:
             super().__post_init__()
-            self.cost, self.first_cost = CountedQuestions(self.drafter), Nothing()
             propose, drafter = self.drafter.propose, self.drafter
 
             def counted(sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+                nonlocal asked
                 count_call(work, drafter)
+                asked += bytes_of(drafter) + _QUESTION_SHARE * weight_bytes * len(sequences)
                 return propose(sequences, budgets)
 
             drafter.propose = counted  # type: ignore[method-assign]
 
-        def rested(self, probe_seconds: float, round_seconds: float, timed: bool = True) -> None:
-            super().rested(self.seconds(1) if probe_seconds else 0.0, round_seconds, timed)
-
-    class CountedCosts(RoundCosts):
-        def add(
-            self,
-            rows: int,
-            pass_seconds: float,
-            row_keys: float,
-            other: float,
-            size: TreeSize | None = None,
-            experts: float | None = None,
-        ) -> None:
-            super().add(rows, of_pass(rows), 0.0, 0.0, size, experts)
-
-        def read_prompts(self, rows: int, seconds: float) -> None:
-            super().read_prompts(rows, of_pass(rows))
-
     return PlannerParts(
         member=CountedMember,
-        costs=CountedCosts,
-        trials=lambda runner: Trials([TriedPass(rows, of_pass(rows)) for rows in _TRIED_ROWS]),
-        stretch=lambda views, limits, lanes, costs: None,
+        trials=lambda runner: [TriedPass(rows, of_pass(rows)) for rows in _TRIED_ROWS],
+        stretch=lambda *told: None,
+        clock=lambda: asked,
+        pass_seconds=lambda outcome: of_pass(outcome.pass_rows),
     )

@@ -31,7 +31,6 @@ from torch import Tensor
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.torch.backend import TorchBackend
-from headstart.drafting.planning.expert_calls import at_random
 from headstart.models.config import (
     AttentionConfig,
     ExpertsConfig,
@@ -54,6 +53,7 @@ from headstart.models.weights import (
 from headstart.passes.backend import Backend
 from headstart.passes.runner import ModelRunner, Span
 from headstart.sampling.params import SamplingParams
+from headstart_lab.plan.expert_passes import at_random
 from headstart_lab.workbench import Contender, Workbench
 
 HIDDEN, VOCAB = 2048, 4096

@@ -18,6 +18,7 @@ from statistics import fmean
 
 from headstart.drafting.base import Drafter, RoundOutcome, SpeculationParams
 from headstart.drafting.methods.auto.drafter import AutoDrafter
+from headstart.drafting.planning.allowances import Load, Safeguard
 from headstart.drafting.planning.round_costs import RoundCosts
 from headstart.loading.model import load_model
 from headstart.sampling.params import SamplingParams
@@ -25,6 +26,11 @@ from headstart_lab.bench.prompts import choose, encode_turns, read_prompts
 from headstart_lab.workbench import Workbench, contenders
 
 _MOST_ROWS = 1024
+
+
+class _Unguarded(Safeguard):
+    def allows(self, load: Load) -> bool:
+        return True
 
 
 class Untimed:
@@ -35,6 +41,7 @@ class Untimed:
             drafter.costs = RoundCosts()
             for rows in (1, _MOST_ROWS):
                 drafter.costs.passes.add(rows, 1.0)
+            drafter.safeguard = _Unguarded()
         self.needs = drafter.needs
         self.begin, self.propose, self.end = drafter.begin, drafter.propose, drafter.end
         self._drafter = drafter

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from headstart.drafting.planning.expert_calls import at_random
 from headstart.models.config import ExpertsConfig
 from headstart_charts.page import Cell, Table
 
@@ -41,6 +40,12 @@ class ExpertCost:
     """Experts and seconds of the half of the passes that called fewer; None: there are too few."""
     more: tuple[float, float] | None
     """The same of the half that called more."""
+
+
+def at_random(count: int, used: int, rows: float) -> float:
+    """Distinct experts of ``count`` that rows are expected to call, each of which chooses ``used`` whatever the others
+    choose, all experts alike likely: count (1 - (1 - used / count)^rows)."""
+    return float(count * (1 - (1 - used / count) ** rows))
 
 
 def expert_costs(config: ExpertsConfig, passes: Sequence[ExpertPass]) -> list[ExpertCost]:

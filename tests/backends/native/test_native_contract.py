@@ -35,7 +35,7 @@ from headstart.backends.native.matrices import (
 )
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.native.toolchain import SOURCES
-from headstart.drafting.planning import guess_rates, learned_acceptance, merged
+from headstart.drafting.planning import constants, guess_rates
 from headstart.models.config import Activation, Channel, ExpertScore, Gate, GroupScore, Mixer, NormKind
 from headstart.models.state_config import StateNorm
 from headstart.passes import runner
@@ -108,15 +108,15 @@ void headstart_stop();
 
 
 def test_structures_are_made_by_name() -> None:
-    cut_rule = library.CutRule(merits=None, passes=3, pass_seconds=None, other_seconds=0.5)
+    cut_rule = library.CutRule(passes=3, pass_seconds=None, other_seconds=0.5, plain_seconds=1.0, allowance=2.0)
     assert (cut_rule.passes, cut_rule.other_seconds) == (3, 0.5)
     assert library.Rows(data=None, row_bytes=8, kind=1, rows=2).order is None
-    with pytest.raises(TypeError, match="CutRule lacks merits, pass_seconds"):
-        library.CutRule(passes=3, other_seconds=0.5)
+    with pytest.raises(TypeError, match="CutRule lacks pass_seconds, plain_seconds"):
+        library.CutRule(passes=3, other_seconds=0.5, allowance=2.0)
     with pytest.raises(TypeError, match="positional"):
-        library.CutRule(None, 3, None, 0.5)
+        library.CutRule(3, None, 0.5)
     with pytest.raises(AttributeError, match="seconds"):
-        library.CutRule(merits=None, passes=3, pass_seconds=None, other_seconds=0.5, seconds=1.0)
+        library.CutRule(passes=3, pass_seconds=None, other_seconds=0.5, plain_seconds=1.0, allowance=2.0, seconds=1.0)
     with pytest.raises(AttributeError, match="passed"):
         cut_rule.passed = 4
     assert library.CutRule().passes == 0  # blank, as in an array
@@ -138,9 +138,7 @@ def constant(name: str) -> float:
         ("kAgreed", MAX_GRADES),
         ("kAgreed", guess_rates.AGREED),
         ("kContradicted", guess_rates.CONTRADICTED),
-        ("kMostCertain", merged._MOST_CERTAIN),
-        ("kClues", learned_acceptance.CLUES),
-        ("kLeast", guess_rates._LEAST),
+        ("kMostCertain", constants.MOST_CERTAIN),
         ("kUnsaid", stretch._UNSAID),
         ("kLinears", matrices.MATRICES),
         ("kHeadGates", 1 + get_args(Gate).index("head")),

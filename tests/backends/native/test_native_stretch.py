@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from native_cases import native, no_number, random_tokens, small_config
+from planned_toys import eager_planner
 from stretch_cases import (
     CONFIG,
     DRAFTERS,
@@ -453,7 +454,7 @@ def test_two_heads_go_round_by_round(head_directory: Path, counted: Counted) -> 
     runner = ModelRunner(native(CONFIG, "bf16", ISA), 4096)
     context = DraftContext(CONFIG.vocab_size, runner, lend_tables=mapped_tables)
     both = [create_drafter("eagle3", context, **few) for _ in range(2)]
-    planner = create_drafter("auto", context, drafters="suffix+eagle3", model=str(head_directory))
+    planner = eager_planner(context, {"drafters": "suffix+eagle3", "model": str(head_directory)})
     for member, drafter in zip(planner._members, both, strict=True):  # type: ignore[attr-defined]
         member.drafter = drafter
     engine = Engine(runner, planner, Limits(max_context=2048))

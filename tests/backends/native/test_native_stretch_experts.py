@@ -11,8 +11,6 @@ from toys import run_all, toy_sequence
 
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.stretch import NativeStretches
-from headstart.drafting.methods.auto.drafter import AutoDrafter
-from headstart.drafting.planning.pass_costs import PassCosts
 from headstart.models.config import ExpertsConfig, LayerConfig
 from headstart.passes.rounds import RoundRecord
 from headstart.sampling.params import SamplingParams
@@ -73,23 +71,6 @@ def test_rounds_at_once_tell_what_their_passes_called(head_directory: Path, monk
             assert EXPERTS.used <= each.experts <= min(EXPERTS.count, EXPERTS.used * rows)
             assert rows > 1 or each.experts == EXPERTS.used
         assert any(each.nodes for each in done) is (drafter == "suffix")
-
-
-def test_the_planner_learns_from_them(head_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told_of: list[float | None] = []
-    add = PassCosts.add
-
-    def heard(costs: PassCosts, rows: int, seconds: float, row_keys: float = 0.0, experts: float | None = None) -> None:
-        told_of.append(experts)
-        add(costs, rows, seconds, row_keys, experts)
-
-    engine = make_engine("auto", head_directory, config=CONFIG)
-    assert isinstance(engine.drafter, AutoDrafter)
-    assert engine.drafter.costs.passes.per_expert >= 0.0
-    monkeypatch.setattr(PassCosts, "add", heard)
-    run_all(engine, [toy_sequence(engine, random_tokens(6) * 4, params=SETTINGS[0])])
-    assert told_of
-    assert all(experts is not None and experts >= EXPERTS.used for experts in told_of)
 
 
 def test_a_bench_keeps_passes_of_rounds_at_once(head_directory: Path, counted: Counted) -> None:

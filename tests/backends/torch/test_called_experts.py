@@ -16,9 +16,6 @@ from toys import run_all, toy_engine, toy_sequence
 from transformers import PreTrainedModel
 
 from headstart.backends.torch.backend import TorchBackend
-from headstart.drafting.context import DraftContext
-from headstart.drafting.methods.auto.drafter import AutoDrafter
-from headstart.drafting.planning.pass_trials import try_experts, try_passes
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
 from headstart.passes.runner import ModelRunner, Span
@@ -119,33 +116,3 @@ def test_rounds_hand_it_on() -> None:
     for outcomes in heard:
         (experts,) = {outcome.pass_experts for outcome in outcomes}
         assert config.used <= experts <= min(config.count, config.used * outcomes[0].pass_rows)
-
-
-def test_the_planner_tries_passes_of_many_tokens_and_knows_what_an_expert_takes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    runner, now = runner_of("mixtral"), 0.0
-    free, forward = runner.cache.allocator.num_free, runner.forward
-
-    def timed(spans: list[Span]) -> object:
-        nonlocal now
-        outputs = forward(spans)
-        now += 0.001 + 0.002 * outputs[0].pass_experts
-        return outputs
-
-    monkeypatch.setattr(runner, "forward", timed)
-    monkeypatch.setattr("headstart.drafting.planning.pass_trials.time.perf_counter", lambda: now)
-    tried = try_passes(runner)
-    assert tried[0].experts == runner.backend.config.experts.used
-    assert max(each.experts for each in tried) > tried[0].experts
-    assert try_experts(runner) == pytest.approx(0.002)
-    costs = AutoDrafter(DraftContext(101, runner), AutoDrafter.Options("suffix")).costs.passes
-    assert costs.per_expert == pytest.approx(0.002)
-    assert runner.cache.allocator.num_free == free
-
-
-def test_of_a_dense_model_no_expert_is_tried() -> None:
-    runner = runner_of("llama")
-    passes = runner.passes
-    assert try_experts(runner) == 0.0
-    assert runner.passes == passes

@@ -7,7 +7,7 @@ from drafting_toys import ToySequence
 
 from headstart.drafting.context import DraftContext
 from headstart.drafting.inner_sequence import InnerSequence
-from headstart.drafting.planning.followed import Followed, merge
+from headstart.drafting.planning.followed import Followed
 from headstart.drafting.planning.guess_rates import AGREED, ALONE, CONTRADICTED
 from headstart.drafting.planning.members import Member
 from headstart.drafting.planning.merged import Guesses
@@ -26,14 +26,14 @@ def members() -> list[Member]:
 
 def guessing(members: list[Member]) -> Followed:
     """The first drafter says 5 6, the second 5 or 7."""
-    followed = Followed.begin(view(1), members, None)
+    followed = Followed.begin(view(1), members)
     followed.guesses = [(0, Guesses([5, 6], [ROOT, 0], [0, 0])), (1, Guesses([5, 7], [ROOT, ROOT], [0, 0]))]
     return followed
 
 
 def test_at_first_guesses_are_as_likely_as_their_rates_say(members: list[Member]) -> None:
     followed = guessing(members)
-    merge([followed, Followed.begin(view(2), members, None)], members)
+    followed.merge(members)
     one, other = (each.rates for each in followed.rates)
     assert followed.merged.tokens == [5, 6, 7]
     assert followed.merged.chances == pytest.approx(
@@ -43,7 +43,7 @@ def test_at_first_guesses_are_as_likely_as_their_rates_say(members: list[Member]
 
 def test_what_is_judged_is_learnt_by_who_guessed_it(members: list[Member]) -> None:
     followed = guessing(members)
-    merge([followed], members)
+    followed.merge(members)
     before = [each.rates.copy() for each in followed.rates]
     followed.judge([5, 9])
     one, other = (each.rates for each in followed.rates)
@@ -51,7 +51,7 @@ def test_what_is_judged_is_learnt_by_who_guessed_it(members: list[Member]) -> No
     assert one[ALONE] < before[0][ALONE]
     assert other[AGREED] > before[1][AGREED]
     assert other[CONTRADICTED] < before[1][CONTRADICTED]
-    assert followed.guesses == followed.clues == []
+    assert followed.guesses == []
     after = one.copy()
     followed.judge([5, 9])
     assert one == after
@@ -59,12 +59,12 @@ def test_what_is_judged_is_learnt_by_who_guessed_it(members: list[Member]) -> No
 
 def test_beams_share_what_was_learnt_but_not_their_guesses(members: list[Member]) -> None:
     followed = guessing(members)
-    merge([followed], members)
+    followed.merge(members)
     fork = followed.fork(view(2))
     followed.judge([5])
     assert fork.view.id == 2
     assert [place for place, _ in fork.guesses] == [0, 1]
     assert fork.rates is followed.rates
-    assert fork.learned is followed.learned
-    fork.is_read[0] = True
-    assert followed.is_read == [None, None]
+    assert fork.allowances is followed.allowances
+    fork.asked[0] = True
+    assert followed.asked == [False, False]

@@ -7,10 +7,10 @@ from model_toys import LayeredToy, model_context
 from toys import hashed_logits
 
 from headstart.drafting.methods.auto.drafter import AutoDrafter
-from headstart.drafting.planning import itself
+from headstart.drafting.planning import constants
 from headstart.drafting.planning.itself import gain
 from headstart.drafting.planning.parts import PlannerParts
-from headstart.drafting.planning.pass_trials import Trials, TriedPass
+from headstart.drafting.planning.pass_trials import TriedPass
 from headstart.drafting.registry import create_drafter
 from headstart.errors import ConfigError
 from headstart.passes.runner import ModelRunner
@@ -37,9 +37,9 @@ def test_a_gain_is_that_of_the_best_chain() -> None:
 def test_the_model_guesses_for_itself_where_that_pays_and_nothing_else_does(
     monkeypatch: pytest.MonkeyPatch, bits: float, least: float, cost: float, taken: bool
 ) -> None:
-    monkeypatch.setattr(itself, "LEAST_SECONDS", least)
+    monkeypatch.setattr(constants, "ITSELF_SECONDS", least)
     monkeypatch.setattr("headstart.drafting.methods.self_bits.drafter.SelfDrafter.token_seconds", lambda self: cost)
-    trials = Trials([TriedPass(1, 0.02), TriedPass(9, 0.02)])
+    trials = [TriedPass(1, 0.02), TriedPass(9, 0.02)]
     monkeypatch.setattr(AutoDrafter, "parts", PlannerParts(trials=lambda runner: trials))
     target = LayeredToy(10, hashed_logits(10), hashed_logits(10))
     target.layer_bits = bits  # type: ignore[attr-defined]
@@ -52,7 +52,7 @@ def test_the_model_guesses_for_itself_where_that_pays_and_nothing_else_does(
 
 
 def test_no_room_for_it_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(itself, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(constants, "ITSELF_SECONDS", 0.0)
     target = LayeredToy(10, hashed_logits(10), hashed_logits(10))
     target.layer_bits = 16.0  # type: ignore[attr-defined]
 

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import pytest
 from toys import ToyBackend, hashed_logits
 
 from headstart.drafting.context import DraftContext
 from headstart.drafting.methods.auto.drafter import AutoDrafter
-from headstart.drafting.planning.pass_trials import try_context, try_passes
+from headstart.drafting.planning.pass_trials import try_passes
 from headstart.passes.runner import ModelRunner, Span
 
 VOCAB = 12
@@ -76,7 +74,6 @@ def test_passes_that_are_recorded_are_timed_once_they_are(monkeypatch: pytest.Mo
     monkeypatch.setattr(runner, "forward", slow_at_first)
     monkeypatch.setattr("headstart.drafting.planning.pass_trials.time.perf_counter", lambda: now)
     assert [each.seconds for each in try_passes(runner)] == pytest.approx([0.001] * 10)
-    assert try_context(runner) == pytest.approx(0.001 / 1024)
 
 
 def test_slow_passes_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,36 +91,6 @@ def test_slow_passes_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.rows for each in tried] == sizes[1:]
     assert [each.seconds for each in tried] == pytest.approx([0.4] * len(tried))
     assert len(tried) == 2
-
-
-def clocked(monkeypatch: pytest.MonkeyPatch, runner: ModelRunner, seconds_of: Callable[[int, int], float]) -> None:
-    """Passes that take what ``seconds_of`` says of their rows and the tokens before them."""
-    now = 0.0
-
-    def forward(spans: Sequence[Span]) -> None:
-        nonlocal now
-        now += seconds_of(len(spans[0]), runner.cache.length(spans[0].sequence_id))
-
-    monkeypatch.setattr(runner, "forward", forward)
-    monkeypatch.setattr("headstart.drafting.planning.pass_trials.time.perf_counter", lambda: now)
-
-
-def test_what_a_row_takes_for_a_token_of_its_context_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading the context once a pass is no part of it."""
-    runner = toy_runner(4096)
-    free = runner.cache.allocator.num_free
-    clocked(monkeypatch, runner, lambda rows, context: 0.01 + 1e-4 * rows + 2e-6 * context + 3e-7 * rows * context)
-    assert try_context(runner) == pytest.approx(3e-7)
-    assert runner.cache.allocator.num_free == free
-    runner.cache.check()
-
-
-def test_a_context_that_tells_nothing_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert try_context(toy_runner(256)) == 0.0
-    slow = toy_runner(4096)
-    clocked(monkeypatch, slow, lambda rows, context: 0.4)
-    assert try_context(slow) == 0.0
-    assert -1 not in slow.cache
 
 
 def test_the_planner_knows_costs_before_the_first_request() -> None:

@@ -38,9 +38,8 @@ class _Entered(NamedTuple):
     """A guesser, and the memory that the library reads and writes for it."""
 
     guesser: Guesser
-    log_odds: NDArray[np.float64]
+    rates: NDArray[np.float64]
     judgements: IntArray
-    clues: NDArray[np.float64] | None
 
 
 class NativeStretches:
@@ -71,9 +70,9 @@ class NativeStretches:
     ) -> list[RoundRecord]:
         """See ``Stretches``."""
         if drafting.cut_rule is not None and not all(
-            [guesser is None or guesser.weights is not None for each in drafting.guessers for guesser in each]
+            [guesser is None or guesser.rates for each in drafting.guessers for guesser in each]
         ):
-            raise GuesserFault("under a cut rule every guesser needs the weights that its guesses are estimated by")
+            raise GuesserFault("under a cut rule every guesser needs the rates that its guesses are estimated by")
         if not isinstance(storage, NativeStorage) or storage.model not in (self._model, self.host):
             raise TypeError(f"storage is a {type(storage).__name__} of another backend; allocate it with this one")
         self._ropes.reach(max(map(_end, cached, limits)))
@@ -137,7 +136,6 @@ class NativeStretches:
             each.guesser.judgements = [
                 Judgement(pair >> 1, bool(pair & 1)) for pair in each.judgements[: slot.judged].tolist()
             ]
-            each.guesser.clues = None if each.clues is None else each.clues[: slot.judged]
         tables = [*trees[:, : stretch.rounds].tolist(), chances[: stretch.rounds].tolist()]
         return [
             _record(rounds[i], spans[i * sequences : (i + 1) * sequences], [table[i] for table in tables])
@@ -152,20 +150,8 @@ class NativeStretches:
         if compiled.isa != self._library.isa:
             raise GuesserFault(f"a guesser is computed with {compiled.isa}, the model with {self._library.isa}")
         room = limits.rounds * max(limits.budget.nodes, 1)
-        weights = guesser.weights
-        entered = _Entered(
-            guesser,
-            np.array(guesser.log_odds, np.float64),
-            np.empty(room, np.int32),
-            None if weights is None else np.empty((room, len(weights))),
-        )
-        told = c.Guesser(
-            log_odds=address(entered.log_odds),
-            weights=None if weights is None else address(weights),
-            room=room,
-            judgements=address(entered.judgements),
-            clues=None if entered.clues is None else address(entered.clues),
-        )
+        entered = _Entered(guesser, np.array(guesser.rates, np.float64), np.empty(room, np.int32))
+        told = c.Guesser(rates=address(entered.rates), room=room, judgements=address(entered.judgements))
         pointer = ctypes.pointer(compiled.compiled)
         if isinstance(compiled, NativeHeadGrower):
             told.head = pointer
@@ -222,16 +208,17 @@ def _taps(guessers: Sequence[Sequence[Guesser | None]]) -> tuple[int, ...]:
     return next(iter(followed))[1] if followed else ()
 
 
-def _cut_rule(rule: CutRule) -> tuple[c.CutRule, tuple[IntArray, NDArray[np.float64]]]:
-    """For the library, and the tables that it points to."""
-    merits, seconds = np.array(rule.merits, np.int32), np.array(rule.pass_seconds, np.float64)
+def _cut_rule(rule: CutRule) -> tuple[c.CutRule, NDArray[np.float64]]:
+    """For the library, and the table that it points to."""
+    seconds = np.array(rule.pass_seconds, np.float64)
     compiled = c.CutRule(
-        merits=address(merits),
         passes=len(seconds),
         pass_seconds=address(seconds),
         other_seconds=rule.other_seconds,
+        plain_seconds=rule.plain_seconds,
+        allowance=rule.allowance,
     )
-    return compiled, (merits, seconds)
+    return compiled, seconds
 
 
 def _record(done: c.Round, spans: Sequence[c.Span], tables: Sequence[Sequence[list[int]]]) -> RoundRecord:
@@ -242,8 +229,6 @@ def _record(done: c.Round, spans: Sequence[c.Span], tables: Sequence[Sequence[li
         pass_seconds=done.pass_seconds,
         walk_seconds=done.walk_seconds,
         other_seconds=done.other_seconds,
-        expected_tokens=done.expected_tokens,
-        expected_seconds=done.expected_seconds,
         row_seconds=done.row_seconds,
         experts=done.experts or None,
     )

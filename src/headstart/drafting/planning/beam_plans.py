@@ -11,20 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, beam_of
-from headstart.drafting.beam_trees import WIDER, groups_of
+from headstart.drafting.beam_trees import groups_of
+from headstart.drafting.planning import constants as c
 from headstart.drafting.planning.pass_costs import Recent
 from headstart.drafting.planning.round_costs import RoundCosts
-
-_WIDTHS = (1, 2, WIDER)
-"""Nodes of a level for each beam."""
-_PRIOR = (0.3, 0.4, 0.45)
-"""[width] how often a level is taken to hold before it was tried,"""
-_PRIOR_WEIGHT = 4.0
-"""and as how many trials that counts."""
-_MEMORY = 0.97
-"""What a trial still counts after the next one."""
-_AGAIN = 24
-"""Rounds without guesses after which they are tried again."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +22,7 @@ class _Shape:
     """Of the trees of a group."""
 
     width: int = 0
-    """Which of ``_WIDTHS``."""
+    """Which of ``c.WIDTHS``."""
     levels: int = 0
 
 
@@ -50,10 +40,10 @@ class _Rates:
     def count(self, level: int, holds: bool) -> None:
         """A level was tried."""
         if level == len(self.tried):
-            self.tried.append(_PRIOR_WEIGHT)
-            self.held.append(self.prior * _PRIOR_WEIGHT)
-        self.tried[level] = _MEMORY * self.tried[level] + 1
-        self.held[level] = _MEMORY * self.held[level] + holds
+            self.tried.append(c.LEVEL_WEIGHT)
+            self.held.append(self.prior * c.LEVEL_WEIGHT)
+        self.tried[level] = c.LEVEL_MEMORY * self.tried[level] + 1
+        self.held[level] = c.LEVEL_MEMORY * self.held[level] + holds
 
 
 class BeamPlans:
@@ -65,7 +55,7 @@ class BeamPlans:
 
     def __init__(self, costs: RoundCosts) -> None:
         self._costs = costs
-        self._rates = [_Rates(prior) for prior in _PRIOR]
+        self._rates = [_Rates(prior) for prior in c.LEVEL_RATES]
         self._draft = Recent()
         self._shapes: dict[int, _Shape] = {}
         """Group -> the shape of its trees in this round."""
@@ -79,7 +69,7 @@ class BeamPlans:
             given = budgets[places[0]]
             shape = self._shape(len(places), beam.width, given, len(sequences[places[0]].tokens))
             self._shapes[beam.group] = shape
-            level_nodes = _WIDTHS[shape.width] * beam.width
+            level_nodes = c.WIDTHS[shape.width] * beam.width
             for place in places:
                 budget = budgets[place]
                 nodes = min(budget.group_nodes, shape.levels * level_nodes)
@@ -115,12 +105,12 @@ class BeamPlans:
     def _shape(self, roots: int, beams: int, budget: DraftBudget, context: int) -> _Shape:
         """With which a search gets furthest in a second."""
         costs, most = self._costs, budget.group_nodes
-        widest = _Shape(len(_WIDTHS) - 1, min(budget.depth, -(-most // (_WIDTHS[-1] * beams))))
+        widest = _Shape(len(c.WIDTHS) - 1, min(budget.depth, -(-most // (c.WIDTHS[-1] * beams))))
         if not widest.levels or not costs.passes.known:
             return widest
         seconds = costs.passes.seconds(roots, roots + most, context)
         best, found = 1 / (seconds[0] + costs.other_seconds), _Shape()
-        for width, wider in enumerate(_WIDTHS):
+        for width, wider in enumerate(c.WIDTHS):
             steps = reach = 1.0
             for level in range(1, budget.depth + 1):
                 rows = level * wider * beams
@@ -135,8 +125,8 @@ class BeamPlans:
             self._rested = 0
             return found
         self._rested += 1
-        if self._rested <= _AGAIN:
+        if self._rested <= c.BEAMS_AGAIN:
             return found
         self._rested, self._trials = 0, self._trials + 1
-        width = self._trials % len(_WIDTHS)
-        return _Shape(width, min(budget.depth, -(-most // (_WIDTHS[width] * beams))))
+        width = self._trials % len(c.WIDTHS)
+        return _Shape(width, min(budget.depth, -(-most // (c.WIDTHS[width] * beams))))

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from headstart.drafting.abilities import Graded
 from headstart.drafting.base import Drafter
+from headstart.drafting.planning import constants as c
 from headstart.passes.draft_tree import MAX_GRADES
 
 ALONE, AGREED, CONTRADICTED = 0, MAX_GRADES, 2 * MAX_GRADES
 """Added to a guess's grade: no other drafter guesses a token after the same ones; one guesses the same; others only."""
-_FIRST_RATE = 0.25
-"""Of any guess before one was judged, where the drafter says nothing else."""
-_LEAST = 1e-3
-"""Chances below this, or that near to 1, have its log-odds: no finite number of trials shows more."""
-_MEASURED_WEIGHT, _UNKNOWN_WEIGHT = 8.0, 1.0
-"""Trials that rates measured elsewhere are worth, and those that nobody measured."""
-
-
-def log_odds(chance: float) -> float:
-    """Of a probability; bounded, whatever is given."""
-    certain = min(max(_LEAST, chance), 1.0 - _LEAST)  # what is not a number is the least
-    return math.log(certain / (1.0 - certain))
 
 
 class GuessRates:
@@ -37,7 +25,7 @@ class GuessRates:
         memory: trials after which a grade's past counts half.
     """
 
-    __slots__ = ("_hits", "_memory", "_prior", "_prior_rates", "_prior_weight", "_trials", "log_odds", "rates")
+    __slots__ = ("_hits", "_memory", "_prior", "_prior_rates", "_prior_weight", "_trials", "rates")
 
     def __init__(self, prior: GuessRates | Sequence[float], prior_weight: float, memory: float) -> None:
         self._prior = prior if isinstance(prior, GuessRates) else None
@@ -46,10 +34,6 @@ class GuessRates:
         self._memory = memory
         self.rates: list[float] = list(self._prior_rates)
         """[grade] the chance of a guess to be accepted, given its parent."""
-        self.log_odds: list[float] = (
-            prior.log_odds.copy() if isinstance(prior, GuessRates) else [log_odds(rate) for rate in prior]
-        )
-        """[grade] the same as log-odds."""
         self._hits = [0.0] * len(self.rates)
         self._trials = [0.0] * len(self.rates)
 
@@ -60,8 +44,7 @@ class GuessRates:
         self._hits[grade] = hits = self._hits[grade] + accepted
         self._trials[grade] = trials = self._trials[grade] + 1.0
         weight = self._prior_weight
-        self.rates[grade] = rate = (hits + weight * self._prior_rates[grade]) / (trials + weight)
-        self.log_odds[grade] = log_odds(rate)
+        self.rates[grade] = (hits + weight * self._prior_rates[grade]) / (trials + weight)
         if trials > self._memory:
             self._hits[grade] /= 2
             self._trials[grade] /= 2
@@ -71,5 +54,5 @@ def first_rates(drafter: Drafter, memory: float) -> GuessRates:
     """What a drafter's guesses are worth before any was judged: its ``grade_rates``, where it has them, whatever others
     say. A few trials outweigh them."""
     known = list(drafter.grade_rates) if isinstance(drafter, Graded) else []
-    weight = _MEASURED_WEIGHT if known else _UNKNOWN_WEIGHT
-    return GuessRates((known + [_FIRST_RATE] * (MAX_GRADES - len(known))) * 3, weight, memory)
+    weight = c.MEASURED_WEIGHT if known else c.UNKNOWN_WEIGHT
+    return GuessRates((known + [c.FIRST_RATE] * (MAX_GRADES - len(known))) * 3, weight, memory)

@@ -9,18 +9,9 @@ import numpy as np
 
 from headstart.drafting.base import Drafter
 from headstart.drafting.context import DraftContext
+from headstart.drafting.planning import constants as c
 from headstart.drafting.planning.pass_trials import TriedPass
 from headstart.errors import ConfigError
-
-_LEAST_BITS = 7.5
-"""Of a target's weight, from which on fewer are much fewer: bf16, fp16, FP8 and 8-bit blocks."""
-LEAST_SECONDS = 0.004
-"""Of a pass, from which on what is around it hardly counts."""
-CHANCE = 0.8
-"""That such a guess holds where those before it do: less than four bits are known for."""
-_LONGEST = 8
-_GAIN = 1.1
-"""What it must promise over plain decoding, which it takes memory for."""
 
 
 @runtime_checkable
@@ -33,11 +24,11 @@ class TimesTokens(Protocol):
 
 
 def gain(passes: Sequence[TriedPass], token_seconds: float) -> float:
-    """Speed over plain decoding at the best length of a chain whose guesses hold at ``CHANCE``."""
+    """Speed over plain decoding at the best length of a chain whose guesses hold at ``ITSELF_CHANCE``."""
     rows, seconds = [each.rows for each in passes], [each.seconds for each in passes]
     best, tokens = 1.0, 1.0
-    for length in range(1, _LONGEST + 1):
-        tokens += CHANCE**length
+    for length in range(1, c.ITSELF_LONGEST + 1):
+        tokens += c.ITSELF_CHANCE**length
         taken = length * token_seconds + float(np.interp(1 + length, rows, seconds))
         best = max(best, tokens * seconds[0] / taken)
     return best
@@ -51,9 +42,9 @@ def worth_asking(
     backend = None if context.runner is None else context.runner.backend
     # Of the native pass, which alone has other weights.
     bits: float = getattr(backend, "layer_bits", 0.0)
-    if context.lend_itself is None or bits < _LEAST_BITS:
+    if context.lend_itself is None or bits < c.ITSELF_BITS:
         return None
-    if not passes or passes[0].rows != 1 or passes[0].seconds < LEAST_SECONDS:
+    if not passes or passes[0].rows != 1 or passes[0].seconds < c.ITSELF_SECONDS:
         return None
     try:
         drafter = create(context)
@@ -62,7 +53,7 @@ def worth_asking(
     if not isinstance(drafter, TimesTokens):
         return None
     seconds = drafter.token_seconds()
-    if gain(passes, seconds) < _GAIN:
+    if gain(passes, seconds) < c.ITSELF_GAIN:
         return None
     context.tell(
         "Drafting with the model itself in few bits, since nothing else guesses for it: a token takes "

@@ -10,15 +10,14 @@ A round merges some tens of nodes, too few for arrays: plain lists are several t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from headstart.drafting.grades import grades_of
-from headstart.drafting.planning.guess_rates import AGREED, ALONE, CONTRADICTED, log_odds
+from headstart.drafting.planning import constants as c
+from headstart.drafting.planning.guess_rates import AGREED, ALONE, CONTRADICTED
 from headstart.passes.draft_tree import ROOT, DraftTree
-
-_MOST_CERTAIN = 0.995
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +27,6 @@ class Guesses:
     tokens: list[int]
     parents: list[int]
     grades: list[int]
-    own: list[float] = field(default_factory=list)
-    """Log-odds that the drafter itself gives each, its parent given; empty: it gives none."""
 
     @classmethod
     def of(cls, tree: DraftTree) -> Guesses:
@@ -39,28 +36,11 @@ class Guesses:
         (docs/exactness.md 5): it does not depend on the target's noise.
         """
         tokens, parents, grades = tree.tokens.tolist(), tree.parents.tolist(), grades_of(tree)
-        own = [] if tree.chances is None else [log_odds(chance) for chance in tree.chances.tolist()]
         if tree.probe is None:
-            return cls(tokens, parents, grades, own)
+            return cls(tokens, parents, grades)
         kept = np.flatnonzero(~tree.probe).tolist()
         place = {node: i for i, node in enumerate(kept)} | {ROOT: ROOT}
-        return cls(
-            [tokens[i] for i in kept],
-            [place[parents[i]] for i in kept],
-            [grades[i] for i in kept],
-            [own[i] for i in kept] if own else own,
-        )
-
-    def places(self) -> tuple[list[int], list[int]]:
-        """[guess] its depth, 1 for children of the root, and its place among its siblings, from 0 on."""
-        depths: list[int] = []
-        ranks: list[int] = []
-        seen: dict[int, int] = {}
-        for parent in self.parents:
-            depths.append(1 if parent == ROOT else depths[parent] + 1)
-            seen[parent] = rank = seen.get(parent, -1) + 1
-            ranks.append(rank)
-        return depths, ranks
+        return cls([tokens[i] for i in kept], [place[parents[i]] for i in kept], [grades[i] for i in kept])
 
     def judge(self, said: Sequence[int]) -> list[tuple[int, bool]]:
         """Which guesses hold against the tokens that the target said after the root: (guess, whether it holds).
@@ -179,25 +159,6 @@ class Overlay:
             related.append(replace(guesses, grades=grades))
         return related
 
-    def others(self, said: Sequence[Sequence[float]]) -> list[list[float]]:
-        """[drafter][guess] the mean of what the others that guess the same say of it; 0 where nobody does.
-
-        Args:
-            said: [drafter][guess] any number.
-        """
-        totals = [0.0] * len(self._tokens)
-        for own, nodes in zip(said, self.places, strict=True):
-            for number, node in zip(own, nodes, strict=True):
-                totals[node] += number
-        counts = [owners.bit_count() - 1 for owners in self._owners]
-        return [
-            [
-                (totals[node] - number) / counts[node] if counts[node] else 0.0
-                for number, node in zip(own, nodes, strict=True)
-            ]
-            for own, nodes in zip(said, self.places, strict=True)
-        ]
-
     def merged(self, chances: Sequence[Sequence[float]]) -> MergedGuesses:
         """All of them in one tree, with the reach of each.
 
@@ -215,15 +176,10 @@ class Overlay:
         for parent, chance in zip(self._parents, means, strict=True):
             totals[parent] = totals.get(parent, 0.0) + chance
         scaled = [
-            min(chance / max(1.0, totals[parent]), _MOST_CERTAIN)
+            min(chance / max(1.0, totals[parent]), c.MOST_CERTAIN)
             for parent, chance in zip(self._parents, means, strict=True)
         ]
-        return MergedGuesses(self._tokens, self._parents, self._owners, scaled, _reach(self._parents, scaled))
-
-
-def _reach(parents: Sequence[int], chances: Sequence[float]) -> list[float]:
-    """[node] the product of the chances along its path."""
-    reach: list[float] = []
-    for chance, parent in zip(chances, parents, strict=True):
-        reach.append(chance if parent == ROOT else chance * reach[parent])
-    return reach
+        reach: list[float] = []
+        for chance, parent in zip(scaled, self._parents, strict=True):
+            reach.append(chance if parent == ROOT else chance * reach[parent])
+        return MergedGuesses(self._tokens, self._parents, self._owners, scaled, reach)

@@ -281,26 +281,25 @@ struct HeadstartGuesser {
   HeadstartSuffix *suffix{};
   HeadstartHead *head{};
   HeadstartOwnWeights *own{};
-  const double *log_odds;   // [grade, with what the other says in its place] of how often its guesses hold
-  const double *weights{};  // [10] of what its guesses are estimated from, see src/rounds/guesses.h
-  int32_t judged{}, room;   // out: guesses that were judged; how many fit
-  int32_t *judgements;      // out, [room]: 2 * grade, and 1 where the guess held; under a cut rule grades as above
-  double *clues{};          // out, [room][10] of those guesses; null: there is no cut rule
+  const double *rates;     // [grade, with what the other says in its place] how often its guesses hold
+  int32_t judged{}, room;  // out: guesses that were judged; how many fit
+  int32_t *judgements;     // out, [room]: 2 * grade, and 1 where the guess held; under a cut rule grades as above
 };
 
-// What decides how many guesses are verified.
+// What decides how many guesses are verified, and when rounds end because they have not paid.
 struct HeadstartCutRule {
-  const int32_t *merits;  // [bits of guessers] which of them is credited with a guess that they share
   int32_t passes;
   const double *pass_seconds;  // [passes] of a pass that verifies 0, 1, ... guesses
   double other_seconds;        // of the rest of a round
+  double plain_seconds;        // of a plain round
+  double allowance;            // that may be lost beside plain rounds; two rounds are run whatever it is
 };
 
-// Times of a round, in seconds, and what its trees were chosen for, all sequences together.
+// Times of a round, in seconds, all sequences together; row_seconds: for each guess that is verified.
 struct HeadstartRound {
   double draft_seconds[2];                           // of each guesser; 0 where nobody was asked
   double pass_seconds, walk_seconds, other_seconds;  // walk: what the target says after its rows; not in other_seconds
-  double expected_tokens, expected_seconds, row_seconds;
+  double row_seconds;
   double experts;  // as in HeadstartPass; 0: the model has none
 };
 

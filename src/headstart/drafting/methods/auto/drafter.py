@@ -3,9 +3,8 @@
 A round costs draft + target(rows) + overhead and yields one token plus the guesses that are accepted. All three costs
 are measured while decoding; acceptance is learnt by drafter, grade and sequence. Each round, the nodes of all sequences
 compete in one list, the likeliest first. It is cut where the expected tokens per unit of time are highest: the tree
-form of Theorem 3.8 (Leviathan et al. 2023) with measured costs (docs/exactness.md 10). A drafter rests for a sequence
-if its guesses, beyond those of cheaper drafters, are worth less than its time and their rows; it is tried again now
-and then.
+form of Theorem 3.8 (Leviathan et al. 2023) with measured costs (docs/exactness.md 10). Nobody is asked while the
+allowance for what does not pay is empty, and a drafter only while its own lasts (``planning/allowances.py``).
 
 How many rows pay depends on measured times, so trees differ from run to run. The tokens do not: all guesses are point
 masses (drafters that draw are asked to share the target's noise), so the target alone decides each token.
@@ -14,7 +13,6 @@ masses (drafters that draw are asked to share the target's noise), so the target
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -28,25 +26,21 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.inner_sequence import InnerSequence
 from headstart.drafting.methods.auto.members import FREE, ITSELF, AutoOptions, found_drafters, small_model
 from headstart.drafting.options import require
+from headstart.drafting.planning import constants as c
+from headstart.drafting.planning.allowances import Load
 from headstart.drafting.planning.beam_plans import BeamPlans
-from headstart.drafting.planning.expert_calls import ExpertCalls
-from headstart.drafting.planning.followed import Followed, merge
+from headstart.drafting.planning.followed import Followed
 from headstart.drafting.planning.itself import worth_asking
-from headstart.drafting.planning.members import Member, Standing
+from headstart.drafting.planning.members import Brought
 from headstart.drafting.planning.merged import Guesses
 from headstart.drafting.planning.parts import PlannerParts
 from headstart.drafting.planning.planned_stretch import Lane
-from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, TreeSize
+from headstart.drafting.planning.round_costs import TreeSize
 from headstart.drafting.registry import create_drafter, default_for
 from headstart.errors import HeadstartError
 from headstart.passes.draft_tree import DraftTree
 from headstart.passes.rounds import RoundRecord, StretchDrafting, StretchLimits
 
-_STRANGERS = 2
-"""Most sequences for which a drafter is first asked in one round: it may have their prompts to learn."""
-_FEW = 4
-"""Most sequences with which drafters that read the target's states are used: reading along costs time for every
-sequence, asked or not, and in larger batches their guesses gain less (docs/experiments/batches.md, 0023)."""
 _IMPOSSIBLE = 1e-9
 
 
@@ -54,32 +48,27 @@ _IMPOSSIBLE = 1e-9
 class _Asking:
     """One drafter in one round."""
 
-    member: Member
-    rested: bool
-    """Whether it rests for some sequence."""
-    known: int
-    """Sequences that it was asked about and had been asked about before."""
-    seconds: float = 0.0
-    """Time to ask it about the known sequences."""
-    first_seconds: float = 0.0
-    """Time to ask it about one new sequence."""
-    probe_seconds: float = 0.0
-    """Time to ask it about one sequence for which it rests."""
+    sequences: list[int]
+    """Those that it guesses for."""
+    new: frozenset[int]
+    """Those of them that it never guessed for."""
+    seconds: float
+    brought: list[Brought] = field(default_factory=list)
+    """To each sequence that is no beam: beams are judged by levels."""
 
 
 @dataclass(slots=True)
 class _Round:
     """What is kept of a proposal until its outcome is known."""
 
-    askings: list[_Asking] = field(default_factory=list)
-    asked: int = 0
-    """Questions, counted over all drafters and sequences."""
-    brought: list[tuple[Member, Standing, float]] = field(default_factory=list)
-    """What each drafter brought to each sequence beyond cheaper drafters, in seconds."""
-    size: TreeSize | None = None
-    """The tree sizes that were chosen; None: costs were not weighed."""
-    own_seconds: float = 0.0
-    """Time of the planner itself."""
+    load: Load | None = None
+    """None: the pass also reads prompts, and says nothing of plain rounds."""
+    askings: dict[int, _Asking] = field(default_factory=dict)
+    """By the member's place."""
+    size: TreeSize = field(default_factory=lambda: TreeSize(0))
+    seconds: float = 0.0
+    """That the proposal took."""
+    proposed_at: float = 0.0
 
 
 class AutoDrafter:
@@ -96,37 +85,29 @@ class AutoDrafter:
             options.model is None or any("model" in each for each in given.values()),
             f"model is {options.model!r}, but none of {', '.join(names)} runs one; leave it out.",
         )
-        self._scope_of = context.scope_of
         drafters = _opened(context, options, given)
         names = list(drafters)
+        self._clock = self.parts.clock
         self._members = [self.parts.member(drafter, 1 << place) for place, drafter in enumerate(drafters.values())]
-        needs = [member.drafter.needs for member in self._members]
-        taps = tuple(sorted({tap for need in needs for tap in need.taps}))
-        self._all_needs = [
-            TargetSignals(taps, top_ids) for top_ids in range(max((need.top_ids for need in needs), default=0) + 1)
-        ]
-        self.needs = self._all_needs[-1]
-        """Best ids are included only in rounds in which a drafter that wants them was asked."""
         self._followed: dict[int, Followed] = {}
-        experts = None if context.runner is None else context.runner.backend.config.experts
-        self.costs = self.parts.costs(None if experts is None else ExpertCalls(experts.count, experts.used))
+        self.costs = self.parts.costs()
         """Measured costs of rounds."""
+        self.safeguard = self.parts.safeguard()
+        """What guesses may lose."""
         if context.runner is not None:
             with phase("Timing passes, to know how many guesses pay"):
                 trials = self.parts.trials(context.runner)
-                for tried in trials.passes:
-                    self.costs.passes.add(tried.rows, tried.seconds, experts=tried.experts)
-                self.costs.passes.begin_per_key(trials.per_key)
-                self.costs.passes.begin_per_expert(trials.per_expert)
+                for tried in trials:
+                    self.costs.passes.add(tried.rows, tried.seconds)
             if not options.names and names == [FREE] and options.model is None:
                 further = small_model(context, _small_drafter)
                 if further is None:
-                    further = worth_asking(context, trials.passes, lambda context: create_drafter(ITSELF, context))
+                    further = worth_asking(context, trials, lambda context: create_drafter(ITSELF, context))
                 self._members += [] if further is None else [self.parts.member(further, 1 << len(self._members))]
         self._beams = BeamPlans(self.costs)
-        self._merits = self.parts.credits(self._members)
         self._round = _Round()
-        self._proposed_at = 0.0
+        self._top_ids = max((member.drafter.needs.top_ids for member in self._members), default=0)
+        self._need()
 
     @property
     def nbytes(self) -> int:
@@ -135,9 +116,10 @@ class AutoDrafter:
     def begin(self, sequence: SequenceView) -> None:
         # It is asked to share the target's noise, so that it guesses point masses.
         view = _coupled(sequence)
-        self._followed[sequence.id] = Followed.begin(view, self._members, self._scope_of(sequence))
+        self._followed[sequence.id] = Followed.begin(view, self._members)
         for member in self._members:
             member.drafter.begin(view)
+        self._need()
 
     def fork(self, source: SequenceView, sequence: SequenceView) -> None:
         """See ``Forking``."""
@@ -149,159 +131,139 @@ class AutoDrafter:
         self._followed[sequence.id] = known.fork(view)
         for member in self._members:
             fork_or_begin(member.drafter, known.view, view)
+        self._need()
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
-        start = time.perf_counter()
+        start = self._clock()
         followed = [self._followed[sequence.id] for sequence in sequences]
         for each in followed:
-            each.forget_guesses()
-        self._round = _Round()
-        wanted = 0
+            each.guesses = []
         beside_prompts = bool(budgets) and budgets[0].prompt_rows > 0
+        self._round = now = _Round(None if beside_prompts else Load.of(sequences))
         budgets = self._beams.budgets(sequences, [self.costs.budget(each) for each in budgets])
-        if not beside_prompts or self.costs.may_pay_beside_prompts(len(self._followed)):
-            for place, member in enumerate(self._members):
-                if self._keeps(member) and self._ask(place, member, followed, budgets):
-                    wanted = max(wanted, member.drafter.needs.top_ids)
-        self.needs = self._all_needs[wanted]
-        trees = self._cut(followed, budgets) if self._round.asked else [DraftTree.empty()] * len(followed)
-        self._proposed_at = time.perf_counter()
-        self._round.own_seconds += self._proposed_at - start
+        trees = [DraftTree.empty()] * len(followed)
+        if now.load is not None and self.safeguard.allows(now.load):
+            for place in range(len(self._members)):
+                self._ask(place, followed, budgets, now.load)
+            if now.askings:
+                trees = self._cut(followed, budgets, now.load)
+        self._top_ids = max([self._members[place].drafter.needs.top_ids for place in now.askings], default=0)
+        self._need()
+        now.proposed_at = self._clock()
+        now.seconds = now.proposed_at - start
         depths = {
             beam.group: max(int(trees[place].depths.max(initial=0)) for place in places)
             for beam, places in groups_of(sequences)
         }
-        self._beams.drafted(self._proposed_at - start, depths)
+        self._beams.drafted(now.seconds, depths)
         return trees
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
-        start = time.perf_counter()
-        for place, member in enumerate(self._members):
-            heard = [outcome for outcome in outcomes if self._reads(place, outcome.sequence.id)]
-            if heard:
-                member.drafter.observe(heard)
+        start = self._clock()
+        load = Load.of([each.view for each in self._followed.values()]) if self._followed else Load(1, 0)
+        heard = [self._show(place, outcomes, load) for place in range(len(self._members))]
         self._beams.learn(outcomes)
-        if self._round.asked:
-            shown = time.perf_counter()
-            for outcome in outcomes:
-                followed = self._followed.get(outcome.sequence.id)
-                if followed is not None and outcome.committed:
-                    followed.judge(outcome.committed)
-            self._round.own_seconds += time.perf_counter() - shown
+        for outcome in outcomes if self._round.askings else ():
+            followed = self._followed.get(outcome.sequence.id)
+            if followed is not None and outcome.committed:
+                followed.judge(outcome.committed)
         if outcomes and outcomes[0].pass_rows:
-            if all([outcome.committed for outcome in outcomes]):
-                self._time(outcomes, start)
-            else:
-                self.costs.read_prompts(outcomes[0].pass_rows, outcomes[0].pass_seconds)
+            pass_seconds = self.parts.pass_seconds(outcomes[0])
+            decodes = self._round.load is not None and all([outcome.committed for outcome in outcomes])
+            self._charge_hearing(heard, load, 0.0 if decodes else pass_seconds)
+            if decodes:
+                self._settle(outcomes, pass_seconds, start, sum(heard))
 
     def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
         """See ``RunsInStretches``."""
-        followed = [self._followed[sequence.id] for sequence in sequences]
-        if len(followed) < len(self._followed):
+        if len(sequences) < len(self._followed):
             return None
+        start = self._clock()
+        followed = [self._followed[sequence.id] for sequence in sequences]
         lanes = [
-            Lane(
-                member,
-                [each.standings[place] for each in followed],
-                [each.rates[place] for each in followed],
-                [each.learned[place] for each in followed],
-                [i for i, sequence in enumerate(sequences) if self._reads(place, sequence.id)],
-            )
+            Lane(place, member, [i for i, sequence in enumerate(sequences) if self._follows(place, sequence.id)])
             for place, member in enumerate(self._members)
-            if self._keeps(member)
         ]
-        planned = self.parts.stretch([each.view for each in followed], limits, lanes, self.costs)
+        planned = self.parts.stretch(followed, limits, lanes, self.costs, self.safeguard, self._clock)
         if planned is None:
             return None
+        prepared = self._clock() - start
 
         def learn(rounds: Sequence[RoundRecord]) -> None:
+            start = self._clock()
             planned.learn(rounds)
-            self._merits = self.parts.credits(self._members)
+            for lane in lanes:
+                self._rest(followed, lane.place, lane.asked, planned.load, len(rounds))
+            if not planned.is_plain:
+                self.safeguard.charge(planned.load, prepared + self._clock() - start)
 
-        merits = self.parts.credits([lane.member for lane in lanes])
-        return StretchDrafting(planned.guessers, planned.cut(merits), learn)
+        return StretchDrafting(planned.guessers, planned.cut(), learn)
 
     def end(self, sequence_id: int) -> None:
         if self._followed.pop(sequence_id, None) is not None:
             for member in self._members:
                 member.drafter.end(sequence_id)
+            self._need()
 
-    def _keeps(self, member: Member) -> bool:
-        """Whether the drafter follows anything of what is decoded."""
-        return len(self._followed) <= _FEW or not member.reads_along
+    def _need(self) -> None:
+        """States are looked up where a drafter reads along, best ids where one that wants them was asked."""
+        few = len(self._followed) <= c.FEW
+        taps = {tap for member in self._members if few for tap in member.drafter.needs.taps}
+        self.needs = TargetSignals(tuple(sorted(taps)), self._top_ids)
 
-    def _reads(self, place: int, sequence_id: int) -> bool:
-        """Whether one drafter follows a sequence. One that missed rounds of it reads on after them."""
-        followed, member = self._followed.get(sequence_id), self._members[place]
-        if followed is None or not self._keeps(member):
-            return False
-        followed.is_read[place] = reads = member.follows(followed.is_read[place], len(self._followed))
-        return reads
+    def _follows(self, place: int, sequence_id: int) -> bool:
+        """Whether one drafter is shown what becomes of a sequence. One that missed rounds of it reads on after them."""
+        few = len(self._followed) <= c.FEW or not self._members[place].reads_along
+        return few and sequence_id in self._followed and not self._followed[sequence_id].unheard[place]
 
-    def _ask(self, place: int, member: Member, followed: Sequence[Followed], budgets: Sequence[DraftBudget]) -> bool:
-        """Let one drafter guess for the sequences where it pays, and for one more if a probe is due."""
-        known: list[int] = []
-        new: list[int] = []
-        resting: list[int] = []
-        for i, each in enumerate(followed):
-            if budgets[i].nodes and budgets[i].depth and self._reads(place, each.view.id):
-                standing = each.standings[place]
-                if member.rests(standing, len(followed)) or (not standing.asked and len(new) == _STRANGERS):
-                    resting.append(i)
-                else:
-                    (known if standing.asked else new).append(i)
-        if known and not new and member.loses([followed[i].standings[place] for i in known], len(followed)):
-            known, resting = [], [*resting, *known]
-        asking = _Asking(member, bool(resting), len(known))
-        asked = len(known) + len(new)
-        if known:
-            asking.seconds = self._question(place, known, followed, budgets)
-        if new:
-            asking.first_seconds = self._question(place, new, followed, budgets) / len(new)
-        # Passes that read prompts judge no drafter, so a probe would tell nothing.
-        if resting and member.probe_is_due and not budgets[0].prompt_rows:
-            probed = resting[member.probes % len(resting)]
-            member.probes += 1
-            asking.probe_seconds = self._question(place, [probed], followed, budgets)
-            asked += 1
-        if asked or resting:
-            self._round.askings.append(asking)
-            self._round.asked += asked
-        return bool(asked)
-
-    def _question(
-        self, place: int, asked: Sequence[int], followed: Sequence[Followed], budgets: Sequence[DraftBudget]
-    ) -> float:
-        """Let one drafter guess for some of the sequences; returns the seconds that it took."""
-        start = time.perf_counter()
-        drafter = self._members[place].drafter
-        trees = drafter.propose([followed[i].view for i in asked], [budgets[i] for i in asked])
+    def _ask(self, place: int, followed: Sequence[Followed], budgets: Sequence[DraftBudget], load: Load) -> None:
+        """Let one drafter guess for the sequences for which its allowance lasts."""
+        member = self._members[place]
+        asked = [
+            i
+            for i, (each, budget) in enumerate(zip(followed, budgets, strict=True))
+            if budget.nodes
+            and budget.depth
+            and self._follows(place, each.view.id)
+            and member.asks(each.allowance(place, member, load), load)
+        ]
+        if not asked:
+            return
+        start = self._clock()
+        trees = member.drafter.propose([followed[i].view for i in asked], [budgets[i] for i in asked])
         for i, tree in zip(asked, trees, strict=True):
             followed[i].guesses.append((place, Guesses.of(tree)))
-            followed[i].standings[place].asked = True
-        seconds = time.perf_counter() - start
-        self._round.own_seconds -= seconds
-        return seconds
+        new = frozenset([i for i in asked if not followed[i].asked[place]])
+        for i in new:
+            followed[i].asked[place] = True
+        self._round.askings[place] = _Asking(asked, new, self._clock() - start)
 
-    def _cut(self, followed: Sequence[Followed], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+    def _show(self, place: int, outcomes: Sequence[RoundOutcome], load: Load) -> float:
+        """Let one drafter hear of what was read and said; returns the seconds that it took."""
+        start, member = self._clock(), self._members[place]
+        # Where some sequences left, it reads on after the next pass, which looks its states up.
+        heard = [
+            outcome
+            for outcome in outcomes
+            if self._follows(place, outcome.sequence.id) and set(member.drafter.needs.taps) <= set(outcome.hidden.taps)
+        ]
+        if heard and member.hearing[load.size].lasts:
+            member.drafter.observe(heard)
+        for outcome in heard if not member.hearing[load.size].lasts else ():
+            self._followed[outcome.sequence.id].unheard[place] = True
+        return self._clock() - start
+
+    def _cut(self, followed: Sequence[Followed], budgets: Sequence[DraftBudget], load: Load) -> list[DraftTree]:
         """Trees of as many nodes as pay, the likeliest of all sequences."""
         ranked: list[tuple[float, int, int]] = []
-        merge(followed, self._members)
         for i, each in enumerate(followed):
-            merged = each.merged
+            each.merge(self._members)
             if beam_of(each.view) is None:
-                ranked += [(-merged.reach[node], i, node) for node in merged.ranked(budgets[i].nodes)]
-        if len(followed) > 1:
-            # The sort is stable and reach falls along every path, so a parent stays before its child.
-            ranked.sort(key=itemgetter(0))
-        share = BESIDE_PROMPTS if budgets[0].prompt_rows else 1.0
-        reach = [-negative * share for negative, _, _ in ranked]
-        if budgets[0].prompt_rows:
-            count = self.costs.nodes_beside_prompts(len(self._followed), reach)
-        else:
-            context = sum([len(each.view.tokens) for each in followed]) / len(followed)
-            self._round.size = size = self.costs.size(len(followed), reach, context)
-            count = size.nodes
+                ranked += [(-each.merged.reach[node], i, node) for node in each.merged.ranked(budgets[i].nodes)]
+        # The sort is stable and reach falls along every path, so a parent stays before its child.
+        ranked.sort(key=itemgetter(0))
+        context = sum([len(each.view.tokens) for each in followed]) / len(followed)
+        self._round.size = size = self.costs.size(len(followed), [-negative for negative, _, _ in ranked], context)
         chosen: list[list[int]] = [[] for _ in followed]
         beams = chosen_nodes(
             [each.view for each in followed],
@@ -312,50 +274,68 @@ class AutoDrafter:
         )
         for i, nodes in beams.items():
             chosen[i] = nodes
-        for _, i, node in ranked[:count]:
+        for _, i, node in ranked[: size.nodes]:
             chosen[i].append(node)
-        if self._round.size is not None and self._round.size.seconds:
-            self._credit(followed, chosen, self._round.size)
+        for place, asking in self._round.askings.items():
+            bit = self._members[place].bit
+            for i in asking.sequences:
+                merged = followed[i].merged
+                # Of several drafters that guess the same the first that is listed gets the credit.
+                own = [node for node in chosen[i] if merged.owners[node] & -merged.owners[node] == bit]
+                if i not in beams:
+                    allowance = followed[i].allowance(place, self._members[place], load)
+                    gain = sum([merged.reach[node] for node in own])
+                    asking.brought.append(Brought(allowance, gain, len(own), i in asking.new))
         return [each.merged.tree(nodes) for each, nodes in zip(followed, chosen, strict=True)]
 
-    def _credit(self, followed: Sequence[Followed], chosen: Sequence[list[int]], size: TreeSize) -> None:
-        """Credit every verified guess to the cheapest drafter that made it."""
-        merits, members = self._merits, self._members
-        for each, nodes in zip(followed, chosen, strict=True):
-            if beam_of(each.view) is not None:
-                continue
-            gains, rows = [0.0] * len(members), [0] * len(members)
-            for node in nodes:
-                place = merits[each.merged.owners[node]]
-                gains[place] += each.merged.reach[node]
-                rows[place] += 1
-            for place, _ in each.guesses:
-                worth = size.worth(gains[place], rows[place])
-                self._round.brought.append((members[place], each.standings[place], worth))
-
-    def _time(self, outcomes: Sequence[RoundOutcome], start: float) -> None:
-        """Learn what the round cost."""
+    def _settle(self, outcomes: Sequence[RoundOutcome], pass_seconds: float, start: float, heard: float) -> None:
+        """What the round cost and brought; ``heard``: seconds that the drafters took to hear of it."""
         first, now = outcomes[0], self._round
+        assert now.load is not None
         row_keys = sum([len(outcome.row_tokens) * outcome.first_position for outcome in outcomes])
-        own = now.own_seconds / now.asked if now.asked else 0.0
-        for asking in now.askings:
-            member = asking.member
-            # Verifying a tree takes about as long again as planning it.
-            beside = 2 * own + (first.signal_seconds / len(outcomes) if member.drafter.needs.top_ids else 0.0)
-            if asking.known:
-                member.cost.add(asking.known, asking.seconds + asking.known * beside)
-            if asking.first_seconds:
-                member.first_cost.add(asking.first_seconds)
-            if asking.rested:
-                probe_seconds = asking.probe_seconds + beside if asking.probe_seconds else 0.0
-                member.rested(probe_seconds, self.costs.round_seconds)
-        for member, standing, worth in now.brought:
-            member.judge(standing, worth, len(outcomes))
-        if now.asked:
-            self._merits = self.parts.credits(self._members)
-        between = max(0.0, start - self._proposed_at - first.pass_seconds - first.signal_seconds)
-        other = between + time.perf_counter() - start
-        self.costs.add(first.pass_rows, first.pass_seconds, row_keys, other, now.size, first.pass_experts)
+        between = max(0.0, start - now.proposed_at - pass_seconds - first.signal_seconds)
+        shown = self._clock() - start
+        seconds = now.seconds + pass_seconds + first.signal_seconds + between + shown
+        said = sum([len(outcome.committed) for outcome in outcomes])
+        self.costs.add(
+            first.pass_rows,
+            pass_seconds,
+            row_keys,
+            between + shown,
+            now.size.per_row * said / max(seconds, _IMPOSSIBLE),
+        )
+        plain = self.safeguard.plain.seconds(now.load)
+        if not now.askings or plain is None:
+            self.safeguard.decoded(now.load, pass_seconds + between)
+            self.safeguard.charge(now.load, heard)
+        else:
+            self.safeguard.speculated(now.load, said / len(outcomes), seconds, plain)
+            for place, asking in now.askings.items():
+                if asking.brought:
+                    self._members[place].settle(now.load, asking.brought, asking.seconds, now.size.per_row, plain)
+        followed = [self._followed.get(outcome.sequence.id) for outcome in outcomes]
+        for place in range(len(self._members)):
+            asked = now.askings[place].sequences if place in now.askings else ()
+            self._rest(followed, place, asked, now.load, 1)
+
+    def _rest(
+        self, followed: Sequence[Followed | None], place: int, asked: Sequence[int], load: Load, rounds: int
+    ) -> None:
+        """Some rounds are over in which a drafter was asked about these sequences alone, or about none."""
+        if not asked:
+            self._members[place].rested(load, rounds)
+        for i, each in enumerate(followed):
+            if each is not None and i not in asked:
+                each.rest(place, load, rounds)
+
+    def _charge_hearing(self, heard: Sequence[float], load: Load, of_seconds: float) -> None:
+        """What it took to show the drafters a round, or what a pass of ``of_seconds`` read of prompts."""
+        plain = self.safeguard.plain.seconds(load)
+        if plain is None and self.costs.passes.known:
+            plain = self.costs.passes.seconds(load.sequences, load.sequences)[0]
+        if plain:
+            for member, seconds in zip(self._members, heard, strict=True):
+                member.heard(load, seconds, plain, of_seconds)
 
 
 def _small_drafter(context: DraftContext, model: str) -> Drafter:

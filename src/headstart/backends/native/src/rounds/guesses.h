@@ -11,24 +11,14 @@ constexpr int kGuessers = 2;
 // others only.
 constexpr int kAgreed = 64, kContradicted = 128;
 
-// What a guess's acceptance is estimated from (drafting/planning/learned_acceptance.py), in the order given there.
-constexpr int kClues = 10;
 constexpr double kUnsaid = -1.0;  // the chance of a guess whose drafter gives none
-
-// Bounded, whatever is given (`log_odds` of drafting/planning/guess_rates.py).
-inline double log_odds(double chance) {
-  constexpr double kLeast = 1e-3;
-  const double certain = std::min(std::max(kLeast, chance), 1.0 - kLeast);
-  return std::log(certain / (1.0 - certain));
-}
 
 struct Guesses {
   std::vector<int32_t> tokens, parents, grades;  // [node]
   std::vector<double> chances;                   // [node] to be accepted, given its parent
-  std::vector<double> clues;                     // [node][kClues], once it was merged with others
 
   int size() const { return static_cast<int>(tokens.size()); }
-  void clear() { tokens.clear(), parents.clear(), grades.clear(), chances.clear(), clues.clear(); }
+  void clear() { tokens.clear(), parents.clear(), grades.clear(), chances.clear(); }
   void add(int32_t token, int32_t parent, int32_t grade, double chance = kUnsaid) {
     tokens.push_back(token), parents.push_back(parent), grades.push_back(grade), chances.push_back(chance);
   }

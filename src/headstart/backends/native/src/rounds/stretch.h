@@ -29,6 +29,7 @@ class Stretch {
     begin();
     const auto began = Clock::now();
     bool ended = false;
+    double allowance = stretch.cut_rule ? stretch.cut_rule->allowance : 0.0;
     while (!ended && stretch.rounds < stretch.most_rounds && seconds_since(began) < stretch.most_seconds) {
       HeadstartRound &round = stretch.round[stretch.rounds] = {};
       const auto start = Clock::now();
@@ -54,12 +55,16 @@ class Stretch {
       ++stretch.rounds;
       round.other_seconds = seconds_since(start) - round.pass_seconds - round.walk_seconds - round.draft_seconds[0] -
                             round.draft_seconds[1];
+      if (!stretch.cut_rule) continue;
+      allowance += stretch.cut_rule->plain_seconds * said_in_round() - seconds_since(start);
+      ended |= allowance < 0 && stretch.rounds >= kLeastRounds;
     }
     return nullptr;
   }
 
  private:
   using Clock = std::chrono::steady_clock;
+  static constexpr int kLeastRounds = 2;  // fewer than that are no stretch to Python
 
   // One sequence, and its round.
   struct SequenceState {
@@ -86,6 +91,13 @@ class Stretch {
     bool has_room() const { return nodes > 0 && depth > 0; }
     int root() const { return said.empty() ? of->root : said.back(); }
   };
+
+  // Tokens of a sequence in the latest round, on average.
+  double said_in_round() const {
+    double said = 0;
+    for (const SequenceState &sequence : sequences_) said += static_cast<int>(sequence.said.size()) - sequence.before;
+    return said / static_cast<double>(sequences_.size());
+  }
 
   static double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
@@ -217,7 +229,7 @@ class Stretch {
       span.asked = sequence.has_room();
       sequence.span = &span, sequence.path = s_->path + first;
       if (s_->cut_rule)
-        cut_.take(*s_->cut_rule, static_cast<int>(i), sequence.tree, span);
+        cut_.take(static_cast<int>(i), sequence.tree, span);
       else
         sequence.tree = sequence.guesses[0];
       const Guesses &tree = sequence.tree;
@@ -347,8 +359,6 @@ class Stretch {
           if (guesses.parents[node] != path) continue;
           const bool holds = guesses.tokens[node] == sequence.said[at];
           if (guesser.judged < guesser.room) {
-            if (guesser.clues)
-              std::copy_n(&guesses.clues[node * kClues], kClues, guesser.clues + guesser.judged * kClues);
             guesser.judgements[guesser.judged++] = 2 * guesses.grades[node] + holds;
             ++sequence.span->judged[i];
           }

@@ -1,5 +1,5 @@
 // Guesses of several drafters for several sequences, of which as many are verified as pay: what the Python modules
-// drafting/planning/merged.py, learned_acceptance.py and round_costs.py do, node for node.
+// drafting/planning/merged.py and round_costs.py do, node for node.
 #pragma once
 #include <numeric>
 #include <unordered_map>
@@ -32,16 +32,15 @@ class Merged {
         place.push_back(at->second);
       }
     }
-    said_.assign(tree_.size(), 0.0);
+    tree_.chances.assign(tree_.size(), 0.0);
     for (int i = 0; i < kGuessers; ++i)
       for (int k = 0; k < all[i].size(); ++k) {
         const int node = places_[i][k], own = 1 << i;
+        const bool agreed = owners_[node] != own, contradicted = heard_[tree_.parents[node] + 1] != own;
         int32_t &grade = all[i].grades[k];
-        grade += owners_[node] != own ? kAgreed : heard_[tree_.parents[node] + 1] != own ? kContradicted : 0;
-        said_[node] += guessers[i].log_odds[grade];
+        grade += agreed ? kAgreed : contradicted ? kContradicted : 0;
+        tree_.chances[node] += guessers[i].rates[grade] / (agreed ? kGuessers : 1);
       }
-    tree_.chances.assign(tree_.size(), 0.0);
-    for (int i = 0; i < kGuessers; ++i) estimate(i, guessers[i], all[i]);
     for (const std::vector<int> &siblings : children_) scale(siblings);
     reach_.clear();
     for (int node = 0; node < tree_.size(); ++node) {
@@ -88,34 +87,6 @@ class Merged {
   static constexpr double kMostCertain = 0.995;
   static constexpr int kNone = -1;
 
-  // The clues of one drafter's guesses, and how likely each holds by them.
-  void estimate(int i, const HeadstartGuesser &guesser, Guesses &guesses) {
-    guesses.clues.resize(static_cast<size_t>(guesses.size()) * kClues);
-    depths_.clear(), seen_.assign(guesses.size() + 1, 0);  // [parent + 1]
-    for (int k = 0; k < guesses.size(); ++k) {
-      const int node = places_[i][k], parent = guesses.parents[k], grade = guesses.grades[k];
-      const bool agreed = owners_[node] != 1 << i, contradicted = grade >= kContradicted;
-      depths_.push_back(parent == kRoot ? 1 : depths_[parent] + 1);
-      const int rank = seen_[parent + 1]++;
-      const double rate = guesser.log_odds[grade];
-      const double own = guesses.chances[k] == kUnsaid ? 0.0 : log_odds(guesses.chances[k]);
-      const double clues[kClues] = {1.0,
-                                    rate,
-                                    own,
-                                    std::log(static_cast<double>(depths_[k])),
-                                    std::log1p(static_cast<double>(rank)),
-                                    agreed ? 1.0 : 0.0,
-                                    contradicted ? 1.0 : 0.0,
-                                    agreed ? own : 0.0,
-                                    contradicted ? own : 0.0,
-                                    agreed ? (said_[node] - rate) / (kGuessers - 1) : 0.0};
-      std::copy_n(clues, kClues, &guesses.clues[k * kClues]);
-      double sum = 0.0;
-      for (int clue = 0; clue < kClues; ++clue) sum += clues[clue] * guesser.weights[clue];
-      tree_.chances[node] += 1.0 / (1.0 + std::exp(-sum)) / (agreed ? kGuessers : 1);
-    }
-  }
-
   // The chances of one parent's children do not add up to more than 1.
   void scale(const std::vector<int> &siblings) {
     double total = 0.0;
@@ -125,8 +96,8 @@ class Merged {
   }
 
   Guesses tree_;
-  std::vector<double> said_, reach_;  // [node] log-odds of the rates of all that guess it, added up
-  std::vector<int> depths_, seen_, owners_, heard_, ranked_, place_, places_[kGuessers];
+  std::vector<double> reach_;
+  std::vector<int> owners_, heard_, ranked_, place_, places_[kGuessers];
   std::vector<int> first_child_, sibling_, waiting_;
   std::vector<std::vector<int>> children_;
   std::unordered_map<int64_t, int> nodes_;  // by parent and token
@@ -150,27 +121,25 @@ class TreeCut {
   void cut(const HeadstartCutRule &rule, HeadstartRound &round) {
     std::stable_sort(ranked_.begin(), ranked_.end(),
                      [](const Ranked &a, const Ranked &b) { return a.reach > b.reach; });
-    double tokens = count_;
-    round.expected_tokens = tokens, round.expected_seconds = rule.pass_seconds[0] + rule.other_seconds;
+    double tokens = count_, said = tokens, taken = rule.pass_seconds[0] + rule.other_seconds;
     int count = 0;
     const int most = std::min(static_cast<int>(ranked_.size()), rule.passes - 1);
     for (int node = 1; node <= most; ++node) {
       tokens += ranked_[node - 1].reach;
       const double seconds = rule.pass_seconds[node] + rule.other_seconds;
-      if (tokens * round.expected_seconds > round.expected_tokens * seconds)
-        round.expected_tokens = tokens, round.expected_seconds = seconds, count = node;
+      if (tokens * taken > said * seconds) said = tokens, taken = seconds, count = node;
     }
     round.row_seconds = count ? (rule.pass_seconds[count] - rule.pass_seconds[0]) / count : 0.0;
     ranked_.resize(count);
   }
 
-  // What was chosen for a sequence, with its credits; sequences in the order in which they were added.
-  void take(const HeadstartCutRule &rule, int sequence, Guesses &tree, HeadstartSpan &span) {
+  // What was chosen for a sequence; of several that guess the same the first gets the credit.
+  void take(int sequence, Guesses &tree, HeadstartSpan &span) {
     Merged &merged = merged_[sequence];
     chosen_.clear();
     for (const Ranked &each : ranked_) {
       if (each.sequence != sequence) continue;
-      const int credited = rule.merits[merged.owners(each.node)];
+      const int credited = merged.owners(each.node) & 1 ? 0 : 1;
       span.gains[credited] += each.reach;
       ++span.verified[credited];
       chosen_.push_back(each.node);

@@ -1,0 +1,91 @@
+"""Every number of the planner that somebody chose, with the figure that chose it (docs/experiments/planner.md, by its
+number there). A *round* is the time of a plain round of the same sequences."""
+
+# What may be lost.
+SHARE = 0.005
+"""Of the time, for guesses that do not pay. A head that loses half a round is then asked every hundredth round, so one
+that becomes good is found within some hundred tokens."""
+START = 6.0
+"""Rounds that may be lost at first, for each load. A head that gains 0.3 of a round, give or take one, then stops by
+mistake once in forty times (exp(-2 * 0.3 * 6)); with 2 rounds it would in one of three."""
+MOST = 32.0
+"""Rounds that what pays can fill an allowance to: a second of a small model, which outlasts a pause of the machine."""
+OWN_START, OWN_MOST = 2.0, 4.0
+"""The same of one drafter for one sequence, in its own tokens. Estimates vary less than what is measured."""
+PLAIN_EVERY = 256
+"""Rounds after which plain ones are timed again. At twice plain decoding's speed that takes 0.4 % of the time."""
+PLAIN_TIMINGS, PLAIN_LEAST = 5, 3
+"""Timings that a plain round's median is taken of, and as few as it needs: one is often disturbed."""
+NEIGHBOURS = 1.5
+"""What numbers of sequences may differ by, as a factor, for a plain round of one between them to be interpolated."""
+CONTEXT_LEAST, CONTEXT_CLASSES, CONTEXTS_TOGETHER = 256, 2, 4
+"""Contexts up to so many tokens are one class, and there are so many for each doubling beyond: attention, a third of a
+pass at 16k, differs by a third within a class, and a request goes through it in thousands of tokens. So many classes
+share their allowances."""
+FEW = 4
+"""Most sequences with which drafters that read the target's states are used (docs/experiments/batches.md, 0023: in
+larger batches reading along takes more than their guesses gain)."""
+
+# What passes cost.
+STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384, 512, 1024)
+"""Rows at which the steps of the cost curve end: few enough to be learnt in some dozens of rounds, fine enough to show
+tiles of 16 rows."""
+RECENT = 9
+"""Timings that a median is taken of: four disturbed ones do no harm."""
+COST_MEMORY = 256
+"""Passes after which a step is forgotten that none was on: it may have been disturbed when it was timed last."""
+HOPED_SHARE, HOPED_SLOPE = 1 / 16, 1 / 2
+"""What a row beyond the largest known pass is assumed to cost, as a share of that pass's average row, or of its last
+rows if that is more. Little on purpose: larger passes are tried, and timed."""
+FURTHER, LEAST_FURTHER = 1 / 2, 4
+"""How far the curve goes beyond the largest known pass: by this share of its rows, and by at least this many."""
+REDRAWN_EVERY = 8
+"""Passes after which the curve is drawn anew: drawing takes as long as planning a round."""
+MEAN_MEMORY, SLOPE_MEMORY = 64, 256
+"""Passes over which a step's means and the slope by context are averaged."""
+SLOPE_DOUBT = 1e7
+"""Squared row-keys. Before contexts have varied this much (one pass at 3,000 tokens), the slope counts for less than
+half of what it seems."""
+UNTIMED_ROWS = 16
+"""Rows of a pass, roots included, while nothing is known about costs: one tile."""
+TRIED_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48)
+"""Rows of trial passes; the last is about what 16 sequences and the guesses of a default engine take."""
+TRIED_SECONDS = 1.0
+"""Of all trial passes together: where a pass takes long, fewer of them are run."""
+
+# How often guesses hold.
+FIRST_RATE = 0.25
+"""Of any guess before one was judged, where the drafter says nothing else."""
+MEASURED_WEIGHT, UNKNOWN_WEIGHT = 8.0, 1.0
+"""Trials that rates measured elsewhere are worth, and those that nobody measured."""
+SHARED_MEMORY = 1000.0
+OWN_WEIGHT, OWN_MEMORY = 4.0, 40.0
+"""Trials after which a grade's past counts half, over all sequences and in one; and what the former are worth to a
+sequence that begins: some rounds' guesses."""
+MOST_CERTAIN = 0.995
+"""No guess is surer: memory of a thousand trials shows no more."""
+ROW_SHARE = 0.75
+"""Of what a row takes in tokens, on average over a tree's rows: how likely a path must be to be looked for. The last
+rows cost less, and what is found is weighed again."""
+LEAST_PROBABLE, MOST_PROBABLE = 0.025, 0.2
+"""Bounds of the least probability of a path that drafters look for: less likely ones cost more to look for than they
+bring, and where rows seem dear a drafter must still be seen to guess (by work the bound brings 5 %; on a matrix unit
+1.94 of plain decoding instead of 1.87, 0060)."""
+
+# Beams.
+WIDTHS = (1, 2, 3)
+"""Nodes of a level for each beam; the last as ``beam_trees.WIDER`` (docs/experiments/rounds.md, 0096)."""
+LEVEL_RATES = (0.3, 0.4, 0.45)
+"""[width] how often a level is taken to hold before it was tried,"""
+LEVEL_WEIGHT, LEVEL_MEMORY = 4.0, 0.97
+"""as how many trials that counts, and what a trial still counts after the next one."""
+BEAMS_AGAIN = 24
+"""Rounds without guesses after which levels are tried again."""
+
+# The target's own weights in few bits, where nothing else guesses.
+ITSELF_BITS, ITSELF_SECONDS = 7.5, 0.004
+"""Of a target's weight, from which on four are much fewer; and of a pass, from which on what is around it hardly
+counts."""
+ITSELF_CHANCE, ITSELF_LONGEST, ITSELF_GAIN = 0.8, 8, 1.1
+"""That its guess holds where those before it do (less than four bits are known for); its longest chain; and what it
+must promise over plain decoding, which it takes memory for."""

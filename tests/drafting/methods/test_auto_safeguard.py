@@ -1,0 +1,200 @@
+"""Whatever drafters and machines do, guesses lose next to nothing: in simulated time, everything included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from drafting_toys import ToySequence, read_prompt, verify_greedily
+from planned_toys import BUDGET, PREDICTABLE, Clock, Oracle, begin, with_oracles
+
+from headstart.drafting.base import BeamView, Drafter
+from headstart.drafting.planning import constants as c
+
+Cost = Callable[[int], float]
+"""Seconds of a pass by its rows."""
+
+
+def flat(rows: int) -> float:
+    return 1.0
+
+
+def race(
+    drafter: Drafter, clock: Clock, sequences: Sequence[ToySequence], cost: Cost, rounds: int
+) -> tuple[float, float]:
+    """Seconds that some rounds took, questions and all, and that plain decoding takes for the same tokens."""
+    began, passes = clock.now, 0.0
+    before = sum(len(sequence.tokens) for sequence in sequences)
+    budget = replace(BUDGET, group_nodes=BUDGET.nodes if hasattr(sequences[0], "beam") else 0)
+    for _ in range(rounds):
+        trees = drafter.propose(sequences, [budget] * len(sequences))
+        rows = len(sequences) + sum(map(len, trees))
+        passes += cost(rows)
+        drafter.observe(
+            [
+                replace(verify_greedily(sequence, tree, PREDICTABLE, 0), pass_rows=rows, pass_seconds=cost(rows))
+                for sequence, tree in zip(sequences, trees, strict=True)
+            ]
+        )
+    said = (sum(len(sequence.tokens) for sequence in sequences) - before) / len(sequences)
+    return clock.now - began + passes, said * cost(len(sequences))
+
+
+def many(drafter: Drafter, count: int) -> list[ToySequence]:
+    return [begin(drafter, number) for number in range(count)]
+
+
+def slow(oracle: Oracle) -> None:
+    oracle.price = 10.0
+
+
+def wrong(oracle: Oracle) -> None:
+    oracle.right = False
+
+
+def seldom_slow(oracle: Oracle) -> None:
+    """Five questions of six take nothing."""
+    propose = oracle.propose
+
+    def proposed(sequences, budgets):
+        oracle.price = 0.0 if oracle.asked // len(sequences) % 6 else 5.0
+        return propose(sequences, budgets)
+
+    oracle.right, oracle.propose = False, proposed  # type: ignore[method-assign]
+
+
+def slow_to_hear(oracle: Oracle) -> None:
+    oracle.hearing, oracle.right = 0.5, False
+
+
+@pytest.mark.parametrize("spoil", [slow, wrong, seldom_slow, slow_to_hear], ids=lambda spoil: spoil.__name__)
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_drafter_that_does_not_pay_costs_half_a_percent(
+    spoil: Callable[[Oracle], None], batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what may be lost at first, and one question more."""
+    drafter, oracles = with_oracles(monkeypatch, only=(3, 0.3))
+    spoil(oracles["only"])
+    taken, plain = race(drafter, oracles["only"].clock, many(drafter, batch), flat, 3000)
+    question = max(oracles["only"].price, 5.0) * batch
+    assert taken - plain < (1 + (spoil is slow_to_hear)) * (c.START + c.SHARE * plain) + question + 1.0
+    assert taken > plain - 1e-6
+
+
+@pytest.mark.parametrize("spoil", [slow, wrong, seldom_slow, slow_to_hear], ids=lambda spoil: spoil.__name__)
+def test_one_that_paid_and_pays_no_more_costs_no_more_than_a_bound(
+    spoil: Callable[[Oracle], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafter, oracles = with_oracles(monkeypatch, only=(3, 0.3))
+    sequences, clock = many(drafter, 1), oracles["only"].clock
+    taken, plain = race(drafter, clock, sequences, flat, 300)
+    assert plain > 2 * taken
+    spoil(oracles["only"])
+    taken, plain = race(drafter, clock, sequences, flat, 3000)
+    assert taken - plain < c.MOST + c.SHARE * plain + 2 * 10.0
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_passes_that_become_dear_under_it_cost_no_more_than_a_bound(
+    batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are free, and then a single one takes a pass."""
+    drafter, oracles = with_oracles(monkeypatch, only=(3, 0.1))
+    sequences, clock = many(drafter, batch), oracles["only"].clock
+    race(drafter, clock, sequences, flat, 300)
+    taken, plain = race(drafter, clock, sequences, lambda rows: 1.0 + 4.0 * (rows > batch), 2000)
+    assert taken - plain < c.MOST + c.SHARE * plain + 5.0
+
+
+def test_a_machine_that_becomes_slow_ends_guesses_only_until_plain_rounds_were_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drafter, oracles = with_oracles(monkeypatch, only=(3, 0.2))
+    sequences, clock = many(drafter, 1), oracles["only"].clock
+    race(drafter, clock, sequences, flat, 300)
+    taken, plain = race(drafter, clock, sequences, lambda rows: 3.0, 1500)
+    assert plain > 2.5 * taken
+
+
+def test_a_good_drafter_is_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its guesses hold now and then: in turn none to three, a third more tokens a second than plain decoding's."""
+    drafter, oracles = with_oracles(monkeypatch, only=(4, 0.8))
+    oracles["only"].lengths = 4
+    _, plain = race(drafter, oracles["only"].clock, many(drafter, 1), flat, 1000)
+    assert oracles["only"].asked > 970
+    assert plain > 2400
+
+
+def test_one_that_becomes_good_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter, oracles = with_oracles(monkeypatch, only=(3, 0.3))
+    sequences, clock = many(drafter, 1), oracles["only"].clock
+    oracles["only"].right = False
+    race(drafter, clock, sequences, flat, 1500)
+    oracles["only"].right = True
+    race(drafter, clock, sequences, flat, 400)
+    taken, plain = race(drafter, clock, sequences, flat, 300)
+    assert plain > 2.5 * taken
+
+
+def test_what_is_learnt_in_company_is_not_used_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among sixteen a row takes its share of a pass, so nothing pays; alone rows are free."""
+
+    def cost(rows: int) -> float:
+        return max(rows, 16) / 16
+
+    drafter, oracles = with_oracles(monkeypatch, only=(3, 0.01))
+    sequences, clock = many(drafter, 16), oracles["only"].clock
+    taken, plain = race(drafter, clock, sequences, cost, 500)
+    assert taken < 1.02 * plain
+    for sequence in sequences[1:]:
+        drafter.end(sequence.id)
+    taken, plain = race(drafter, clock, sequences[:1], cost, 100)
+    assert plain > 3 * taken
+
+
+def test_prompts_are_read_along_while_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drafter that is slow to read prompts, and brings nothing, is shown few of them."""
+    drafter, oracles = with_oracles(monkeypatch, only=(3, 0.1))
+    oracle = oracles["only"]
+    oracle.right, heard = False, []
+    race(drafter, oracle.clock, many(drafter, 1), flat, 10)
+    for number in range(2, 200):
+        oracle.hearing, before = 2.0, oracle.clock.now
+        sequence = ToySequence(number, [1, 2, 3, 4])
+        drafter.begin(sequence)
+        drafter.observe([replace(read_prompt(sequence), pass_rows=500, pass_seconds=10.0)])
+        heard.append(oracle.clock.now > before)
+        oracle.hearing = 0.0
+        race(drafter, oracle.clock, [sequence], flat, 5)
+        drafter.end(number)
+    assert any(heard)
+    assert 2.0 * sum(heard) < c.START + 2.0 + c.SHARE * 198 * 15.0 + 1.0
+
+
+def test_beams_cost_no_more_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter, oracles = with_oracles(monkeypatch, only=(3, 0.5))
+    oracles["only"].right = False
+    sequences = many(drafter, 4)
+    for sequence in sequences:
+        sequence.beam = BeamView(7, 4, -1.0)  # type: ignore[attr-defined]
+    taken, plain = race(drafter, oracles["only"].clock, sequences, lambda rows: 1.0 + 0.1 * (rows - 4), 2000)
+    # And a round with questions about four, and thirty rows.
+    assert taken - plain < c.START + c.SHARE * plain + 4 * 0.5 + 0.1 * 4 * 31
+
+
+def test_random_costs_of_all_kinds_lose_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prices, rows and luck change again and again, for two drafters at once."""
+    drafter, oracles = with_oracles(monkeypatch, one=(3, 0.2), other=(6, 0.4))
+    rng, sequences, clock = np.random.default_rng(4), many(drafter, 2), oracles["one"].clock
+    oracles["other"].clock = clock
+    lost = total = worst = 0.0
+    for _ in range(30):
+        for oracle in oracles.values():
+            oracle.price, oracle.lengths = float(rng.exponential(0.3)), int(rng.integers(1, 5))
+        row = float(rng.exponential(0.3))
+        worst = max(worst, 2 * (oracles["one"].price + oracles["other"].price + 9 * row))
+        taken, plain = race(drafter, clock, sequences, lambda rows, row=row: 1.0 + row * (rows - 2), 150)
+        lost, total = lost + taken - plain, total + plain
+    assert lost < c.START + c.SHARE * total + worst
