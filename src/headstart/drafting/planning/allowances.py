@@ -9,7 +9,7 @@ bound), and the round in which the allowance ran out.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import log2
 from typing import NamedTuple
 
@@ -79,22 +79,18 @@ class PlainRounds:
 
     def due(self, load: Load) -> bool:
         """Whether a plain round is to be timed: none was, or not lately."""
-        own = self._timings[load.context].get(load.sequences, ())
-        return (len(own) < c.PLAIN_LEAST and self._between(load) is None) or self._since[load] >= c.PLAIN_EVERY
+        return self.seconds(load) is None or self._since[load] >= c.PLAIN_EVERY
 
     def seconds(self, load: Load) -> float | None:
-        """Of a plain round; None: not known."""
-        own = self._timings[load.context].get(load.sequences)
-        return _median(own) if own else self._between(load)
-
-    def _between(self, load: Load) -> float | None:
-        known = self._timings[load.context]
-        fewer = max([count for count in known if count < load.sequences], default=0)
-        more = min([count for count in known if count > load.sequences], default=0)
-        if not fewer or not more or more > c.NEIGHBOURS * fewer:
-            return None
-        place = (load.sequences - fewer) / (more - fewer)
-        return (1 - place) * _median(known[fewer]) + place * _median(known[more])
+        """Of a plain round; None: not known. Until one was timed those over somewhat shorter contexts count, which take
+        less: what guesses save is then held for less than it is."""
+        for context in (load.context, load.context - 1):
+            known = self._timings.get(context, {})
+            own = known.get(load.sequences, ())
+            seconds = _median(own) if len(own) >= c.PLAIN_LEAST else _between(known, load.sequences)
+            if seconds is not None:
+                return seconds
+        return None
 
 
 class Safeguard:
@@ -130,6 +126,16 @@ class Safeguard:
         plain = self.plain.seconds(load)
         if plain:
             self.allowances[load.size].settle(0.0, seconds / plain)
+
+
+def _between(known: Mapping[int, deque[float]], sequences: int) -> float | None:
+    """What plain rounds of so many sequences take by those of fewer and of more; None: none are near."""
+    fewer = max([count for count in known if count < sequences], default=0)
+    more = min([count for count in known if count > sequences], default=0)
+    if not fewer or not more or more > c.NEIGHBOURS * fewer:
+        return None
+    place = (sequences - fewer) / (more - fewer)
+    return (1 - place) * _median(known[fewer]) + place * _median(known[more])
 
 
 def _median(timings: Sequence[float] | deque[float]) -> float:

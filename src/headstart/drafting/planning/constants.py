@@ -14,8 +14,8 @@ OWN_START, OWN_MOST = 2.0, 4.0
 """The same of one drafter for one sequence, in its own tokens. Estimates vary less than what is measured."""
 PLAIN_EVERY = 256
 """Rounds after which plain ones are timed again. At twice plain decoding's speed that takes 0.4 % of the time."""
-PLAIN_TIMINGS, PLAIN_LEAST = 5, 3
-"""Timings that a plain round's median is taken of, and as few as it needs: one is often disturbed."""
+PLAIN_TIMINGS, PLAIN_LEAST = 5, 2
+"""Timings that a plain round's median is taken of, the lower of two, and as few as it needs: one is often disturbed."""
 NEIGHBOURS = 1.5
 """What numbers of sequences may differ by, as a factor, for a plain round of one between them to be interpolated."""
 CONTEXT_LEAST, CONTEXT_CLASSES, CONTEXTS_TOGETHER = 256, 2, 4
