@@ -211,7 +211,7 @@ def test_a_rested_drafter_comes_back_when_its_guesses_begin_to_hold(monkeypatch:
 def test_a_large_batch_in_which_nothing_pays_costs_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     drafter, oracles = with_oracles(monkeypatch, cheap=(1, 0.2))
     sequences = [begin(drafter, number) for number in range(16)]
-    decode(drafter, sequences, PREDICTABLE, lambda rows: rows**1.5, 150)
+    decode(drafter, sequences, PREDICTABLE, lambda rows: rows**1.5, 300)
     learning = oracles["cheap"].asked
     nodes, _ = decode(drafter, sequences, PREDICTABLE, lambda rows: rows**1.5, 250)
     # Half a percent of the time pays for a question about all in ten rounds.
