@@ -214,8 +214,8 @@ def test_a_large_batch_in_which_nothing_pays_costs_next_to_nothing(monkeypatch: 
     decode(drafter, sequences, PREDICTABLE, lambda rows: rows**1.5, 300)
     learning = oracles["cheap"].asked
     nodes, _ = decode(drafter, sequences, PREDICTABLE, lambda rows: rows**1.5, 250)
-    # Half a percent of the time pays for a question about all in ten rounds.
-    assert oracles["cheap"].asked - learning <= 500
+    # Half a percent of the time pays for a question about all in ten rounds, what guesses bring for some more.
+    assert oracles["cheap"].asked - learning <= 700
     assert sum(nodes) < 0.02 * 250 * 16
 
 
