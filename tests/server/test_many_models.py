@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -227,6 +228,32 @@ def test_a_model_that_cannot_be_loaded_says_so_and_leaves_the_others_alone(folde
         assert "'broken', 'first', 'second', 'third'" in error["message"]
 
     served(several(folder), work)
+
+
+def test_a_model_that_cannot_be_loaded_takes_nobodys_place(folder: Path) -> None:
+    async def work(client: httpx.AsyncClient) -> None:
+        assert (await said(client, "first")).status_code == 200
+        assert_openai_error(await said(client, "broken"), 503)
+        assert await loaded(client) == ["first"]
+
+    served(several(folder, replace(KEPT, max_loaded=1)), work)
+
+
+def test_an_unloaded_model_is_gone(folder: Path) -> None:
+    models = several(folder, replace(KEPT, keep_alive=0))
+
+    async def work(client: httpx.AsyncClient) -> None:
+        with ExitStack() as stack:
+            await holding(models, "first", stack)
+            found = models.known("first").served
+            assert found is not None
+            backend = weakref.ref(found.llm.model.backend)
+            del found
+        while models.known("first").served is not None or models._moving.locked():
+            await asyncio.sleep(0.01)
+        assert backend() is None
+
+    served(models, work)
 
 
 def test_a_model_goes_when_its_time_is_over(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
 import time
@@ -15,6 +16,7 @@ from starlette.requests import Request
 
 from headstart.common.memory import free_bytes, give_back_freed, is_lack_of_memory, readable
 from headstart.entrypoints.async_engine import BusyError, ClosedError
+from headstart.entrypoints.outline import Outline
 from headstart.errors import HeadstartError
 from headstart.server.arguments import ServeArguments
 from headstart.server.engine_thread import EngineThread
@@ -265,6 +267,8 @@ class ManyModels(Models):
             loaded = self._loaded()
             if self._obstacle(entry, sum(each.need for each in loaded), places=False) is not None:
                 raise NotLoadedError(f"it takes {obstacle}; give a smaller model.", again=False)
+            if not entry.obstacle:
+                await asyncio.to_thread(_look, entry.options)  # what cannot be loaded takes nobody's place
             idle = _idle(loaded)
             spare = sum(each.need for each in loaded if _idle([each]) is not None)
             if idle is None or self._obstacle(entry, spare, places=False) is not None:
@@ -290,9 +294,10 @@ class ManyModels(Models):
 
     async def _unload(self, entry: _Entry) -> None:
         """Let a model go that nobody holds; ``_moving`` is held."""
-        served, entry.served, entry.expires = entry.served, None, None
-        assert served is not None
-        await asyncio.to_thread(_end, served)
+        assert entry.served is not None
+        last = [entry.served]
+        entry.served = entry.expires = None
+        await asyncio.to_thread(_end, last)
         _log.info("Unloaded %s.", entry.name)
         self._tell_change()
 
@@ -343,7 +348,21 @@ def _named(entries: Sequence[_Entry]) -> str:
     return " or ".join(repr(entry.name) for entry in entries)
 
 
-def _end(served: Served) -> None:
+def _end(last: list[Served]) -> None:
+    """End a model that nobody else holds; what it took is given back before anybody asks for room."""
+    served = last.pop()
     served.close()
     served.llm.close()
+    del served
+    # An engine and its thread hold on to each other in circles.
+    gc.collect()
     give_back_freed()
+
+
+def _look(options: ServeArguments) -> None:
+    """Read all of a model but its weights.
+
+    Raises:
+        HeadstartError: it cannot be loaded.
+    """
+    Outline.open(str(options.model), options.revision, options.generation_config, options.reading)
