@@ -18,8 +18,15 @@ def with_forced(draft: DraftTree, constraint: TokenConstraint, budget: DraftBudg
     """A draft with what is foreseen behind the root, and behind the ends of its first paths, within the budget.
 
     Deterministic drafts alone: what a draw was made from is nobody else's to add to. Nodes keep their places, further
-    ones follow them.
+    ones follow them. The same draft where the constraint cannot tell: what it says then is heard when it is verified.
     """
+    try:
+        return _grown(draft, constraint, budget)
+    except Exception:
+        return draft
+
+
+def _grown(draft: DraftTree, constraint: TokenConstraint, budget: DraftBudget) -> DraftTree:
     if draft.law is not TreeLaw.POINT_MASS or draft.probe is not None or not isinstance(constraint, Foreseeing):
         return draft
     tokens, parents = draft.token_list.copy(), draft.parents.tolist()

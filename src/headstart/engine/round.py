@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.drafting.base import DraftBudget, RoundOutcome
+from headstart.drafting.base import RoundOutcome
 from headstart.engine.beams import BeamGroup, Place
 from headstart.engine.best_ids import best_ids
 from headstart.engine.commit import NO_GUESS, commit_tokens, said_tokens
@@ -93,7 +93,7 @@ class _Round:
             constraint = sequence.constraint if sequence.group is None else None
             kept = draft if constraint is None else _pruned(draft, constraint)
             if constraint is not None and self._drafters.guesses_for(sequence):
-                kept = _forced(kept, constraint, budget)
+                kept = with_forced(kept, constraint, budget)
             span = _tree(sequence, kept, wanted_rows(self._runner, self._drafters, sequence))
             self._decoding.append(_Decoding(sequence, kept, span))
         self._clock.drafted()
@@ -322,14 +322,6 @@ def _pruned(draft: DraftTree, constraint: TokenConstraint) -> DraftTree:
     """The whole draft where the constraint cannot tell: what it says then is heard when the draft is verified."""
     try:
         return prune(draft, constraint)
-    except Exception:
-        return draft
-
-
-def _forced(draft: DraftTree, constraint: TokenConstraint, budget: DraftBudget) -> DraftTree:
-    """With what the constraint foresees; as it is where it cannot tell."""
-    try:
-        return with_forced(draft, constraint, budget)
     except Exception:
         return draft
 

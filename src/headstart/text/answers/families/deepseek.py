@@ -2,7 +2,8 @@
 
 from headstart.text.answers.forced import Frame, JsonArguments, Pairs
 from headstart.text.answers.forms import CallForm, Opening
-from headstart.text.answers.readers import Markup, MarkupCalls, NamedCalls
+from headstart.text.answers.markup import Markup, MarkupCalls
+from headstart.text.answers.readers import NamedCalls
 
 _CALLS, _CALL, _SEP, _END, _ALL_END = (
     f"<｜{words}｜>" for words in ("tool▁calls▁begin", "tool▁call▁begin", "tool▁sep", "tool▁call▁end", "tool▁calls▁end")

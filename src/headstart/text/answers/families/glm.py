@@ -2,7 +2,7 @@
 
 from headstart.text.answers.forced import Frame, Pairs
 from headstart.text.answers.forms import CallForm, Opening
-from headstart.text.answers.readers import Markup
+from headstart.text.answers.markup import Markup
 from headstart.text.answers.source import NotCalls, Reading, Source
 from headstart.text.answers.tools import Calls
 

@@ -2,7 +2,7 @@
 
 from headstart.text.answers.forced import Frame, Pairs
 from headstart.text.answers.forms import CallForm, Opening
-from headstart.text.answers.readers import Markup, MarkupCalls
+from headstart.text.answers.markup import Markup, MarkupCalls
 
 _OPENING, _CLOSING = "<minimax:tool_call>", "</minimax:tool_call>"
 _MARKUP = Markup(('<invoke name="', '">'), "</invoke>", ('<parameter name="', '">'), "</parameter>")

@@ -2,7 +2,7 @@
 
 from headstart.text.answers.forced import Frame, Pairs
 from headstart.text.answers.forms import CallForm, Opening, ThoughtForm
-from headstart.text.answers.readers import Markup, MarkupCalls
+from headstart.text.answers.markup import Markup, MarkupCalls
 
 _MARKUP = Markup(("<function=", ">"), "</function>", ("<parameter=", ">"), "</parameter>")
 
