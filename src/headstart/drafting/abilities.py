@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from headstart.drafting.base import Drafter, SequenceView
+from headstart.drafting.base import DraftBudget, Drafter, SequenceView
+from headstart.passes.draft_tree import DraftTree
 from headstart.passes.rounds import StretchDrafting, StretchLimits
 
 
@@ -42,6 +43,15 @@ class Graded(Protocol):
 
     grade_rates: Sequence[float]
     """[grade] a planner's first estimates."""
+
+
+@runtime_checkable
+class Continuing(Protocol):
+    """Can guess what comes after guesses of others."""
+
+    def proceed(self, sequence: SequenceView, path: Sequence[int], budget: DraftBudget) -> DraftTree:
+        """Guesses behind tokens that may follow the root, as ``propose``; the empty tree where it has none."""
+        ...
 
 
 @runtime_checkable

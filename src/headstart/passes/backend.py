@@ -56,8 +56,11 @@ class TextIndex(Protocol):
         """
         ...
 
-    def guess(self, nodes: int, depth: int) -> tuple[IntArray, IntArray, IntArray]:
+    def guess(self, nodes: int, depth: int, path: Sequence[int] = ()) -> tuple[IntArray, IntArray, IntArray]:
         """Tokens, parents and grades of the best tree, [node] each, as ``DraftTree`` has them.
+
+        Args:
+            path: tokens that may come before it.
 
         Raises:
             ConfigError: memory is short.

@@ -17,11 +17,14 @@ from headstart.backends.native.growth import NativeGrowth, NativeHeadGrower
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.stretch import NativeStretches
 from headstart.drafting.base import DraftBudget, SpeculationParams
+from headstart.drafting.inner_sequence import InnerSequence
 from headstart.drafting.methods.auto.drafter import AutoDrafter
 from headstart.drafting.methods.suffix.drafter import SuffixDrafter
 from headstart.drafting.planning import constants
+from headstart.drafting.planning.followed import Followed
 from headstart.drafting.planning.guess_rates import GuessRates
-from headstart.drafting.planning.merged import Guesses, MergedGuesses, Overlay
+from headstart.drafting.planning.members import Member
+from headstart.drafting.planning.merged import Guesses, MergedGuesses
 from headstart.drafting.planning.parts import PlannerParts
 from headstart.drafting.planning.pass_trials import TriedPass
 from headstart.engine.outputs import FinishReason
@@ -185,12 +188,20 @@ def test_a_head_that_fails_for_one_costs_a_tolerant_engine_its_guesses_alone(
     assert pool.faults == {"default": 1}
 
 
-def merged_in_python(proposed: Sequence[Guesses], rates: Sequence[GuessRates]) -> tuple[MergedGuesses, list[Guesses]]:
-    """Of one sequence: the merged tree, and of each drafter its guesses with grades that say what the other does."""
-    overlay = Overlay([(1 << place, guesses) for place, guesses in enumerate(proposed)])
-    related = overlay.related()
-    chances = [[of.rates[grade] for grade in each.grades] for each, of in zip(related, rates, strict=True)]
-    return overlay.merged(chances), related
+def merged_in_python(
+    view: InnerSequence, members: Sequence[Member], rates: Sequence[GuessRates], budget: DraftBudget
+) -> tuple[MergedGuesses, list[Guesses], int]:
+    """Of one sequence: the merged tree, of each drafter its guesses with grades that say what the other does, and how
+    many nodes go on from the likeliest path."""
+    followed = Followed.begin(view, members)
+    followed.rates = list(rates)
+    followed.guesses = [
+        (place, Guesses.of(member.drafter.propose([view], [budget])[0])) for place, member in enumerate(members)
+    ]
+    followed.merge(members)
+    before = len(followed.merged.tokens)
+    followed.go_on(members, budget)
+    return followed.merged, [guesses for _, guesses in followed.guesses], len(followed.merged.tokens) - before
 
 
 def paths(tokens: Sequence[int], parents: Sequence[int]) -> list[tuple[int, ...]]:
@@ -247,7 +258,7 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
         engine.step()
     drafters, cache = [member.drafter for member in planner._members], engine.runner.cache
     views = [planner._followed[sequence.id].view for sequence in sequences]
-    verified, competed, agreed = [0, 0], 0, 0
+    verified, competed, agreed, continued = [0, 0], 0, 0, 0
     for _ in range(40):
         limits = [
             StretchLimits(1, 1.0, 50, 500, frozenset(), DraftBudget(int(rng.integers(1, 25)), int(rng.integers(1, 6))))
@@ -261,10 +272,11 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
         seconds = np.cumsum(rng.uniform(0.0, 0.4, rng.integers(1, nodes + 2))) + 1
         rule = CutRule(seconds.tolist(), 0.1, 1.0, math.inf)
         merged = [
-            merged_in_python([Guesses.of(drafter.propose([view], [budget])[0]) for drafter in drafters], known)
+            merged_in_python(view, planner._members, known, budget)
             for view, budget, known in zip(views, budgets, prior, strict=True)
         ]
-        wanted = trees_in_python([each for each, _ in merged], rule, [each.budget.nodes for each in limits])
+        continued += sum(more for _, _, more in merged)
+        wanted = trees_in_python([each for each, _, _ in merged], rule, [each.budget.nodes for each in limits])
         # Those of a head come from one draft, with room for every sequence.
         offered = [drafter.stretch(views, limits) for drafter in drafters]  # type: ignore[attr-defined]
         guessers = [[drafting.guessers[i][0] for drafting in offered] for i in range(together)]
@@ -296,6 +308,7 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
                 agreed += sum(MAX_GRADES <= grade < 2 * MAX_GRADES for grade, _ in said)
     assert min(verified) > 0
     assert agreed > 0
+    assert continued > 0
     assert competed > 0 or together == 1
 
 

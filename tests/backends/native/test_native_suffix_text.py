@@ -78,6 +78,10 @@ def test_trees_are_those_of_the_automaton_in_python(options: dict[str, object], 
                 assert other.grades is not None
                 assert one.grades.tolist() == other.grades.tolist()
             guessed += len(one)
+            path = text[len(sequence.tokens) :][: rng.integers(0, 4)] + [VOCAB - 1] * int(rng.integers(0, 2))
+            ones, others = (drafter.proceed(sequence, path, budget) for drafter in (native, python))
+            assert (ones.tokens.tolist(), ones.parents.tolist()) == (others.tokens.tolist(), others.parents.tolist())
+            assert not len(ones) or ones.grades.tolist() == others.grades.tolist()  # type: ignore[union-attr]
             sequence.tokens += text[len(sequence.tokens) :][: rng.integers(1, 6)]
     assert guessed > 100
 
@@ -101,6 +105,9 @@ def test_what_others_wrote_is_guessed_from_alike(isa: str) -> None:
             (one,), (other,) = (drafter.propose([staying], [budget]) for drafter in pair)
             assert one.tokens.tolist() == other.tokens.tolist()
             assert one.parents.tolist() == other.parents.tolist()
+            path = text[len(staying.tokens) :][: rng.integers(1, 4)]
+            ones, others = (drafter.proceed(staying, path, budget) for drafter in pair)
+            assert (ones.tokens.tolist(), ones.parents.tolist()) == (others.tokens.tolist(), others.parents.tolist())
             guessed += len(one)
             staying.tokens += text[len(staying.tokens) :][: rng.integers(1, 6)]
             if len(ending.tokens) < 60 < len(staying.tokens):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from drafting_toys import ToySequence
 
+from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
 from headstart.drafting.inner_sequence import InnerSequence
 from headstart.drafting.planning.followed import Followed
@@ -68,3 +69,36 @@ def test_beams_share_what_was_learnt_but_not_their_guesses(members: list[Member]
     assert fork.allowances is followed.allowances
     fork.asked[0] = True
     assert followed.asked == [False, False]
+
+
+def test_who_copies_goes_on_behind_what_another_guesses() -> None:
+    """A text is said again with one word changed: the head knows the word, the text what follows it."""
+    members = [
+        Member(create_drafter("suffix", DraftContext(50)), 1),
+        Member(create_drafter("ngram", DraftContext(50)), 2),
+    ]
+    sequence = InnerSequence.of(ToySequence(1, [*range(20, 40), 1, 2, 20, 21, 22, 9]))
+    members[0].drafter.begin(sequence)
+    followed = Followed.begin(sequence, members)
+
+    def after(guesses: Guesses, depth: int = 8) -> list[int]:
+        copied = Guesses.of(members[0].drafter.propose([sequence], [DraftBudget(8, depth)])[0])
+        followed.guesses = [(0, copied), (1, guesses)]
+        followed.merge(members)
+        before = followed.merged
+        followed.go_on(members, DraftBudget(8, depth))
+        merged = followed.merged
+        assert merged.tokens[: len(before.tokens)] == before.tokens
+        assert merged.owners[len(before.tokens) :] == [1] * (len(merged.tokens) - len(before.tokens))
+        assert all(
+            reach <= merged.reach[parent]
+            for reach, parent in zip(merged.reach, merged.parents, strict=True)
+            if parent >= 0
+        )
+        return [merged.tokens[node] for node in merged.likeliest()]
+
+    assert after(Guesses([24, 25], [ROOT, 0], [0, 0])) == [24, 25, *range(26, 32)]
+    assert after(Guesses([24, 25], [ROOT, 0], [0, 0]), depth=4) == [24, 25, 26, 27]
+    assert after(Guesses([24, 25], [ROOT, 0], [0, 0]), depth=2) == [24, 25]
+    assert after(Guesses([48, 49], [ROOT, 0], [0, 0])) == [48, 49]
+    assert after(Guesses([], [], [])) == []

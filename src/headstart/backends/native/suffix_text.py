@@ -93,16 +93,24 @@ class NativeSuffixText:
             raise ConfigError(_NO_MEMORY)
         self._consulted.append(other)
 
-    def guess(self, nodes: int, depth: int) -> tuple[IntArray, IntArray, IntArray]:
-        """Tokens, parents and grades of the best tree, [node] each, as ``DraftTree`` has them.
+    def guess(self, nodes: int, depth: int, path: Sequence[int] = ()) -> tuple[IntArray, IntArray, IntArray]:
+        """See ``TextIndex``.
 
         Raises:
             ConfigError: memory is short.
         """
         table = np.empty((3, max(nodes, 1)), np.int32)
         first, size = address(table), table.strides[0]
+        behind = np.array(path, np.int32)
         found = self._library.text_guess(
-            ctypes.byref(self.compiled), nodes, depth, first, first + size, first + 2 * size
+            ctypes.byref(self.compiled),
+            address(behind),
+            len(behind),
+            nodes,
+            depth,
+            first,
+            first + size,
+            first + 2 * size,
         )
         if found < 0:
             raise ConfigError(_NO_MEMORY)

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from headstart.drafting.abilities import Continuing
+from headstart.drafting.base import DraftBudget
 from headstart.drafting.inner_sequence import InnerSequence
 from headstart.drafting.planning.allowances import Allowance, Load
 from headstart.drafting.planning.guess_rates import GuessRates
@@ -61,6 +63,20 @@ class Followed:
         self.merged = overlay.merged(
             [[self.rates[place].rates[grade] for grade in guesses.grades] for place, guesses in self.guesses]
         )
+
+    def go_on(self, members: Sequence[Member], budget: DraftBudget) -> None:
+        """Let a drafter that can guess on behind the likeliest path, if it has not guessed that by itself."""
+        path, depth = self.merged.likeliest(), min(budget.depth, budget.nodes)
+        for place, _ in self.guesses if 0 < len(path) < depth else ():
+            member, leaf = members[place], path[-1]
+            if not isinstance(member.drafter, Continuing) or self.merged.owners[leaf] & member.bit:
+                continue
+            left = replace(budget, depth=depth - len(path))
+            tokens = [self.merged.tokens[node] for node in path]
+            more = Guesses.of(member.drafter.proceed(self.view, tokens, left))
+            rates = self.rates[place].rates
+            self.merged = self.merged.extended(leaf, member.bit, more, [rates[grade] for grade in more.grades])
+            return
 
     def judge(self, said: Sequence[int]) -> None:
         """Learn from what the target said after the root."""

@@ -83,6 +83,38 @@ class MergedGuesses:
         reach = self.reach
         return sorted(range(len(reach)), key=reach.__getitem__, reverse=True)[:count]
 
+    def likeliest(self) -> list[int]:
+        """The nodes of the likeliest path, from the first level down to a leaf."""
+        best: dict[int, int] = {}
+        for node, parent in enumerate(self.parents):
+            if parent not in best or self.reach[node] > self.reach[best[parent]]:
+                best[parent] = node
+        path, node = list[int](), ROOT
+        while node in best:
+            node = best[node]
+            path.append(node)
+        return path
+
+    def extended(self, leaf: int, bit: int, more: Guesses, chances: Sequence[float]) -> MergedGuesses:
+        """With one drafter's guesses behind a leaf.
+
+        Args:
+            chances: [guess] estimated probability that the target says it, its parent given.
+        """
+        first = len(self.tokens)
+        parents = [leaf if parent == ROOT else first + parent for parent in more.parents]
+        scaled = _scaled(parents, chances)
+        reach = self.reach.copy()
+        for chance, parent in zip(scaled, parents, strict=True):
+            reach.append(chance * reach[parent])
+        return MergedGuesses(
+            self.tokens + more.tokens,
+            self.parents + parents,
+            self.owners + [bit] * len(parents),
+            self.chances + scaled,
+            reach,
+        )
+
     def tree(self, nodes: Sequence[int]) -> DraftTree:
         """These nodes, the likeliest first, which hold all parents of theirs, as a draft.
 
@@ -172,14 +204,18 @@ class Overlay:
         for own, nodes in zip(chances, self.places, strict=True):
             for chance, node in zip(own, nodes, strict=True):
                 means[node] += chance / self._owners[node].bit_count()
-        totals: dict[int, float] = {}
-        for parent, chance in zip(self._parents, means, strict=True):
-            totals[parent] = totals.get(parent, 0.0) + chance
-        scaled = [
-            min(chance / max(1.0, totals[parent]), c.MOST_CERTAIN)
-            for parent, chance in zip(self._parents, means, strict=True)
-        ]
+        scaled = _scaled(self._parents, means)
         reach: list[float] = []
         for chance, parent in zip(scaled, self._parents, strict=True):
             reach.append(chance if parent == ROOT else chance * reach[parent])
         return MergedGuesses(self._tokens, self._parents, self._owners, scaled, reach)
+
+
+def _scaled(parents: Sequence[int], chances: Sequence[float]) -> list[float]:
+    """Chances of each parent's children that add up to no more than 1."""
+    totals: dict[int, float] = {}
+    for parent, chance in zip(parents, chances, strict=True):
+        totals[parent] = totals.get(parent, 0.0) + chance
+    return [
+        min(chance / max(1.0, totals[parent]), c.MOST_CERTAIN) for parent, chance in zip(parents, chances, strict=True)
+    ]

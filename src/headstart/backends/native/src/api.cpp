@@ -266,11 +266,11 @@ HEADSTART_API int headstart_text_consult(void *text, const void *other) {
     return 1;
   }
 }
-HEADSTART_API int headstart_text_guess(const HeadstartSuffix *suffix, int nodes, int depth, int32_t *tokens,
-                                       int32_t *parents, int32_t *grades) {
+HEADSTART_API int headstart_text_guess(const HeadstartSuffix *suffix, const int32_t *path, int steps, int nodes,
+                                       int depth, int32_t *tokens, int32_t *parents, int32_t *grades) {
   Guesses guesses;
   try {
-    static_cast<SuffixText *>(suffix->text)->guess(*suffix, nodes, depth, guesses);
+    static_cast<SuffixText *>(suffix->text)->guess(*suffix, path, steps, nodes, depth, guesses);
   } catch (const std::bad_alloc &) {
     return -1;
   }

@@ -457,9 +457,10 @@ void headstart_text_start(void *text);
 int headstart_text_extend(void *text, const int32_t *tokens, int count);
 // Guesses of `text` come from `other`, too, which outlives it and must not grow meanwhile; 1 where memory is short.
 int headstart_text_consult(void *text, const void *other);
-// Guesses after the text's end: how many, -1 where memory is short; tokens, parents and grades [nodes].
-int headstart_text_guess(const HeadstartSuffix *suffix, int nodes, int depth, int32_t *tokens, int32_t *parents,
-                         int32_t *grades);
+// Guesses after the text's end and a path [steps] behind it: how many, -1 where memory is short; tokens, parents and
+// grades [nodes].
+int headstart_text_guess(const HeadstartSuffix *suffix, const int32_t *path, int steps, int nodes, int depth,
+                         int32_t *tokens, int32_t *parents, int32_t *grades);
 
 // Null on success, else what is wrong, as a sentence; then nothing of the stretch counts, and texts and heads that took
 // part are of no use.

@@ -259,6 +259,7 @@ class AutoDrafter:
         for i, each in enumerate(followed):
             each.merge(self._members)
             if beam_of(each.view) is None:
+                each.go_on(self._members, budgets[i])
                 ranked += [(-each.merged.reach[node], i, node) for node in each.merged.ranked(budgets[i].nodes)]
         # The sort is stable and reach falls along every path, so a parent stays before its child.
         ranked.sort(key=itemgetter(0))

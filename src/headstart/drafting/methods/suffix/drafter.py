@@ -216,14 +216,24 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
         super().end(sequence_id)
 
     def draft(self, state: SuffixState, sequence: SequenceView, budget: DraftBudget) -> DraftTree:
+        return self._guess(state, sequence, (), budget)
+
+    def proceed(self, sequence: SequenceView, path: Sequence[int], budget: DraftBudget) -> DraftTree:
+        """See ``Continuing``."""
+        return self._guess(self.caught_up(sequence.id), sequence, path, budget)
+
+    def _guess(self, state: SuffixState, sequence: SequenceView, path: Sequence[int], budget: DraftBudget) -> DraftTree:
+        """The best tree behind the text's end and a path."""
         if not isinstance(state.text, SuffixAutomaton):
-            tokens, parents, grades = state.text.guess(budget.nodes, budget.depth)
+            tokens, parents, grades = state.text.guess(budget.nodes, budget.depth, path)
             return DraftTree(tokens, parents, grades=grades) if len(tokens) else DraftTree.empty()
         depth = min(budget.depth, budget.nodes, self._options.tree_nodes, self._options.max_depth - 1)
         longest = self._options.max_depth - depth
-        best = self._better(NOTHING, state.text, *state.text.tip, budget.nodes, depth)
+        end = [*sequence.tokens[-longest:], *path][-longest:]
+        place = state.text.longest_suffix(end) if path else state.text.tip
+        best = self._better(NOTHING, state.text, *place, budget.nodes, depth)
         for automaton in state.beside:
-            matched = automaton.longest_suffix(sequence.tokens[-longest:])
+            matched = automaton.longest_suffix(end)
             best = self._better(best, automaton, *matched, budget.nodes, depth)
         return best.tree()
 

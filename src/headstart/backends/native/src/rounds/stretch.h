@@ -136,7 +136,7 @@ class Stretch {
       if (HeadstartSuffix *suffix = of.guessers[i].suffix) {
         auto &text = *static_cast<SuffixText *>(suffix->text);
         for (; suffix->learnt < sequence.before; ++suffix->learnt) text.append(sequence.said[suffix->learnt]);
-        text.guess(*suffix, sequence.nodes, sequence.depth, sequence.guesses[i]);
+        text.guess(*suffix, nullptr, 0, sequence.nodes, sequence.depth, sequence.guesses[i]);
       } else if (of.guessers[i].head && of.guessers[i].head->asked) {
         asked_.push_back(&sequence);
       } else if (const HeadstartOwnWeights *own = of.guessers[i].own) {
@@ -219,7 +219,8 @@ class Stretch {
   void choose(HeadstartRound &round) {
     if (s_->cut_rule) {
       cut_.clear();
-      for (SequenceState &sequence : sequences_) cut_.add(sequence.of->guessers, sequence.guesses, sequence.nodes);
+      for (SequenceState &sequence : sequences_)
+        cut_.add(sequence.of->guessers, sequence.guesses, sequence.nodes, sequence.depth);
       cut_.cut(*s_->cut_rule, round);
     }
     for (size_t i = 0; i < sequences_.size(); ++i) {

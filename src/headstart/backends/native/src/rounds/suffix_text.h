@@ -53,15 +53,18 @@ class SuffixText {
       ++states_[state].count, states_[state].latest = size_;
   }
 
-  // The tree with the largest sum of probabilities below one of the text's last strings.
-  void guess(const HeadstartSuffix &options, int nodes, int depth, Guesses &out) {
+  // The tree with the largest sum of probabilities below one of the last strings of the text and a path behind it.
+  void guess(const HeadstartSuffix &options, const int32_t *path, int steps, int nodes, int depth, Guesses &out) {
     out.clear();
     depth = std::min({depth, nodes, options.nodes, options.max_depth - 1});
-    double best = better(*this, tip_, tip_length_, options, nodes, depth, 0.0, out);
-    for (Reading &reading : consulted_) {
+    double best = 0.0;
+    const auto take = [&](Reading reading) {
       reading.settle();
+      for (int i = 0; i < steps; ++i) reading.follow(path[i], max_length_);
       best = better(*reading.text, reading.state, reading.length, options, nodes, depth, best, out);
-    }
+    };
+    take({this, tip_, tip_length_});
+    for (const Reading &reading : consulted_) take(reading);
   }
 
  private:

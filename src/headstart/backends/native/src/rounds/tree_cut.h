@@ -1,11 +1,13 @@
 // Guesses of several drafters for several sequences, of which as many are verified as pay: what the Python modules
 // drafting/planning/merged.py and round_costs.py do, node for node.
 #pragma once
+#include <algorithm>
 #include <numeric>
 #include <unordered_map>
 
 #include "api.h"
 #include "rounds/guesses.h"
+#include "rounds/suffix_text.h"
 
 // The guesses of all drafters for one sequence in one tree, each with its chance to be reached.
 class Merged {
@@ -46,6 +48,38 @@ class Merged {
     for (int node = 0; node < tree_.size(); ++node) {
       const double certain = tree_.chances[node] = std::min(tree_.chances[node], kMostCertain);
       reach_.push_back(tree_.parents[node] == kRoot ? certain : certain * reach_[tree_.parents[node]]);
+    }
+  }
+
+  // Where a text to copy from has not guessed the likeliest path by itself, what it holds behind that.
+  void go_on(const HeadstartGuesser *guessers, int most, int depth) {
+    path_.clear();
+    int leaf = kRoot;
+    while (!children_[leaf + 1].empty()) {
+      const std::vector<int> &below = children_[leaf + 1];
+      leaf = *std::max_element(below.begin(), below.end(), [&](int a, int b) { return reach_[a] < reach_[b]; });
+      path_.push_back(tree_.tokens[leaf]);
+    }
+    const int steps = static_cast<int>(path_.size());
+    for (int i = 0; i < kGuessers && steps && steps < depth; ++i) {
+      const HeadstartSuffix *suffix = guessers[i].suffix;
+      if (!suffix || (owners_[leaf] >> i & 1)) continue;
+      static_cast<SuffixText *>(suffix->text)->guess(*suffix, path_.data(), steps, most, depth - steps, more_);
+      const int first = tree_.size();
+      for (int k = 0; k < more_.size(); ++k) {
+        const int parent = more_.parents[k] == kRoot ? leaf : first + more_.parents[k];
+        tree_.add(more_.tokens[k], parent, 0, guessers[i].rates[more_.grades[k]]);
+        owners_.push_back(1 << i);
+        children_.emplace_back();
+        children_[parent + 1].push_back(first + k);
+      }
+      scale(children_[leaf + 1]);
+      for (int node = first; node < tree_.size(); ++node) scale(children_[node + 1]);
+      for (int node = first; node < tree_.size(); ++node) {
+        tree_.chances[node] = std::min(tree_.chances[node], kMostCertain);
+        reach_.push_back(tree_.chances[node] * reach_[tree_.parents[node]]);
+      }
+      return;
     }
   }
 
@@ -95,7 +129,8 @@ class Merged {
       for (const int node : siblings) tree_.chances[node] /= total;
   }
 
-  Guesses tree_;
+  Guesses tree_, more_;
+  std::vector<int32_t> path_;
   std::vector<double> reach_;
   std::vector<int> owners_, heard_, ranked_, place_, places_[kGuessers];
   std::vector<int> first_child_, sibling_, waiting_;
@@ -108,11 +143,12 @@ class TreeCut {
  public:
   void clear() { count_ = 0, ranked_.clear(); }
 
-  // One more sequence's guesses, of which `most` may be verified.
-  void add(const HeadstartGuesser *guessers, Guesses (&guesses)[kGuessers], int most) {
+  // One more sequence's guesses, of which `most` may be verified, down to a depth.
+  void add(const HeadstartGuesser *guessers, Guesses (&guesses)[kGuessers], int most, int depth) {
     if (count_ == static_cast<int>(merged_.size())) merged_.emplace_back();
     Merged &merged = merged_[count_];
     merged.merge(guessers, guesses);
+    merged.go_on(guessers, most, depth);
     for (const int node : merged.ranked(most)) ranked_.push_back({merged.reach(node), count_, node});
     ++count_;
   }
