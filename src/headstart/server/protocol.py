@@ -45,8 +45,6 @@ Count = Annotated[int, Field(ge=0, le=1 << 20)]
 # Only documented here, and checked in the code: pydantic's messages would not say what to do instead.
 Some = Field(json_schema_extra={"minItems": 1})
 _TokenId = Annotated[int, Field(json_schema_extra={"minimum": 0})]
-
-
 Item = TypeVar("Item")
 ListOf = Annotated[list[Item], Field(fail_fast=True)]
 """Refused at its first wrong item: a complaint about each would take seconds and a gigabyte."""
