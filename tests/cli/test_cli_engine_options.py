@@ -18,9 +18,9 @@ from headstart.cli.chat import ChatOptions
 from headstart.cli.main import app
 from headstart.common.options import Declared, declared
 from headstart.entrypoints.engine_options import AsyncEngineOptions, EngineOptions
-from headstart.server.arguments import ServeArguments
 from headstart_integrations.ray.arguments import RayArguments
 from headstart_lab.commands.bench_serve import BenchedOptions
+from headstart_server.arguments import ServeArguments
 
 OPTIONS = {each.name: each for each in declared(EngineOptions)}
 WRITTEN = [each for each in OPTIONS.values() if each.option.written]

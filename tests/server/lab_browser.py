@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from serving import assert_empty
 
 from headstart import LLM
-from headstart.server.settings import ServerSettings
+from headstart_server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -58,7 +58,7 @@ def serving(llm: LLM, settings: ServerSettings) -> Iterator[str]:
     """The address of a server on a thread of this process."""
     import uvicorn
 
-    from headstart.server.app import create_app
+    from headstart_server.app import create_app
 
     server = uvicorn.Server(uvicorn.Config(create_app(llm, settings), port=0, log_level="warning", ws="none"))
     thread = threading.Thread(target=server.run)

@@ -17,10 +17,10 @@ from serving import SETTINGS, alive, ask, assert_empty, assert_openai_error, eve
 
 from headstart import LLM, SamplingParams
 from headstart.loading.model import Model, load_model
-from headstart.server.access import read_keys
-from headstart.server.app import create_app
-from headstart.server.bodies import BodyBudget
-from headstart.server.settings import ServerSettings
+from headstart_server.access import read_keys
+from headstart_server.app import create_app
+from headstart_server.bodies import BodyBudget
+from headstart_server.settings import ServerSettings
 
 LONG = {"prompt": "abc", "temperature": 0, "max_tokens": 400, "ignore_eos": True}
 ROUTES = [

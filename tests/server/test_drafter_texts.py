@@ -15,7 +15,7 @@ from serving import GREEDY, ask, assert_openai_error, post
 from headstart import LLM, SamplingParams, SpeculationParams
 from headstart.errors import ConfigError, RequestError
 from headstart.loading.model import Model
-from headstart.server.settings import ServerSettings
+from headstart_server.settings import ServerSettings
 
 PATH = "/v1/drafter/texts"
 ANSWER = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)

@@ -23,8 +23,8 @@ from headstart.drafting.options import NoOptions
 from headstart.entrypoints import async_engine
 from headstart.entrypoints.request import StreamPiece
 from headstart.loading.model import Model
-from headstart.server.engine_thread import EngineThread
-from headstart.server.settings import ServerSettings
+from headstart_server.engine_thread import EngineThread
+from headstart_server.settings import ServerSettings
 
 
 def test_a_drafter_of_no_use_is_named_in_the_log_once(model: Model, caplog: pytest.LogCaptureFixture) -> None:

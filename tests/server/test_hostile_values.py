@@ -20,7 +20,7 @@ from tiny_speech import as_file, limit_tokens, make_speech_model, save_speech_mo
 
 from headstart import LLM
 from headstart.loading.model import load_model
-from headstart.server.openapi import document
+from headstart_server.openapi import document
 
 NUMBERS = [
     *(-(10**300), -(2**63), -1, -0.5, 0, 1e-320, 1e-300, 1e-45, 1e-38, 0.5, 1, 2, 2**31, 2**64),

@@ -13,7 +13,7 @@ pytest.importorskip("fastapi", reason="needs the extra 'server'")
 from serving import CHAT, ask, assert_openai_error
 
 from headstart import LLM, RequestError, SamplingParams, SpeculationParams, StructuredOutputsParams
-from headstart.server.json_body import MAX_DEPTH, read_json
+from headstart_server.json_body import MAX_DEPTH, read_json
 
 HALF = "a\ud800b"
 FUNCTION = {"name": "f", "description": HALF, "parameters": {"type": "object", "properties": {"x": {"const": HALF}}}}

@@ -18,7 +18,7 @@ from thinning import thorough_but
 
 from headstart import LLM
 from headstart.loading.model import load_model
-from headstart.server.settings import ServerSettings
+from headstart_server.settings import ServerSettings
 
 FAST = made_round((" two", " three"), " four", wrong=(" five",))
 SLOW = made_round((" six",), " seven", wrong=(" eight",), times=(0.1, 1.6, 0.1))

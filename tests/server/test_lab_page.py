@@ -23,8 +23,8 @@ from tiny_encoder_decoders import save_model as save_encoder_decoder
 from headstart import LLM, SamplingParams
 from headstart.engine.sequence import Sequence
 from headstart.loading.model import load_model
-from headstart.server.settings import ServerSettings
 from headstart_lab.theory import formulas as theory
+from headstart_server.settings import ServerSettings
 
 
 @pytest.fixture(scope="module")

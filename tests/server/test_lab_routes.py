@@ -17,8 +17,8 @@ from tiny_encoder_decoders import save_model as save_encoder_decoder
 
 from headstart import LLM
 from headstart.loading.model import Model, load_model
-from headstart.server.settings import ServerSettings
 from headstart_lab.page.files import page_files
+from headstart_server.settings import ServerSettings
 
 CHAT = [{"role": "user", "content": "abc abc abc"}]
 GREEDY: dict[str, Any] = {"messages": CHAT, "temperature": 0, "max_tokens": 40}

@@ -19,7 +19,7 @@ from thinning import thorough_but
 
 from headstart import LLM
 from headstart.loading.model import load_model
-from headstart.server.settings import ServerSettings
+from headstart_server.settings import ServerSettings
 
 WINDOWS = [(1440, 900), (1024, 768), (390, 844)]
 GONE = "start it again with “headstart serve”"

@@ -18,8 +18,8 @@ pytest.importorskip("uvicorn", reason="needs the extra 'server'")
 from thinning import thorough_but
 
 from headstart.errors import ConfigError
-from headstart.server import listening
-from headstart.server.listening import CUT_OFF, Patience, Server, bound, room_for_connections
+from headstart_server import listening
+from headstart_server.listening import CUT_OFF, Patience, Server, bound, room_for_connections
 
 GET = b"GET /%s HTTP/1.1\r\nhost: localhost\r\n\r\n"
 HALF_HEAD = b"GET /now HTTP/1.1\r\nhost: loc"

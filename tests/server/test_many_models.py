@@ -23,11 +23,11 @@ from tiny_checkpoint import write_tiny_model
 
 from headstart import LLM
 from headstart.errors import ConfigError
-from headstart.server.app import app_of
-from headstart.server.arguments import ServeArguments
-from headstart.server.many_models import Keeping, ManyModels
-from headstart.server.model_list import read_models
-from headstart.server.settings import ServerSettings
+from headstart_server.app import app_of
+from headstart_server.arguments import ServeArguments
+from headstart_server.many_models import Keeping, ManyModels
+from headstart_server.model_list import read_models
+from headstart_server.settings import ServerSettings
 
 KEPT = Keeping(keep_alive=math.inf, load_seconds=60)
 NAMES = ["broken", "first", "second", "third"]

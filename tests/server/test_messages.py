@@ -19,9 +19,9 @@ from serving import CHAT, alive, assert_empty, post
 
 from headstart import LLM
 from headstart.loading.model import Model
-from headstart.server.app import create_app
-from headstart.server.messages_protocol import MessagesBody
-from headstart.server.settings import ServerSettings
+from headstart_server.app import create_app
+from headstart_server.messages_protocol import MessagesBody
+from headstart_server.settings import ServerSettings
 
 PATH = "/v1/messages"
 ASKED: dict[str, Any] = {"model": "tiny", "max_tokens": 12, "messages": CHAT}

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headstart.engine.outputs import FinishReason, SequenceStats
 from headstart.engine.sequence import Sequence
-from headstart.server.metrics import Metrics, rendered
+from headstart_server.metrics import Metrics, rendered
 
 STATS = SequenceStats(
     prompt_tokens=3, tokens=7, drafted=5, accepted=4, drafted_per_position=[3, 2], accepted_per_position=[2, 2]

@@ -18,9 +18,9 @@ from serving import CHAT, SETTINGS, alive, ask, assert_empty, post
 
 from headstart import LLM
 from headstart.loading.model import Model
-from headstart.server.app import create_app
-from headstart.server.ollama_protocol import OllamaChatBody, seconds
-from headstart.server.settings import ServerSettings
+from headstart_server.app import create_app
+from headstart_server.ollama_protocol import OllamaChatBody, seconds
+from headstart_server.settings import ServerSettings
 
 OPTIONS = {"temperature": 0, "num_predict": 12}
 BODY: dict[str, Any] = {"model": "tiny", "messages": CHAT, "options": OPTIONS}

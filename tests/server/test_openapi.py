@@ -13,7 +13,7 @@ pytest.importorskip("fastapi", reason="needs the extra 'server'")
 from serving import ask
 
 from headstart import LLM
-from headstart.server.openapi import document
+from headstart_server.openapi import document
 
 
 def test_every_operation_says_what_it_does_and_how_it_fails() -> None:

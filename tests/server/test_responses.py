@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from serving import CHAT, ask, assert_openai_error, post
 
 from headstart import LLM
-from headstart.server.responses_protocol import ResponsesBody
+from headstart_server.responses_protocol import ResponsesBody
 
 PATH = "/v1/responses"
 BODY = {"model": "tiny", "input": "hello there", "temperature": 0, "max_output_tokens": 12}

@@ -13,7 +13,7 @@ pytest.importorskip("fastapi", reason="needs the extra 'server'")
 from serving import CHAT, GREEDY, ask, assert_openai_error, post
 
 from headstart import LLM
-from headstart.server.settings import ServerSettings
+from headstart_server.settings import ServerSettings
 
 
 def test_metrics_add_up(llm: LLM) -> None:

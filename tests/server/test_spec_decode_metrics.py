@@ -13,7 +13,7 @@ from serving import CHAT, SETTINGS, assert_openai_error, events, post
 
 from headstart import LLM
 from headstart.engine.outputs import SequenceStats
-from headstart.server.replies import spec_decode_metrics
+from headstart_server.replies import spec_decode_metrics
 
 ASKED = {"speculation": {"metrics": True}}
 BODY = {"messages": CHAT, "temperature": 0, "max_tokens": 60, "ignore_eos": True}

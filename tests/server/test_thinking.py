@@ -16,10 +16,10 @@ from serving import ask, events, post
 from headstart import LLM
 from headstart.engine.outputs import FinishReason
 from headstart.loading.model import Model
-from headstart.server.response_events import ResponseEvents
-from headstart.server.responses_protocol import ResponsesBody
 from headstart.text.answers.events import Arguments, CallBegun, CallBroken, CallEnded, Text, Thought
 from headstart.text.chat import ChatTemplate
+from headstart_server.response_events import ResponseEvents
+from headstart_server.responses_protocol import ResponsesBody
 
 STOP = FinishReason.STOP
 CHAT = "/v1/chat/completions"

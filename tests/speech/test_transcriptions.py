@@ -17,7 +17,7 @@ from tiny_speech import as_file, limit_tokens, make_speech_model, save_speech_mo
 from headstart import LLM, SamplingParams, Transcript, TranscriptionParams
 from headstart.entrypoints.audio import source_of_audio
 from headstart.loading.model import Model, load_model
-from headstart.server.settings import ServerSettings
+from headstart_server.settings import ServerSettings
 from headstart_speech.recordings import read_recording
 
 SHORT, LONG = as_file(sound(0.3)), as_file(sound(1.0))

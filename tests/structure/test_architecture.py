@@ -17,7 +17,14 @@ from headstart import _HOMES
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "headstart"
-WINGS = {"headstart_charts", "headstart_integrations", "headstart_lab", "headstart_speech", "headstart_train"}
+WINGS = {
+    "headstart_charts",
+    "headstart_integrations",
+    "headstart_lab",
+    "headstart_server",
+    "headstart_speech",
+    "headstart_train",
+}
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 MOST_ENTRIES = 18
 DOCSTRING = re.compile(r'(#.*\n|\s)*"""\s*[^\s"]')
@@ -92,7 +99,7 @@ def _home(name: str) -> str:
 def test_imports_of_every_form_are_seen() -> None:
     source = """
 import headstart.engine.engine as engine
-import torch, headstart.server.app
+import torch, headstart.sampling.params
 from headstart import LLM, entrypoints
 from headstart.models import config
 from headstart.models.config import ModelConfig
@@ -104,7 +111,7 @@ entry = "headstart.cli.main:main"
 text = "headstart.nothing but a sentence"
 """
     assert names_imported(source, ["drafting"]) == {
-        "engine.engine", "server.app", "entrypoints.llm", "entrypoints", "models.config", "drafting.base",
+        "engine.engine", "sampling.params", "entrypoints.llm", "entrypoints", "models.config", "drafting.base",
         "drafting.options",        "text.chat", "backends.native.backend", "cli.main",
     }  # fmt: skip
 

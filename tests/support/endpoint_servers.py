@@ -12,8 +12,8 @@ from typing import Any
 import uvicorn
 
 from headstart import LLM
-from headstart.server.app import create_app
-from headstart.server.settings import ServerSettings
+from headstart_server.app import create_app
+from headstart_server.settings import ServerSettings
 
 Json = dict[str, Any]
 Change = Callable[[Json], None]

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 
 from headstart import LLM
-from headstart.server.app import create_app
-from headstart.server.engine_thread import EngineThread
-from headstart.server.settings import ServerSettings
+from headstart_server.app import create_app
+from headstart_server.engine_thread import EngineThread
+from headstart_server.settings import ServerSettings
 
 
 def texts(llm: LLM, bodies: Sequence[dict[str, Any]]) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import httpx
 
 from headstart import LLM
-from headstart.server.app import create_app
-from headstart.server.settings import ServerSettings
+from headstart_server.app import create_app
+from headstart_server.settings import ServerSettings
 
 SETTINGS = ServerSettings("tiny")
 GREEDY = {"temperature": 0, "max_tokens": 12}

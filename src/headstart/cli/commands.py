@@ -35,6 +35,8 @@ class Listed:
     """Options that its short page explains; empty: all."""
     commands: Mapping[str, Listed] = field(default_factory=dict)
     """Those below it, by name."""
+    arguments: str = ""
+    """``module:class`` that declares its options beside the engine's, where other programs call them otherwise."""
     after: str = ""
     """The command that it is listed behind; empty: the last one of its panel."""
 
@@ -73,19 +75,12 @@ GENERATE = Listed(
     USE,
     (*ENGINE[:2], "--chat", "--prompts", "--temperature", "--max-tokens", "--compare", "--json"),
 )
-SERVE = Listed(
-    "headstart.cli.serve:serve",
-    "Serve a model over the OpenAI API, with a page to watch it.",
-    USE,
-    (*ENGINE, "--host", "--port", "--api-key-file", "--batch-size", "--max-context", "--served-name"),
-)
 DRAFTERS = Listed("headstart.cli.drafters:drafters", "List the drafters, or show the options of one.", USE)
 NATIVE = Listed("headstart.cli.native:native", "Compile the native pass ahead of its first use.")
 
 OWN: Mapping[str, Listed] = {
     "chat": CHAT,
     "generate": GENERATE,
-    "serve": SERVE,
     "drafters": DRAFTERS,
     "native": NATIVE,
 }

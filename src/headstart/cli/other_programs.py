@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pkgutil import resolve_name
 from typing import Any
 
 SAME: Mapping[str, tuple[str, ...]] = {
@@ -118,11 +119,12 @@ def own_names(names: Sequence[str]) -> list[str]:
 def _elsewhere() -> set[str]:
     """What declared options are called in other programs, and switches that turn off what is off."""
     # Imported here: the page of all commands has no such options, and is quick without.
+    from headstart.cli.commands import every
     from headstart.common.option_values import dashed
     from headstart.common.options import declared
-    from headstart.server.arguments import ServeArguments
 
-    options = declared(ServeArguments)
+    kinds = [resolve_name(each.arguments) for each in every().values() if each.arguments]
+    options = [option for kind in kinds for option in declared(kind)]
     names = {name for each in options for name in (*each.option.elsewhere, *each.option.opposites)}
     off = {dashed(f"no_{each.name}") for each in options if each.default is False}
     return off | {dashed(name) for name in names} | {dashed(f"no_{name}") for name in names}

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from headstart.common.options import Option, Options, declares
 from headstart.errors import ConfigError
-from headstart.server.arguments import ServeArguments
+from headstart_server.arguments import ServeArguments
 
 RAY = "Replicas on Ray"
 

@@ -12,12 +12,12 @@ from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
 from starlette.types import ASGIApp, Message, Scope
 
-from headstart.server.access import AccessControl
-from headstart.server.settings import ServerSettings
 from headstart_integrations.ray.arguments import RayArguments
 from headstart_integrations.ray.forwarding import Forwarded
 from headstart_integrations.ray.gateway import FullError, Gateway, LostReplicaError
 from headstart_integrations.ray.replica import Replica
+from headstart_server.access import AccessControl
+from headstart_server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from ray.serve import Application

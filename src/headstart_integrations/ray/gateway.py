@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 from starlette.types import Message, Receive, Scope, Send
 
-from headstart.server.error_forms import error_body
-from headstart.server.replies import Reply, event
 from headstart_integrations.ray.forwarding import BODY, START, Forwarded
 from headstart_integrations.ray.routing_key import routing_key
 from headstart_integrations.ray.summing_up import merged_metrics, merged_stats
+from headstart_server.error_forms import error_body
+from headstart_server.replies import Reply, event
 
 TRIES = 2
 """A request that ends the replica that computes it must not go round them all."""

@@ -20,8 +20,8 @@ class Replica:
     def __init__(self, name: str, arguments: RayArguments, keys: tuple[str, ...]) -> None:
         import torch
 
-        from headstart.server.app import create_app
-        from headstart.server.engine_thread import EngineThread
+        from headstart_server.app import create_app
+        from headstart_server.engine_thread import EngineThread
 
         torch.set_num_threads(arguments.threads)
         self.name = name

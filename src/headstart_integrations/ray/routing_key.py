@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headstart.errors import RequestError
-from headstart.server.json_body import read_json
+from headstart_server.json_body import read_json
 
 BEGINNING = 256
 """Characters or tokens of a prompt without messages that are looked at."""

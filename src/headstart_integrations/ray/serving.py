@@ -12,13 +12,13 @@ import typer
 
 from headstart.common.options import declared
 from headstart.errors import ConfigError
-from headstart.server.arguments import ServeArguments
 from headstart_integrations.ray.arguments import RAY, RayArguments, Replicas
+from headstart_server.arguments import ServeArguments
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnRay(Replicas):
-    """Options of the command (``headstart.cli.serving.Way``)."""
+    """Options of the command (``headstart_server.serving.Way``)."""
 
     ray: Annotated[
         bool,

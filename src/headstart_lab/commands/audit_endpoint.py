@@ -9,7 +9,7 @@ import typer
 
 from headstart.cli.wording import tell_error
 from headstart.errors import ConfigError, HeadstartError
-from headstart.server.arguments import api_keys
+from headstart_server.arguments import api_keys
 
 SAMPLES = 300
 NO_VERDICT = 3

@@ -18,7 +18,7 @@ from headstart.common.options import declares
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.entrypoints.engine_options import EngineOptions
 from headstart.errors import ConfigError, HeadstartError
-from headstart.server.arguments import api_keys
+from headstart_server.arguments import api_keys
 
 if TYPE_CHECKING:
     from headstart.entrypoints.llm import LLM
@@ -217,8 +217,8 @@ def _serving(llm: LLM, max_waiting: int) -> Iterator[str]:
     try:
         import uvicorn
 
-        from headstart.server.app import create_app
-        from headstart.server.settings import ServerSettings
+        from headstart_server.app import create_app
+        from headstart_server.settings import ServerSettings
     except ImportError as error:
         raise ConfigError(
             f"serving needs {error.name}; install headstart with its extra: headstart[server]."

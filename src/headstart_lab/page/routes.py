@@ -17,16 +17,16 @@ from headstart.common.enumerations import VerifyRule
 from headstart.drafting.registry import available_drafters
 from headstart.entrypoints.async_engine import Answer
 from headstart.errors import RequestError
-from headstart.server.access import TENANT
-from headstart.server.engine_thread import EngineThread
-from headstart.server.models import Models, Served
-from headstart.server.protocol import GenerationBody, ListOf, Speculation
-from headstart.server.replies import Reply, event
 from headstart_lab.page.api_docs import HEADERS
 from headstart_lab.page.events import LabEvents, lab_prompt
 from headstart_lab.page.files import MEDIA_TYPES, page_files
 from headstart_lab.page.rules_at_work import TRIALS, rules_at_work
 from headstart_lab.provenance import provenance
+from headstart_server.access import TENANT
+from headstart_server.engine_thread import EngineThread
+from headstart_server.models import Models, Served
+from headstart_server.protocol import GenerationBody, ListOf, Speculation
+from headstart_server.replies import Reply, event
 
 Share = Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)]
 Trials = Annotated[int, Query(ge=100, le=1_000_000)]

@@ -6,8 +6,8 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from headstart.server.models import Models
-from headstart.server.routes import GENERATION, Here, SizedRouter, answers
+from headstart_server.models import Models
+from headstart_server.routes import GENERATION, Here, SizedRouter, answers
 from headstart_speech.enumerations import SpeechTask, TranscriptFormat
 from headstart_speech.server import schemas
 from headstart_speech.server.transcriptions import GRANULARITIES, SAMPLING, transcribed

@@ -17,13 +17,13 @@ from headstart.engine.outputs import FinishReason
 from headstart.entrypoints.async_engine import BusyError
 from headstart.errors import ConfigError, HeadstartError, RequestError
 from headstart.sampling.params import SamplingParams
-from headstart.server.engine_thread import EngineThread
-from headstart.server.error_forms import error_body
-from headstart.server.generation import failure, tenant_salt
-from headstart.server.models import Models, Served
-from headstart.server.protocol import GenerationBody
-from headstart.server.replies import Reply, event
-from headstart.server.settings import ServerSettings
+from headstart_server.engine_thread import EngineThread
+from headstart_server.error_forms import error_body
+from headstart_server.generation import failure, tenant_salt
+from headstart_server.models import Models, Served
+from headstart_server.protocol import GenerationBody
+from headstart_server.replies import Reply, event
+from headstart_server.settings import ServerSettings
 from headstart_speech.async_transcription import AsyncTranscription, WindowError
 from headstart_speech.enumerations import SpeechTask, TranscriptFormat
 from headstart_speech.formats import as_json, as_srt, as_verbose_json, as_vtt
