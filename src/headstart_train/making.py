@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from headstart.drafting.heads.formats import SpeakingHead
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.method import Trained
 from headstart.drafting.methods.eagle.head import MOST_LAYERS
@@ -22,7 +23,6 @@ from headstart.loading.model import Model
 from headstart.models.weights import DecoderWeights
 from headstart_train.choices import LossName
 from headstart_train.objectives.objective import Objective
-from headstart_train.warm_start import KnownHead
 
 HeadName = str
 """One of ``HEAD_NAMES``."""
@@ -88,7 +88,7 @@ class Start:
     ids: Tensor
     """Tokens that it can say, int64 beside the tables."""
     settings: HeadSettings
-    known: KnownHead | None
+    known: SpeakingHead | None
     """The head that it begins from."""
 
     @property
@@ -174,7 +174,7 @@ def make_objective(
     ids: Tensor,
     settings: HeadSettings,
     tables: TargetTables,
-    known: KnownHead | None,
+    known: SpeakingHead | None,
 ) -> Objective:
     """What is trained, at its first step. ``ids``: tokens that the head can say."""
     kind = trained_kinds()[name]
@@ -183,7 +183,7 @@ def make_objective(
     return made
 
 
-def slots_of(name: HeadName, settings: HeadSettings, known: KnownHead | None) -> int:
+def slots_of(name: HeadName, settings: HeadSettings, known: SpeakingHead | None) -> int:
     """Future tokens that are guessed at once."""
     if settings.slots is not None:
         return settings.slots

@@ -11,7 +11,6 @@ from head_toys import shake
 from safetensors.torch import save_file
 from tiny_checkpoint import write_tiny_model
 
-from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.drafting.methods.dflash.head import BlockHead, block_config
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
 from headstart.drafting.registry import available_drafters
@@ -20,6 +19,7 @@ from headstart.entrypoints.llm import LLM
 from headstart.loading.model import Model, load_model
 from headstart.sampling.params import SamplingParams
 from headstart_lab.methods.lookahead_embeddings.head import LookaheadEmbeddings
+from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart_train.files.heads import save_head
 
 POSITIONS = 44

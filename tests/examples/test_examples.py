@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 
 import headstart
 from headstart import LLM, SamplingParams
-from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.loading.model import load_model
+from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart_train.files.heads import save_head
 from headstart_train.text.corpus import Corpus
 from headstart_train.text.synthesis import read_conversations

@@ -26,6 +26,7 @@ WINGS = {
     "headstart_train",
 }
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+METHODS = SOURCE / "drafting" / "methods"
 MOST_ENTRIES = 18
 DOCSTRING = re.compile(r'(#.*\n|\s)*"""\s*[^\s"]')
 
@@ -165,7 +166,7 @@ def test_wings_import_each_other_as_the_table_says_and_in_one_direction() -> Non
     TopologicalSorter(found).prepare()  # raises CycleError
 
 
-@pytest.mark.parametrize("folder", sorted((SOURCE / "drafting" / "methods").glob("*/")), ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", sorted(METHODS.glob("*/")), ids=lambda path: path.name)
 def test_methods_do_not_import_each_others_drafters(folder: Path) -> None:
     others = {
         name
@@ -181,10 +182,28 @@ def test_drafters_know_no_backend() -> None:
     knowing = {
         path.stem
         for path in (SOURCE / "drafting").rglob("*.py")
+        # A method's row names what runs its heads (``PASSES``); nobody imports that before a head is run.
+        if path.parent.parent != METHODS or path.name != "__init__.py"
         for name in imported(path)
         if name.split(".")[0] == "backends"
     }
     assert not knowing
+
+
+def test_single_methods_are_known_to_their_folder_and_to_what_runs_their_heads() -> None:
+    allowed = {
+        *(f"backends/native/{name}.py" for name in ("heads", "masked_pass", "block_pass", "caching_pass")),
+        *(f"backends/torch/{name}.py" for name in ("eagle_pass", "masked_pass", "block_pass", "block_factors")),
+        "drafting/heads/layer_format.py",  # what the files of EAGLE's and DFlash's layers share
+    }
+    knowing = {
+        path.relative_to(SOURCE).as_posix()
+        for path in MODULES
+        if METHODS not in path.parents
+        for name in imported(path)
+        if name.startswith("drafting.methods.")
+    }
+    assert knowing == allowed
 
 
 def test_every_file_says_what_it_is_for() -> None:

@@ -18,7 +18,6 @@ EXCEPTIONS = {
     METHODS + "eagle/": "P-EAGLE's head is an EAGLE-3 head with masks",
     METHODS + "p_eagle/__init__.py": "P-EAGLE's head begins from EAGLE-3's",
     "headstart_lab/methods/medusa/": "blockwise heads are of the same module",
-    "headstart/drafting/heads/parallel.py": "the kinds of heads that are of this module",
     "headstart/loading/roles.py": "names of file formats",
     "headstart_lab/stand_ins.py": "shapes of what nobody has trained yet",
     "headstart_lab/plan/published_rates.py": "what is published of drafters, by their names",
@@ -72,4 +71,3 @@ def test_names_of_methods_stand_in_their_own_folder() -> None:
 def test_what_is_trained_has_a_row_in_its_methods_folder() -> None:
     assert set(trained_kinds()) <= {*available_drafters(), *folders()}
     assert all(kind.trunk in {"", *trained_kinds()} for kind in trained_kinds().values())
-    assert [kind.listed for kind in trained_kinds().values()] == list(range(1, len(trained_kinds()) + 1))

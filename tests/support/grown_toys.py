@@ -149,11 +149,11 @@ class Stepping:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.kit, name)
-        if name not in ("head_pass", "masked_pass", "block_pass"):
+        if name != "run":
             return found
 
-        def opened(*arguments: object) -> object:
-            running = found(*arguments)
+        def opened(*arguments: object, **wishes: object) -> object:
+            running = found(*arguments, **wishes)
             running.growth = lambda *_: None
             return running
 

@@ -16,7 +16,6 @@ from toys import ToyBackend, hashed_logits
 from headstart.backends.torch.kit import TorchKit
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView
 from headstart.drafting.context import DraftContext
-from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads, ParallelKind
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockHead, block_config
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
@@ -29,6 +28,7 @@ from headstart.passes.batch import TapStates
 from headstart.passes.draft_tree import DraftTree
 from headstart.passes.runner import ModelRunner
 from headstart_lab.methods.lookahead_embeddings.head import LookaheadEmbeddings
+from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads, ParallelKind
 from headstart_train.files.heads import save_head
 
 HIDDEN = 16

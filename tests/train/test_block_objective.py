@@ -12,7 +12,7 @@ from thinning import thorough_but
 from training_toys import packs, tables, target
 
 from headstart.backends.torch.block_pass import BlockPass
-from headstart.backends.torch.parallel_pass import torch_kit
+from headstart.backends.torch.head_kit import torch_kit
 from headstart.drafting.head_files.loading import load_head
 from headstart.drafting.heads.head_pass import DraftRows
 from headstart.drafting.methods.dflash.head import BlockHead, block_config

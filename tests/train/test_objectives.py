@@ -13,16 +13,16 @@ from training_toys import documents, packs, tables, target
 
 from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.drafting.heads.head_pass import DraftRows
-from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
 from headstart.loading.model import load_model
 from headstart.models.layers.rotary import RotaryTable
 from headstart.models.weight_loading import load_decoder
 from headstart.passes.batch import FINAL_TAP
 from headstart.passes.runner import ModelRunner, Span
+from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads
+from headstart_lab.methods.medusa.training import ParallelObjective
 from headstart_train.objectives.eagle import EagleObjective
 from headstart_train.objectives.objective import Chains, HeldOut, StepLosses, Teacher
-from headstart_train.objectives.parallel import ParallelObjective
 from headstart_train.objectives.unrolled import Unrolled
 from headstart_train.states import Batch, TargetStates
 from headstart_train.text.corpus import Document

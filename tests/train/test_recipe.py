@@ -18,12 +18,12 @@ from thinning import thorough_but
 from training_toys import documents, target
 
 from headstart.drafting.head_files.loading import load_head
-from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
 from headstart.entrypoints.llm import LLM
 from headstart.errors import ConfigError
 from headstart.loading.model import load_model
 from headstart.sampling.params import SamplingParams
+from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart_train import recipe
 from headstart_train.files.heads import save_head
 from headstart_train.making import HEAD_NAMES, HeadName, HeadSettings
@@ -328,16 +328,16 @@ def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus
         (
             "eagle3",
             HeadSettings(slots=6),
-            "slots is a setting of p-eagle, dflash, dspark, jetspec, medusa, blockwise, pass; leave it out for eagle3",
+            "slots is a setting of blockwise, dflash, dspark, jetspec, medusa, p-eagle, pass; leave it out for eagle3",
         ),
-        ("draft-model", HeadSettings(slots=6), "slots is a setting of p-eagle, dflash, dspark, jetspec"),
-        ("medusa", HeadSettings(layers=2), "layers is a setting of eagle3, p-eagle, dflash, dspark, jetspec, eagle"),
+        ("draft-model", HeadSettings(slots=6), "slots is a setting of blockwise, dflash, dspark, jetspec"),
+        ("medusa", HeadSettings(layers=2), "layers is a setting of dflash, draft-model, dspark, eagle, eagle3, jetspec, p-eagle"),
         ("eagle", HeadSettings(layers=0), "layers is 0; give a number from 1 to 64"),
         ("eagle3", HeadSettings(layers=(0, 1)), "eagle3 has layers of its own; give their number"),
         ("blockwise", HeadSettings(residual_blocks=2), "residual_blocks is a setting of medusa"),
         ("blockwise", HeadSettings(reads_token=True), "reads_token is a setting of medusa"),
-        ("medusa", HeadSettings(unroll=2), "unroll is a setting of eagle3, p-eagle, eagle, mtp"),
-        ("medusa", HeadSettings(dropout=0.1), "dropout is a setting of eagle3, p-eagle, eagle"),
+        ("medusa", HeadSettings(unroll=2), "unroll is a setting of eagle, eagle3, mtp, p-eagle"),
+        ("medusa", HeadSettings(dropout=0.1), "dropout is a setting of eagle, eagle3, p-eagle"),
         ("eagle3", HeadSettings(causal=True), "causal is a setting of dflash"),
         ("pass", HeadSettings(init=Path("head")), "init is a setting of"),
         ("eagle3", HeadSettings(spacing=3), "spacing is a setting of dflash, dspark, jetspec"),

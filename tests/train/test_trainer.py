@@ -15,18 +15,18 @@ from safetensors.torch import load_file
 from thinning import thorough_but
 from training_toys import documents, packs, prompts, tables, target, weights
 
-from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
 from headstart.entrypoints.llm import LLM
 from headstart.errors import CheckpointError, ConfigError
 from headstart.passes.batch import FINAL_TAP
 from headstart.sampling.params import SamplingParams
+from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads
+from headstart_lab.methods.medusa.training import ParallelObjective
 from headstart_train.checkpoints import CHECKPOINT_FILE, Progress
 from headstart_train.choices import OptimiserName
 from headstart_train.files.heads import save_head
 from headstart_train.objectives.eagle import EagleObjective
 from headstart_train.objectives.objective import Objective
-from headstart_train.objectives.parallel import ParallelObjective
 from headstart_train.states import TargetStates
 from headstart_train.text.packs import Pack
 from headstart_train.trainer import StepReport, Trainer, TrainSettings, learning_rate

@@ -4,14 +4,14 @@ trained, and of formats of heads. Folders lie in ``methods/``; other packages br
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Literal, get_args
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 from headstart.common.installed import installed_points
 
@@ -20,6 +20,8 @@ OWN_LAYERS = "some of the target's own layers"
 Kind = Literal["plain", "text", "target", "model", "head", "several"]
 """What a drafter runs: nothing; text it has seen; the target's own passes; a draft model; a trained head; others."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+RunsHead = TypeVar("RunsHead")
 
 FOLDERS = "headstart.methods"
 """Entry points of this group name folders of methods like those of ``methods/``, which are read when somebody asks for
@@ -59,8 +61,6 @@ class Trained:
     """What ``headstart train`` makes for a method. A method's folder lists its own in ``TRAINED``."""
 
     name: str
-    listed: int
-    """Its place wherever all are listed, from 1."""
     maker: str
     """Where the training wing makes it, at its first step: ``module:function``, called with a ``making.Start``."""
     settings: tuple[str, ...] = ()
@@ -99,6 +99,27 @@ class HeadFiles:
     exports: Mapping[str, tuple[str, ...]]
     """Kinds of heads, as ``headstart train`` calls them -> formats of other programs that such a head may be written
     in."""
+
+
+@dataclass(frozen=True)
+class HeadPasses(Generic[RunsHead]):
+    """What runs a method's heads beside passes of the target. A method's folder names its own in ``PASSES``."""
+
+    torch: str
+    """By PyTorch: ``module:function``, called with the head, the target's tables and a ``head_kit.Kit``."""
+    compiled: str = ""
+    """By the native library: likewise, but called with a precision's name and ``backends.native.kit.NativeKit`` in
+    place of the last; a head for which it returns None, or all if there is none, are left to PyTorch."""
+
+    def by_torch(self) -> Callable[..., RunsHead]:
+        """What ``torch`` names."""
+        made: Callable[..., RunsHead] = _named(self.torch)
+        return made
+
+    def by_library(self) -> Callable[..., RunsHead | None]:
+        """What ``compiled`` names."""
+        made: Callable[..., RunsHead | None] = _named(self.compiled) if self.compiled else _left_to_torch
+        return made
 
 
 @cache
@@ -144,6 +165,16 @@ def _loaded(points: tuple[EntryPoint, ...]) -> tuple[Any, ...]:
         except Exception as error:  # whatever such a package can raise
             warnings.warn(f"methods of {point.value} are passed over: {error}; install them again.", stacklevel=4)
     return tuple(found)
+
+
+def _named(place: str) -> Any:
+    """What ``module:name`` is."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _left_to_torch(*given: object, **wishes: object) -> None:
+    """No head is compiled."""
 
 
 def _head_files(folders: Iterable[Any]) -> tuple[HeadFiles, ...]:

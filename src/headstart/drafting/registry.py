@@ -59,7 +59,7 @@ def trained_kinds() -> dict[str, Trained]:
     """What can be trained, by the name that ``headstart train`` has for it. Imports nothing of the training wing."""
     folders = (*method_folders(), *brought_folders())
     rows = [kind for folder in folders for kind in getattr(folder, "TRAINED", ())]
-    return {kind.name: kind for kind in sorted(rows, key=lambda kind: kind.listed)}
+    return {kind.name: kind for kind in sorted(rows, key=lambda kind: kind.name)}
 
 
 def default_for(place: str) -> str:

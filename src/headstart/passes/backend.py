@@ -10,13 +10,9 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from headstart.drafting.heads.head_pass import BlockHeadPass, HeadPass, MaskedHeadPass, ModulesPass, ParallelHeadsPass
-from headstart.drafting.heads.parallel import ParallelHeads
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.dflash.head import BlockHead
-from headstart.drafting.methods.eagle.head import EagleHead
+from headstart.drafting.method import HeadPasses, RunsHead
 from headstart.models.config import ModelConfig
-from headstart.models.multi_token import MultiTokenModules
 from headstart.models.weights import DecoderWeights
 from headstart.passes.batch import EncoderInput, IntArray, KVStorage, PassBatch, PassOutput
 from headstart.passes.rounds import Stretches
@@ -81,54 +77,20 @@ class BackendKit(Protocol):
         """A pass of sixteen rows takes hardly longer than one of a single row, as with a matrix unit."""
         ...
 
-    def head_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> HeadPass:
-        """What runs an EAGLE head.
+    def run(
+        self, passes: HeadPasses[RunsHead], head: object, tables: TargetTables, precision: str, **wishes: int
+    ) -> RunsHead:
+        """What runs a trained head.
 
         Args:
+            passes: of the head's method.
             head: weights, copied.
             tables: the target's; used where the head has none of its own.
-            precision: of matrices and cache, "auto" for the fastest.
+            precision: of matrices and cache, "auto" for the fastest, or the target's where its own layers guess.
+            wishes: of the method, which what runs the head may leave aside.
 
         Raises:
             ConfigError: the precision cannot be had for this head here.
-        """
-        ...
-
-    def masked_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> MaskedHeadPass:
-        """What runs an EAGLE head that guesses several tokens in one pass, likewise.
-
-        Raises:
-            ConfigError: the precision cannot be had here.
-        """
-        ...
-
-    def block_pass(self, head: BlockHead, tables: TargetTables, precision: str) -> BlockHeadPass:
-        """What runs a block head, likewise.
-
-        Raises:
-            ConfigError: the precision cannot be had here.
-        """
-        ...
-
-    def parallel_pass(self, heads: ParallelHeads, tables: TargetTables, precision: str) -> ParallelHeadsPass:
-        """What runs heads that say several tokens at once, likewise.
-
-        Raises:
-            ConfigError: the precision cannot be had here.
-        """
-        ...
-
-    def multi_token_pass(
-        self, modules: MultiTokenModules, tables: TargetTables, precision: str, vocabulary: int = 0
-    ) -> ModulesPass:
-        """What runs the multi-token modules of a checkpoint; all tables are the target's.
-
-        Args:
-            precision: "auto": the target's own, or the nearest that can be had here.
-            vocabulary: how many of the target's first tokens are to be said; 0: all. A backend may say more.
-
-        Raises:
-            ConfigError: the precision cannot be had here.
         """
         ...
 

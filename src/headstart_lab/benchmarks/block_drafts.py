@@ -38,6 +38,9 @@ from headstart.drafting.heads.head_pass import (
     PathBounds,
 )
 from headstart.drafting.heads.text_vocabulary import TextVocabulary
+from headstart.drafting.methods import dflash as dflash_method
+from headstart.drafting.methods import eagle as eagle_method
+from headstart.drafting.methods import p_eagle as p_eagle_method
 from headstart.drafting.methods.dflash.head import BlockHead, block_config
 from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.loading.lending import draft_context, heads_for
@@ -66,10 +69,10 @@ def main() -> None:
     assert isinstance(eagle, EagleHead)
     kit, ids = model.backend.kit, eagle.target_ids
     numbers = ids.numpy().astype(np.int32)
-    steps = kit.head_pass(eagle, tables, "auto")
+    steps = kit.run(eagle_method.PASSES, eagle, tables, "auto")
     p_eagle = EagleHead(replace(eagle.config, slots=given.slots - 1))
     p_eagle.load_state_dict(eagle.state_dict(), strict=False)
-    masked = kit.masked_pass(p_eagle, tables, "auto")
+    masked = kit.run(p_eagle_method.PASSES, p_eagle, tables, "auto")
     hidden = model.config.hidden_size
 
     def roots_of(
@@ -125,7 +128,7 @@ def main() -> None:
             # A row shifts logits by about one.
             torch.nn.init.normal_(head.markov_head.markov_w1.weight, std=0.5)
             torch.nn.init.normal_(head.markov_head.markov_w2.weight, std=2 * given.rank**-0.5)
-        running = kit.block_pass(head, tables, "auto")
+        running = kit.run(dflash_method.PASSES, head, tables, "auto")
         kept.append(running)
 
         def read(each: Tensor, rows: DraftRows, running: BlockHeadPass = running) -> None:

@@ -54,7 +54,6 @@ def export(
 
     from headstart.cli.json_output import print_json
     from headstart.drafting.head_files.loading import load_head
-    from headstart.drafting.heads.parallel import ParallelHeads
     from headstart.drafting.heads.tables import TargetTables
     from headstart.models.checkpoint import open_checkpoint
     from headstart.models.weight_loading import load_decoder
@@ -63,11 +62,12 @@ def export(
     config, weights = load_decoder(open_checkpoint(str(engine.model), engine.revision), torch.float32)
     loaded = load_head(head, config)
     try:
-        export_head(loaded, to.value, out, TargetTables(weights.embedding, weights.head.weight), str(engine.model))
+        left_out = export_head(
+            loaded, to.value, out, TargetTables(weights.embedding, weights.head.weight), str(engine.model)
+        )
     except OSError as error:
         raise ConfigError(f"--out is {out}, which cannot be written: {error.strerror}.") from error
-    unread = isinstance(loaded, ParallelHeads) and loaded.config.reads_token
     if as_json:
-        print_json({"directory": str(out), "format": to.value, "without_token_reader": unread})
+        print_json({"directory": str(out), "format": to.value, "left_out": left_out})
         return
-    typer.echo(f"{out}: written as {to.value}{', without what reads the last token' if unread else ''}.")
+    typer.echo(f"{out}: written as {to.value}{f', without {left_out}' if left_out else ''}.")

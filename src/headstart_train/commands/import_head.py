@@ -65,7 +65,6 @@ def import_(
         headstart bench --model ./Llama --drafters eagle3:model=heads/eagle3
     """
     from headstart.cli.json_output import print_json
-    from headstart.drafting.heads.parallel import ParallelHeads
     from headstart.drafting.methods.dflash.head import BlockHead
     from headstart.drafting.methods.eagle.head import EagleHead
     from headstart.models.checkpoint import open_checkpoint
@@ -89,9 +88,6 @@ def import_(
         if not isinstance(loaded, EagleHead) or loaded.config.side_by_side:
             about = f", reads the inputs of layers {', '.join(map(str, loaded.config.taps))}"
         about += f", can say {loaded.config.draft_vocab_size} of {loaded.config.vocab_size} tokens"
-    elif isinstance(loaded, ParallelHeads):
-        told["heads"] = loaded.config.slots
-        about = f", {loaded.config.slots} heads"
     if as_json:
         print_json(told)
         return

@@ -32,8 +32,8 @@ def save_head(
     write_head(directory, written.description, _cast(written.tensors, dtype), {})
 
 
-def export_head(head: TrainedHead, format_name: str, directory: Path, tables: TargetTables, target: str) -> None:
-    """Write a head as other programs read it.
+def export_head(head: TrainedHead, format_name: str, directory: Path, tables: TargetTables, target: str) -> str:
+    """Write a head as other programs read it; what of it the format has no place for, in words.
 
     Args:
         format_name: one of ``method.export_formats``.
@@ -54,6 +54,7 @@ def export_head(head: TrainedHead, format_name: str, directory: Path, tables: Ta
         write_description(directory, written.description)
     else:
         write_head(directory, written.description, written.tensors, {})
+    return written.left_out
 
 
 def _files_of(head: TrainedHead) -> HeadFiles:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headstart.drafting.heads.parallel import ParallelHeads
-from headstart.drafting.methods.dflash.head import BlockHead
-from headstart.drafting.methods.eagle.head import EagleHead
+from headstart.drafting.heads.formats import SpeakingHead
 from headstart.models.config import ModelConfig
 
 FIRST_SURENESS = 0.1
@@ -21,7 +19,7 @@ def mask_token(config: ModelConfig, ids: Tensor) -> int:
     return int(rare.nonzero().max()) if rare.any() else config.vocab_size - 1
 
 
-def name_tokens(head: EagleHead | BlockHead | ParallelHeads, ids: Tensor) -> None:
+def name_tokens(head: SpeakingHead, ids: Tensor) -> None:
     """Let a head of a reduced vocabulary know which tokens it can say."""
     if head.config.reduced:
         head.d2t.copy_(ids.cpu() - torch.arange(len(ids)))

@@ -16,7 +16,7 @@ from headstart.backends.native.block_pass import NativeBlockPass, supports_block
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.block_pass import BlockPass
-from headstart.backends.torch.parallel_pass import torch_kit
+from headstart.backends.torch.head_kit import torch_kit
 from headstart.drafting.heads.head_pass import BlockHeadPass, DraftRoot, DraftRows, GrownTree, PathBounds
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockHead, block_config

@@ -18,8 +18,8 @@ from headstart.backends.native.loader import load_library
 from headstart.backends.native.masked_pass import NativeMaskedPass
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.eagle_pass import EaglePass
+from headstart.backends.torch.head_kit import best_tokens as best_by_torch
 from headstart.backends.torch.masked_pass import MaskedPass
-from headstart.backends.torch.parallel_pass import best_tokens as best_by_torch
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows, HeadPass, MaskedHeadPass
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.heads.text_vocabulary import text_vocabulary

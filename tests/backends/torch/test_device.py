@@ -141,4 +141,4 @@ def test_attention_is_not_planned_anew_for_every_length() -> None:
 
 def test_precisions_of_the_processor_are_refused_elsewhere() -> None:
     with pytest.raises(ConfigError, match="int4"):
-        TorchKit("cpu")._dtype("int4")
+        TorchKit("cpu").products("int4")

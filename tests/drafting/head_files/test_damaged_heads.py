@@ -17,9 +17,9 @@ from test_gguf_heads import theirs
 from torch import Tensor
 
 from headstart.drafting.head_files.loading import load_head
-from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.drafting.methods.dflash.head import BlockHead, block_config
 from headstart.errors import CheckpointError
+from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart_train.files.heads import save_head
 
 Files = tuple[dict[str, Any], dict[str, Tensor]]

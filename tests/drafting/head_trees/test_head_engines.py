@@ -19,7 +19,6 @@ from headstart.backends.native.heads import NativeEaglePass
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packing import read_matrix
 from headstart.drafting.base import SpeculationParams
-from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.drafting.heads.text_vocabulary import TextTokens
 from headstart.drafting.methods.dflash.head import BlockHead, block_config
 from headstart.drafting.methods.eagle.drafter import Eagle3Drafter
@@ -30,6 +29,7 @@ from headstart.loading.model import Model, load_model
 from headstart.models.weight_loading import load_tables
 from headstart.sampling.params import SamplingParams
 from headstart_lab.methods.lookahead_embeddings.head import LookaheadEmbeddings
+from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart_train.files.heads import save_head
 
 PROMPTS = [list(range(40, 40 + length)) for length in (1, 3, 30, 12)]

@@ -9,7 +9,7 @@ from head_toys import random_block, random_tables
 from reruns import Reruns
 
 from headstart.backends.torch.block_pass import BlockPass
-from headstart.backends.torch.parallel_pass import torch_kit
+from headstart.backends.torch.head_kit import torch_kit
 from headstart.drafting.heads.head_pass import DraftRows
 
 VOCAB = 40

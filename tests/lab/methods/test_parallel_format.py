@@ -9,11 +9,12 @@ import pytest
 import torch
 from head_cases import HIDDEN, TARGET, VOCAB, write
 
-from headstart.backends.torch.parallel_pass import ParallelPass, torch_kit
+from headstart.backends.torch.head_kit import torch_kit
 from headstart.drafting.head_files.loading import load_head
-from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads, ParallelKind, token_rows
 from headstart.drafting.heads.tables import TargetTables
 from headstart.errors import CheckpointError
+from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads, ParallelKind, token_rows
+from headstart_lab.methods.medusa.running import ParallelPass
 from headstart_train.files.heads import export_head, save_head
 
 TABLES = TargetTables(torch.randn(VOCAB, HIDDEN).bfloat16().float(), torch.randn(VOCAB, HIDDEN))

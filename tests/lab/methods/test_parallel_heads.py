@@ -13,12 +13,12 @@ from head_toys import head_drafter, random_parallel, random_tables, state_after,
 from toys import ToyBackend
 
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome
-from headstart.drafting.heads.parallel import ParallelHeads, token_rows
 from headstart.errors import ConfigError
 from headstart.passes.batch import FINAL_TAP
 from headstart.passes.draft_tree import ROOT, DraftTree
 from headstart.sampling.params import SamplingParams
 from headstart_lab.methods.medusa.drafter import MedusaOptions
+from headstart_lab.methods.medusa.head import ParallelHeads, token_rows
 
 VOCAB = 12
 PROMPT = [3, 1, 4, 1, 5]

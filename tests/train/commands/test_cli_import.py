@@ -31,7 +31,7 @@ def test_there_and_back(kind: str, tmp_path: Path) -> None:
     own, theirs, back = (tmp_path / name for name in ("own", "theirs", "back"))
     target = ["--model", model]
     (told,) = rows(headstart("export", own, "--to", kind, "--out", theirs, *target, "--json"))
-    assert told == {"directory": str(theirs), "format": kind, "without_token_reader": False}
+    assert told == {"directory": str(theirs), "format": kind, "left_out": ""}
     (told,) = rows(headstart("import", theirs, "--out", tmp_path / "told", *target, "--json"))
     assert (told["directory"], told["head"], told["imported_from"]) == (str(tmp_path / "told"), "eagle3", str(theirs))
     assert (told["taps"], told["draft_vocab_size"]) == ([2, 4, 5], 64)

@@ -15,7 +15,7 @@ from headstart.backends.native.loader import load_library
 from headstart.backends.native.packing import RowTable, address, as_float32
 from headstart.backends.native.precision import Precision, library_number
 from headstart.backends.native.team import team_size
-from headstart.backends.torch.parallel_pass import Kit
+from headstart.backends.torch.head_kit import Kit
 from headstart.errors import ConfigError
 from headstart.models.linear_weights import LinearWeights
 from headstart.passes.batch import IntArray
@@ -68,6 +68,11 @@ class NativeLinear:
 
 FASTEST_PRECISION: Precision = "int4-fast"
 """Where a little less precision does not matter: a draft's few rows take less time the fewer bytes are read."""
+
+
+def head_precision(precision: str) -> Precision:
+    """A head's precision by its name; "auto": the fastest."""
+    return FASTEST_PRECISION if precision == "auto" else precision  # type: ignore[return-value]
 
 
 def native_kit(precision: Precision = "bf16", threads: int | None = None, isa: str | None = None) -> Kit | None:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.backends.torch.parallel_pass import Kit, LinearLayer
+from headstart.backends.torch.head_kit import Kit, LinearLayer
 from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.models.linear_weights import LinearWeights
 

@@ -21,7 +21,7 @@ from headstart.backends.torch.draft_pool import (
     DraftPool,
     PooledDraftCache,
 )
-from headstart.backends.torch.parallel_pass import Kit, LinearLayer
+from headstart.backends.torch.head_kit import Kit, LinearLayer
 from headstart.backends.torch.recorded_blocks import RecordedBlocks
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows
 from headstart.drafting.heads.modules import side_by_side

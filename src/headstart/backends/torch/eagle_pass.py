@@ -15,8 +15,8 @@ from torch import Tensor
 from headstart.backends.torch.attention import Layout, attend
 from headstart.backends.torch.draft_pool import FEWEST_BLOCKS, RECORDED_BLOCKS, DraftLayout, DraftPool, PooledDraftCache
 from headstart.backends.torch.eagle_growth import EagleGrowth
+from headstart.backends.torch.head_kit import Kit, best_tokens
 from headstart.backends.torch.linear import Linear
-from headstart.backends.torch.parallel_pass import best_tokens
 from headstart.backends.torch.recorder import Recorder
 from headstart.drafting.heads.head_pass import DraftRows
 from headstart.drafting.heads.tables import TargetTables
@@ -219,3 +219,8 @@ def _head_norms(layer: EagleLayer, config: EagleConfig, device: torch.device) ->
     attention = layer.self_attn
     of_heads = ((attention.q_norm, config.num_heads), (attention.k_norm, config.num_kv_heads))
     return torch.cat([norm.weight.detach().float().expand(count, -1) for norm, count in of_heads]).to(device)
+
+
+def eagle_pass(head: EagleHead, tables: TargetTables, kit: Kit) -> EaglePass:
+    """As ``HeadPasses.torch`` has it."""
+    return EaglePass(head, tables, kit.dtype, kit.device, kit.recorder)

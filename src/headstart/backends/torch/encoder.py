@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headstart.backends.torch.head_kit import LinearLayer
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.norms import Norm
-from headstart.backends.torch.parallel_pass import LinearLayer
 from headstart.models.config import ModelConfig
 from headstart.models.encoder_decoder import EncoderConfig
 from headstart.models.encoder_decoder_weights import StackLayerWeights, StackWeights

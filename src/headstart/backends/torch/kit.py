@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from headstart.backends.torch.block_pass import BlockPass
-from headstart.backends.torch.eagle_pass import EaglePass
-from headstart.backends.torch.masked_pass import MaskedPass
-from headstart.backends.torch.multi_token_pass import MultiTokenPass
-from headstart.backends.torch.parallel_pass import ParallelPass, torch_kit
+from headstart.backends.torch.head_kit import Kit, torch_kit
 from headstart.backends.torch.recorder import Recorder
-from headstart.drafting.heads.parallel import ParallelHeads
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.dflash.head import BlockHead
-from headstart.drafting.methods.eagle.head import EagleHead
+from headstart.drafting.method import HeadPasses, RunsHead
 from headstart.errors import ConfigError
-from headstart.models.multi_token import MultiTokenModules
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -35,37 +28,25 @@ class TorchKit:
         # An accelerator waits for weights, however few rows there are.
         self.has_cheap_rows = self.device.type != "cpu"
 
-    def head_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> EaglePass:
+    def run(
+        self, passes: HeadPasses[RunsHead], head: object, tables: TargetTables, precision: str, **wishes: int
+    ) -> RunsHead:
         """See ``BackendKit``."""
-        return EaglePass(head, tables, self._dtype(precision), self.device, self._recorder)
+        return passes.by_torch()(head, tables, self.products(precision), **wishes)
 
-    def masked_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> MaskedPass:
-        """See ``BackendKit``."""
-        return MaskedPass(head, tables, self._dtype(precision), self.device, self._recorder)
+    def products(self, precision: str) -> Kit:
+        """What heads are computed with.
 
-    def block_pass(self, head: BlockHead, tables: TargetTables, precision: str) -> BlockPass:
-        """See ``BackendKit``."""
-        return BlockPass(head, tables, torch_kit(self._dtype(precision), self.device, self._recorder))
-
-    def parallel_pass(self, heads: ParallelHeads, tables: TargetTables, precision: str) -> ParallelPass:
-        """See ``BackendKit``."""
-        return ParallelPass(heads, tables, torch_kit(self._dtype(precision), self.device))
-
-    def multi_token_pass(
-        self, modules: MultiTokenModules, tables: TargetTables, precision: str, vocabulary: int = 0
-    ) -> MultiTokenPass:
-        """See ``BackendKit``."""
-        return MultiTokenPass(modules, tables, self._dtype(precision), self.device)
+        Raises:
+            ConfigError: only the native pass knows the precision.
+        """
+        return torch_kit(self._dtype(precision), self.device, self._recorder)
 
     def text_index(self, max_depth: int, **settings: object) -> None:
         """None: drafters have an index of their own in Python."""
 
     def _dtype(self, precision: str) -> torch.dtype:
-        """A precision by its name; "auto": bfloat16 where the device multiplies it at full rate.
-
-        Raises:
-            ConfigError: only the native pass knows the precision.
-        """
+        """A precision by its name; "auto": bfloat16 where the device multiplies it at full rate."""
         if precision == "auto":
             host = self.device.type == "cpu"
             fast = torch.ops.mkldnn._is_mkldnn_bf16_supported() if host else True

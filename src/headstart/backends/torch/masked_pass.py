@@ -14,6 +14,7 @@ from headstart.backends.torch.draft_pool import PooledDraftCache
 from headstart.backends.torch.eagle_growth import FEWEST_KEYS, FEWEST_ROWS
 from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.backends.torch.eagle_rows import EagleRows
+from headstart.backends.torch.head_kit import Kit
 from headstart.backends.torch.recorder import Recorder, Recordings, Run
 from headstart.backends.torch.static_layout import coarsely_padded, padded
 from headstart.drafting.heads.head_pass import DraftRows
@@ -115,3 +116,8 @@ def behind(tokens: IntArray, counts: Sequence[int], mask: int, masks: int) -> In
     """Tokens [row], so many of each group, with ``masks`` mask tokens behind each group's."""
     own = np.full(masks, mask, dtype=np.int32)
     return np.concatenate([np.concatenate((part, own)) for part in np.split(tokens, np.cumsum(counts)[:-1])])
+
+
+def masked_pass(head: EagleHead, tables: TargetTables, kit: Kit) -> MaskedPass:
+    """As ``HeadPasses.torch`` has it."""
+    return MaskedPass(head, tables, kit.dtype, kit.device, kit.recorder)

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from headstart.backends.torch.decoder import Decoder
 from headstart.backends.torch.draft_pool import DraftLayout, DraftPool, PooledDraftCache
+from headstart.backends.torch.head_kit import Kit, best_tokens
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.mixers import cache_row, sights_of
 from headstart.backends.torch.module_chain import ModuleChain
 from headstart.backends.torch.norms import Norm
-from headstart.backends.torch.parallel_pass import best_tokens
 from headstart.backends.torch.states import LayerStore
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows
 from headstart.drafting.heads.tables import TargetTables
@@ -158,3 +158,8 @@ def _positions(groups: Sequence[DraftRows], counts: Sequence[int]) -> NDArray[np
 def _cache(cache: DraftCache) -> PooledDraftCache:
     assert isinstance(cache, PooledDraftCache)
     return cache
+
+
+def modules_pass(modules: MultiTokenModules, tables: TargetTables, kit: Kit, vocabulary: int = 0) -> MultiTokenPass:
+    """As ``HeadPasses.torch`` has it; all tokens can be said, whatever ``vocabulary``."""
+    return MultiTokenPass(modules, tables, kit.dtype, kit.device)

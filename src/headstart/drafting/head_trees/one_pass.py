@@ -24,7 +24,7 @@ from headstart.drafting.head_trees.head_drafter import TreeGrowth
 from headstart.drafting.head_trees.head_source import SpeakingOptions
 from headstart.drafting.head_trees.marginal_trees import likeliest_paths
 from headstart.drafting.head_trees.trees import Ids, path_bounds, pruned_trees
-from headstart.drafting.methods.dflash.head import MOST_SLOTS
+from headstart.drafting.heads.formats import MOST_SLOTS
 from headstart.drafting.options import require
 from headstart.passes.backend import BackendKit
 from headstart.passes.draft_tree import DraftTree

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from headstart.errors import CheckpointError
@@ -33,6 +34,8 @@ UNBUILT = {
     "eagle4": "EAGLE-4 (its layers are not published)",
 }
 """Words in names and descriptions of others' heads -> what of them is not built here."""
+MOST_SLOTS = 64
+"""Tokens that one pass of a head guesses at most."""
 OWN = "headstart"
 """The form that Headstart's own folders have."""
 
@@ -46,6 +49,48 @@ class TrainedHead(nn.Module):
     @property
     def kind(self) -> str:
         """What ``headstart train`` calls such a head."""
+        raise NotImplementedError
+
+
+class SayableTokens(Protocol):
+    """Of a head's configuration, the tokens that it says."""
+
+    @property
+    def slots(self) -> int:
+        """How many one pass guesses; 0: one, and a step for each further one."""
+        ...
+
+    @property
+    def draft_vocab_size(self) -> int:
+        """How many."""
+        ...
+
+    @property
+    def reduced(self) -> bool:
+        """They are not all of the target's."""
+        ...
+
+
+class SpeakingHead(TrainedHead):
+    """A head that says tokens by itself, all of the target's or some of them, and that a training may begin from."""
+
+    config: SayableTokens
+    d2t: Tensor
+    """int64 [draft vocab], of a head that says some: target id of draft id j is ``j + d2t[j]``."""
+
+    @property
+    def target_ids(self) -> Tensor:
+        """int64 [draft vocab] target id of each draft id."""
+        ids = torch.arange(self.config.draft_vocab_size, device=next(self.parameters()).device)
+        return ids + self.d2t if self.config.reduced else ids
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers."""
+        return 0
+
+    def may_begin_from(self, known: SpeakingHead) -> bool:
+        """Whether the weights of another head fit where both have the same parameters."""
         raise NotImplementedError
 
 
@@ -84,6 +129,8 @@ class WrittenHead:
     tensors: Mapping[str, Tensor]
     pickled_file: str = ""
     """Name of the older kind of file that the tensors go to; empty: to safetensors."""
+    left_out: str = ""
+    """What of the head the format has no place for, and the head can do without."""
 
 
 def no_place(kind: str, form: str, others: Collection[str]) -> CheckpointError:

@@ -340,32 +340,3 @@ class BlockHeadPass(CachingHeadPass, Protocol):
                 accepted than a path must be.
         """
         ...
-
-
-class ParallelHeadsPass(Protocol):
-    """Runs heads that say several tokens at once."""
-
-    target_ids: Tensor
-    """int64 [draft vocab] target id of each draft id."""
-
-    @property
-    def nbytes(self) -> int:
-        """Of its matrices, and of its copy of the embedding if it has one."""
-        ...
-
-    def logits(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """What is said after each state.
-
-        Args:
-            hidden: [row, hidden] states of the target after its final norm.
-            tokens: int64 [row] the tokens after them.
-
-        Returns:
-            float32 [row, slot, draft vocab].
-        """
-        ...
-
-    def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """The likeliest tokens of every slot, the likeliest first: log-probabilities and target ids,
-        [row, slot, rank] each."""
-        ...

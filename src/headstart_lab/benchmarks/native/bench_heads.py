@@ -23,12 +23,13 @@ from headstart.backends.native.heads import NativeEaglePass
 from headstart.backends.native.linear import native_kit
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.torch.eagle_pass import EaglePass
-from headstart.backends.torch.parallel_pass import ParallelPass, torch_kit
+from headstart.backends.torch.head_kit import torch_kit
 from headstart.drafting.heads.head_pass import DraftRows, HeadPass
-from headstart.drafting.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
 from headstart_lab.benchmarks.native.bench_pass import SHAPES, chain, random_model
+from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads
+from headstart_lab.methods.medusa.running import ParallelPass
 
 
 def drafted(head: HeadPass, rows: int, context: int, width: int) -> Callable[[], object]:

@@ -15,8 +15,7 @@ METHODS = (
 TRAINED = (
     Trained(
         "blockwise",
-        8,
-        "headstart_train.first_steps.parallel:make_blockwise",
+        "headstart_lab.methods.medusa.training:make_blockwise",
         settings=("slots", "init"),
         learning_rate=2e-3,
     ),

@@ -8,7 +8,7 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.head_trees.head_source import HeadOptions
 from headstart.drafting.head_trees.trees import TemplateTrees
 from headstart.drafting.tree_templates import path_template
-from headstart_lab.methods.parallel_drafter import ParallelHeadsDrafter
+from headstart_lab.methods.medusa.parallel_drafter import ParallelHeadsDrafter
 
 MAX_SLOTS = 64
 

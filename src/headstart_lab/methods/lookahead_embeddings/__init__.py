@@ -15,7 +15,6 @@ METHODS = (
 TRAINED = (
     Trained(
         "pass",
-        11,
         f"{__name__}.training:make",
         settings=("slots",),
         whole_vocabulary=True,

@@ -1,6 +1,13 @@
 """A sparse tree over several trained heads, each of which says one future token."""
 
-from headstart.drafting.method import HeadFiles, Method, Trained
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headstart.drafting.method import HeadFiles, HeadPasses, Method, Trained
+
+if TYPE_CHECKING:
+    from headstart_lab.methods.medusa.running import ParallelPass
 
 METHODS = (
     Method(
@@ -15,11 +22,14 @@ METHODS = (
 TRAINED = (
     Trained(
         "medusa",
-        7,
-        "headstart_train.first_steps.parallel:make_medusa",
+        "headstart_lab.methods.medusa.training:make_medusa",
         settings=("slots", "init", "residual_blocks", "reads_token"),
         optimiser="muon",
     ),
 )
 
 HEAD_FILES = HeadFiles(f"{__name__}.files", exports={"medusa": ("medusa",), "blockwise": ()})
+
+PASSES: HeadPasses[ParallelPass] = HeadPasses(
+    "headstart_lab.methods.medusa.running:ParallelPass", "headstart_lab.methods.medusa.running:compiled"
+)

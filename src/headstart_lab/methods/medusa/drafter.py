@@ -16,7 +16,7 @@ from headstart.drafting.head_trees.head_source import ConfidenceOptions
 from headstart.drafting.head_trees.trees import CONFIDENCE_RATES, TemplateTrees
 from headstart.drafting.options import MOST, require
 from headstart.drafting.tree_templates import path_template
-from headstart_lab.methods.parallel_drafter import ParallelHeadsDrafter
+from headstart_lab.methods.medusa.parallel_drafter import ParallelHeadsDrafter
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from headstart.drafting.heads.files import MEDUSA_FILES, load_strictly
 from headstart.drafting.heads.formats import KIND_KEY, OWN, FoundHead, HeadFolder, TrainedHead, WrittenHead
-from headstart.drafting.heads.parallel import MEDUSA, ParallelConfig, ParallelHeads, ParallelKind
 from headstart.drafting.heads.tables import TargetTables
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
 from headstart.models.families.fields import Fields
+from headstart_lab.methods.medusa.head import MEDUSA, ParallelConfig, ParallelHeads, ParallelKind
 
 _FORM = "medusa"
 _MEDUSA_NAME = re.compile(r"(\d+)\.(\d+)\.(linear\.(?:weight|bias)|weight)")
@@ -52,7 +52,9 @@ def write(head: TrainedHead, form: str, tables: TargetTables | None, verifier: s
     if form == OWN:
         return WrittenHead(describe_parallel(head), head.state_dict())
     assert tables is not None
-    return WrittenHead(describe_medusa(head, verifier), medusa_tensors(head, tables.head), MEDUSA_FILES[-1])
+    left_out = "what reads the last token" if head.config.reads_token else ""
+    tensors = medusa_tensors(head, tables.head)
+    return WrittenHead(describe_medusa(head, verifier), tensors, MEDUSA_FILES[-1], left_out)
 
 
 def read_parallel(

@@ -1,8 +1,14 @@
 """The method dflash."""
 
-from dataclasses import replace
+from __future__ import annotations
 
-from headstart.drafting.method import HeadFiles, Method, Trained
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headstart.drafting.method import HeadFiles, HeadPasses, Method, Trained
+
+if TYPE_CHECKING:
+    from headstart.drafting.heads.head_pass import BlockHeadPass
 
 METHODS = (
     Method(
@@ -17,7 +23,6 @@ METHODS = (
 
 _DFLASH = Trained(
     "dflash",
-    3,
     "headstart_train.first_steps.block:make",
     settings=("slots", "layers", "init", "causal", "markov_rank", "confidence", "root_speaks", "spacing"),
     slots=9,
@@ -29,11 +34,15 @@ _DSPARK = {"slots": 7, "markov_rank": 64, "confidence": True, "root_speaks": Tru
 _JETSPEC = {"slots": 16, "causal": True}
 TRAINED = (
     _DFLASH,
-    replace(_DFLASH, name="dspark", listed=4, trunk="dflash", defaults=_DSPARK),
-    replace(_DFLASH, name="jetspec", listed=5, trunk="dflash", defaults=_JETSPEC),
+    replace(_DFLASH, name="dspark", trunk="dflash", defaults=_DSPARK),
+    replace(_DFLASH, name="jetspec", trunk="dflash", defaults=_JETSPEC),
 )
 
 HEAD_FILES = HeadFiles(
     f"{__name__}.files",
     exports={"dflash": ("speculators", "specforge", "deepspec")},
+)
+
+PASSES: HeadPasses[BlockHeadPass] = HeadPasses(
+    "headstart.backends.torch.block_pass:BlockPass", "headstart.backends.native.block_pass:block_pass"
 )

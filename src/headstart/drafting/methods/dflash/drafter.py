@@ -24,6 +24,7 @@ from headstart.drafting.head_trees.one_pass import OnePassGrowth, OnePassOptions
 from headstart.drafting.head_trees.read_along import Reader, unread_rows
 from headstart.drafting.head_trees.trees import CONFIDENCE_RATES
 from headstart.drafting.heads.head_pass import BlockHeadPass, DraftRows
+from headstart.drafting.methods.dflash import PASSES
 from headstart.drafting.methods.dflash.head import KIND, BlockHead
 from headstart.passes.backend import BackendKit
 from headstart.passes.batch import IntArray
@@ -44,7 +45,7 @@ class DFlashDrafter(HeadDrafter):
     def __init__(self, context: DraftContext, options: DFlashOptions) -> None:
         head = open_head(context, options.model, KIND, BlockHead)
         tables, kit = context.require_tables()(), context.require_runner().backend.kit
-        running = kit.block_pass(head, tables, options.precision)
+        running = kit.run(PASSES, head, tables, options.precision)
         vocabulary = DraftVocabulary.of(running, context.vocab_size, tables, head, options.text_vocabulary)
         blocks = Blocks(running, options, kit)
         window = options.window_of(head, head.config.reach)

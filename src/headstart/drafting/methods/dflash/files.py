@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from headstart.drafting.heads.files import load_strictly, require_draft_ids
-from headstart.drafting.heads.formats import SPECULATORS_KEY, UNBUILT, FoundHead, HeadFolder
+from headstart.drafting.heads.formats import MOST_SLOTS, SPECULATORS_KEY, UNBUILT, FoundHead, HeadFolder
 from headstart.drafting.heads.gguf_heads import ARCHITECTURE as GGUF_KEY
 from headstart.drafting.heads.gguf_heads import frequency_factors
 from headstart.drafting.heads.layer_format import require_embedding, windows_of
 from headstart.drafting.methods.dflash import gguf_formats
-from headstart.drafting.methods.dflash.head import KIND, MOST_SLOTS, BlockConfig, BlockHead
+from headstart.drafting.methods.dflash.head import KIND, BlockConfig, BlockHead
 from headstart.drafting.methods.dflash.written_formats import (
     BEFORE,
     DEEPSPEC_ARCHITECTURE,

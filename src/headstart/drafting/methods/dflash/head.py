@@ -14,14 +14,14 @@ is known of yet, the root of a draft.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headstart.drafting.heads.formats import TrainedHead
+from headstart.drafting.heads.formats import MOST_SLOTS, SpeakingHead
 from headstart.drafting.heads.modules import Attention, HeadLayer, RmsNorm, SiluMlp, begin_randomly
 from headstart.drafting.methods.dflash.head_parts import (
     BlockConvolution,
@@ -35,7 +35,6 @@ from headstart.models.layer_selection import spread_layers
 from headstart.models.layers.layer import run_head_layers
 
 KIND = "dflash"
-MOST_SLOTS = 64
 _TAPS = 5
 """Layers of the target that are read (section 4.1)."""
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -197,14 +196,14 @@ class BlockLayer(HeadLayer):
             self.mlp_conv = BlockConvolution(config.hidden_size, config.conv_taps, config.conv_group)
 
 
-class BlockHead(TrainedHead):
+class BlockHead(SpeakingHead):
     """The trained part of a block drafter.
 
     ``d2t`` int64 [draft vocab]: target id of draft id j is ``j + d2t[j]``, where the vocabulary is reduced. Initialised
     for training as ``begin_randomly`` does, draft id j target id j.
     """
 
-    d2t: Tensor
+    config: BlockConfig
     layers: Sequence[BlockLayer]
 
     def __init__(self, config: BlockConfig) -> None:
@@ -238,10 +237,23 @@ class BlockHead(TrainedHead):
         return KIND
 
     @property
-    def target_ids(self) -> Tensor:
-        """int64 [draft vocab] target id of each draft id."""
-        ids = torch.arange(self.config.draft_vocab_size, device=self.fc.weight.device)
-        return ids + self.d2t if self.config.reduced else ids
+    def num_layers(self) -> int:
+        """See ``SpeakingHead``."""
+        return len(self.layers)
+
+    def may_begin_from(self, known: SpeakingHead) -> bool:
+        """Whatever the vocabulary, the number of layers, the block's length and view; a Markov factor and a confidence
+        may be new."""
+        if not isinstance(known, BlockHead):
+            return False
+        mine, theirs = self._trunk, known._trunk
+        return mine == theirs or replace(mine, markov_rank=0) == theirs
+
+    @property
+    def _trunk(self) -> BlockConfig:
+        whole = self.config.vocab_size
+        unsure = replace(self.config, confidence=False, confidence_reads_token=False)
+        return replace(unsure, draft_vocab_size=whole, num_layers=1, block_size=2, causal=False, root_speaks=False)
 
     def context(self, features: Tensor) -> Tensor:
         """The target's states [..., taps * target hidden], fused: what keys and values are made of [..., hidden]."""

@@ -17,7 +17,6 @@ METHODS = (
 TRAINED = (
     Trained(
         "draft-model",
-        10,
         "headstart_train.first_steps.draft_model:make",
         settings=("layers",),
         whole_vocabulary=True,

@@ -1,6 +1,13 @@
 """EAGLE 1 to 3."""
 
-from headstart.drafting.method import HeadFiles, Method, Trained
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headstart.drafting.method import HeadFiles, HeadPasses, Method, Trained
+
+if TYPE_CHECKING:
+    from headstart.drafting.heads.head_pass import HeadPass
 
 METHODS = (
     Method(
@@ -29,7 +36,6 @@ METHODS = (
 TRAINED = (
     Trained(
         "eagle3",
-        1,
         "headstart_train.first_steps.eagle:make",
         settings=("unroll", "dropout", "layers", "window", "init"),
         unroll=4,
@@ -37,7 +43,6 @@ TRAINED = (
     ),
     Trained(
         "eagle",
-        6,
         "headstart_train.first_steps.eagle:make_first",
         settings=("unroll", "dropout", "layers", "init"),
     ),
@@ -50,4 +55,8 @@ HEAD_FILES = HeadFiles(
         "p-eagle": ("eagle3", "speculators"),
         "eagle": ("eagle", "speculators"),
     },
+)
+
+PASSES: HeadPasses[HeadPass] = HeadPasses(
+    "headstart.backends.torch.eagle_pass:eagle_pass", "headstart.backends.native.heads:eagle_pass"
 )

@@ -14,6 +14,7 @@ from headstart.drafting.head_trees.read_along import Reader
 from headstart.drafting.head_trees.stepping import SteppedGrowth
 from headstart.drafting.head_trees.trees import CONFIDENCE_RATES, TemplateTrees
 from headstart.drafting.heads.head_pass import HeadPass
+from headstart.drafting.methods.eagle import PASSES
 from headstart.drafting.methods.eagle.head import PARALLEL_KIND, EagleHead
 from headstart.drafting.tree_templates import rank_tree
 
@@ -40,7 +41,7 @@ def _opened(
     """A head of the first of these kinds, or one that can be run like it: its pass, and how it reads."""
     head = open_head(context, options.model, kinds[0], EagleHead, kinds[1:])
     tables = context.require_tables()()
-    running = context.require_runner().backend.kit.head_pass(head, tables, options.precision)
+    running = context.require_runner().backend.kit.run(PASSES, head, tables, options.precision)
     vocabulary = DraftVocabulary.of(
         running, context.vocab_size, tables, head, most_text_tokens, head.config.eps_of_said
     )

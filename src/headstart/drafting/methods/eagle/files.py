@@ -18,6 +18,7 @@ from torch import Tensor
 from headstart.drafting.heads.files import load_strictly, require_draft_ids
 from headstart.drafting.heads.formats import (
     KIND_KEY,
+    MOST_SLOTS,
     SPECULATORS_KEY,
     FoundHead,
     HeadFolder,
@@ -25,7 +26,6 @@ from headstart.drafting.heads.formats import (
 from headstart.drafting.heads.gguf_heads import ARCHITECTURE as GGUF_KEY
 from headstart.drafting.heads.gguf_heads import frequency_factors
 from headstart.drafting.heads.layer_format import require_embedding, windows_of
-from headstart.drafting.methods.dflash.head import MOST_SLOTS
 from headstart.drafting.methods.eagle import gguf_formats
 from headstart.drafting.methods.eagle.head import (
     FIRST,

@@ -13,16 +13,15 @@ says token i + 2.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headstart.drafting.heads.formats import TrainedHead
+from headstart.drafting.heads.formats import MOST_SLOTS, SpeakingHead
 from headstart.drafting.heads.modules import Attention, HeadLayer, RmsNorm, SiluMlp, begin_randomly
-from headstart.drafting.methods.dflash.head import MOST_SLOTS
 from headstart.errors import ConfigError
 from headstart.models.config import ModelConfig, RopeConfig, Sight
 from headstart.models.layers.layer import run_head_layers
@@ -196,7 +195,7 @@ class EagleLayer(HeadLayer):
         self.mlp = SiluMlp(config.hidden_size, config.mlp_size)
 
 
-class EagleHead(TrainedHead):
+class EagleHead(SpeakingHead):
     """The trained part of an EAGLE drafter.
 
     ``d2t`` int64 [draft vocab]: target id of draft id j is ``j + d2t[j]`` (EAGLE-3). ``mask_hidden`` [1, 1, taps *
@@ -204,7 +203,7 @@ class EagleHead(TrainedHead):
     norms 1, matrices normal with standard deviation 0.02, draft id j target id j.
     """
 
-    d2t: Tensor
+    config: EagleConfig
     layers: Sequence[EagleLayer]
 
     def __init__(self, config: EagleConfig) -> None:
@@ -236,10 +235,18 @@ class EagleHead(TrainedHead):
         return self.config.kind
 
     @property
-    def target_ids(self) -> Tensor:
-        """int64 [draft vocab] target id of each draft id."""
-        ids = torch.arange(self.config.draft_vocab_size, device=self.fc.weight.device)
-        return ids + self.d2t if self.config.reduced else ids
+    def num_layers(self) -> int:
+        """See ``SpeakingHead``."""
+        return len(self.layers)
+
+    def may_begin_from(self, known: SpeakingHead) -> bool:
+        """Whatever the vocabulary, the number of layers and their windows; in one pass or in steps."""
+        return isinstance(known, EagleHead) and self._trunk == known._trunk
+
+    @property
+    def _trunk(self) -> EagleConfig:
+        whole = self.config.vocab_size
+        return replace(self.config, draft_vocab_size=whole, num_layers=1, windows=(), slots=0, mask_token_id=0)
 
     def fuse(self, features: Tensor) -> Tensor:
         """True features [..., taps * target hidden] -> what the layer reads beside the token [..., hidden].

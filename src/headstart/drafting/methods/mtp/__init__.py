@@ -1,6 +1,13 @@
 """A confident tree from the multi-token modules that came with the target's checkpoint."""
 
-from headstart.drafting.method import Method, Trained
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headstart.drafting.method import HeadPasses, Method, Trained
+
+if TYPE_CHECKING:
+    from headstart.drafting.heads.head_pass import ModulesPass
 
 METHODS = (
     Method(
@@ -16,7 +23,6 @@ METHODS = (
 TRAINED = (
     Trained(
         "mtp",
-        9,
         "headstart_train.first_steps.multi_token:make",
         settings=("unroll", "init"),
         unroll=4,
@@ -24,4 +30,8 @@ TRAINED = (
         own_start=True,
         check="headstart_train.first_steps.multi_token:require_trainable",
     ),
+)
+
+PASSES: HeadPasses[ModulesPass] = HeadPasses(
+    "headstart.backends.torch.multi_token_pass:modules_pass", "headstart.backends.native.module_chain:modules_pass"
 )

@@ -19,6 +19,7 @@ from headstart.drafting.head_trees.head_source import SpeakingOptions
 from headstart.drafting.head_trees.read_along import Reader
 from headstart.drafting.head_trees.stepping import SteppedGrowth
 from headstart.drafting.head_trees.trees import CONFIDENCE_RATES
+from headstart.drafting.methods.mtp import PASSES
 from headstart.drafting.options import require
 from headstart.models.checkpoint import open_checkpoint
 from headstart.passes.batch import FINAL_TAP
@@ -64,7 +65,7 @@ class MtpDrafter(HeadDrafter):
         tables = context.require_tables()().with_others(modules.embedding, modules.head)
         kit = context.require_runner().backend.kit
         said = options.draft_vocabulary if options.draft_vocabulary < context.vocab_size else 0
-        running = kit.multi_token_pass(modules, tables, options.precision, said)
+        running = kit.run(PASSES, modules, tables, options.precision, vocabulary=said)
         where = "the native pass" if running.name.startswith("native") else "PyTorch"
         context.tell(f"Multi-token modules run in {where} ({running.name}).")
         texts = running.text_rows(context.vocab_size) if options.text_vocabulary else None

@@ -1,6 +1,13 @@
 """The likeliest paths of what EAGLE-3's layer guesses in one pass, behind masks."""
 
-from headstart.drafting.method import Method, Trained
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headstart.drafting.method import HeadPasses, Method, Trained
+
+if TYPE_CHECKING:
+    from headstart.drafting.heads.head_pass import MaskedHeadPass
 
 METHODS = (
     Method(
@@ -15,11 +22,14 @@ METHODS = (
 TRAINED = (
     Trained(
         "p-eagle",
-        2,
         "headstart_train.first_steps.eagle:make_parallel",
         settings=("slots", "unroll", "dropout", "layers", "window", "init"),
         slots=8,
         begins_from=("eagle3",),
         optimiser="muon",
     ),
+)
+
+PASSES: HeadPasses[MaskedHeadPass] = HeadPasses(
+    "headstart.backends.torch.masked_pass:masked_pass", "headstart.backends.native.masked_pass:masked_pass"
 )

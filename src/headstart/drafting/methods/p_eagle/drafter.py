@@ -17,6 +17,7 @@ from headstart.drafting.head_trees.one_pass import OnePassGrowth, OnePassOptions
 from headstart.drafting.head_trees.read_along import Reader, unread_rows
 from headstart.drafting.head_trees.trees import CONFIDENCE_RATES
 from headstart.drafting.methods.eagle.head import PARALLEL_KIND, EagleHead
+from headstart.drafting.methods.p_eagle import PASSES
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class PEagleDrafter(HeadDrafter):
     def __init__(self, context: DraftContext, options: PEagleOptions) -> None:
         head = open_head(context, options.model, PARALLEL_KIND, EagleHead)
         tables, kit = context.require_tables()(), context.require_runner().backend.kit
-        running = kit.masked_pass(head, tables, options.precision)
+        running = kit.run(PASSES, head, tables, options.precision)
         vocabulary = DraftVocabulary.of(
             running, context.vocab_size, tables, head, options.text_vocabulary, head.config.eps_of_said
         )

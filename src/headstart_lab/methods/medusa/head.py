@@ -11,14 +11,14 @@ Slot i (from 0) of the state at position t says token t + 2 + i; the target's ow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headstart.drafting.heads.formats import TrainedHead
+from headstart.drafting.heads.formats import SpeakingHead
 
 ParallelKind = Literal["medusa", "blockwise"]
 MEDUSA: ParallelKind = "medusa"
@@ -80,10 +80,10 @@ def token_rows(embedding: Tensor, tokens: Tensor) -> Tensor:
     return F.rms_norm(F.embedding(tokens, embedding).float(), embedding.shape[-1:])
 
 
-class ParallelHeads(TrainedHead):
+class ParallelHeads(SpeakingHead):
     """The trained part of a Medusa or blockwise drafter; ``d2t`` as in ``heads.eagle``."""
 
-    d2t: Tensor
+    config: ParallelConfig
 
     def __init__(self, config: ParallelConfig) -> None:
         super().__init__()
@@ -117,11 +117,14 @@ class ParallelHeads(TrainedHead):
     def kind(self) -> str:
         return self.config.kind
 
+    def may_begin_from(self, known: SpeakingHead) -> bool:
+        """Whatever the vocabulary, and whether the last token is read: a head that begins to read it says at first what
+        it said without."""
+        return isinstance(known, ParallelHeads) and self._trunk == known._trunk
+
     @property
-    def target_ids(self) -> Tensor:
-        """int64 [draft vocab] target id of each draft id."""
-        ids = torch.arange(self.config.draft_vocab_size, device=next(self.parameters()).device)
-        return ids + self.d2t if self.config.reduced else ids
+    def _trunk(self) -> ParallelConfig:
+        return replace(self.config, draft_vocab_size=self.config.vocab_size, reads_token=False)
 
     def blocks_by_depth(self) -> list[list[nn.Linear]]:
         """The blocks' layers, [block][slot]."""

@@ -16,15 +16,55 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headstart.drafting.heads.parallel import ParallelHeads, token_rows
 from headstart.drafting.heads.tables import TargetTables
+from headstart_lab.methods.medusa.head import (
+    BLOCKWISE,
+    MEDUSA,
+    ParallelConfig,
+    ParallelHeads,
+    ParallelKind,
+    token_rows,
+)
 from headstart_train.choices import LossName
 from headstart_train.files.heads import save_head
+from headstart_train.first_steps.tokens import name_tokens
+from headstart_train.making import Start
 from headstart_train.objectives.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart_train.states import Batch, shift
 
+_RESIDUAL_BLOCKS = 4
 _UNSEEN = 0.25
 """Share of the places where heads that read tokens are not shown them, so that other engines can do without."""
+
+
+def make_medusa(start: Start) -> ParallelObjective:
+    """Medusa's heads at their first step."""
+    return _make(start, MEDUSA)
+
+
+def make_blockwise(start: Start) -> ParallelObjective:
+    """Blockwise heads at their first step."""
+    return _make(start, BLOCKWISE)
+
+
+def _make(start: Start, kind: ParallelKind) -> ParallelObjective:
+    """New heads, of the shape of the known ones if they are to begin from these."""
+    settings, known = start.settings, start.known
+    begun = known.config if isinstance(known, ParallelHeads) else None
+    heads = ParallelHeads(
+        ParallelConfig(
+            kind=kind,
+            hidden_size=start.target.config.hidden_size,
+            vocab_size=start.target.config.vocab_size,
+            draft_vocab_size=len(start.ids),
+            slots=start.slots,
+            num_layers=settings.residual_blocks or (_RESIDUAL_BLOCKS if begun is None else begun.num_layers),
+            output_maps=kind == MEDUSA if begun is None else begun.output_maps,
+            reads_token=kind == MEDUSA if settings.reads_token is None else settings.reads_token,
+        )
+    )
+    name_tokens(heads, start.ids)
+    return ParallelObjective(heads.to(start.ids.device), start.tables, start.ids, loss=settings.loss, decay=start.decay)
 
 
 class ParallelObjective:

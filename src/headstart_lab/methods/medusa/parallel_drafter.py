@@ -17,9 +17,10 @@ from headstart.drafting.head_trees.head_source import HeadOptions, open_head
 from headstart.drafting.head_trees.last_states import LastStates, grow_where_ready
 from headstart.drafting.head_trees.noise_ranking import NoiseRanking
 from headstart.drafting.head_trees.trees import HeadTrees
-from headstart.drafting.heads.parallel import ParallelHeads, ParallelKind
 from headstart.passes.batch import FINAL_TAP
 from headstart.passes.draft_tree import DraftTree
+from headstart_lab.methods.medusa import PASSES
+from headstart_lab.methods.medusa.head import ParallelHeads, ParallelKind
 
 
 class ParallelHeadsDrafter:
@@ -48,7 +49,7 @@ class ParallelHeadsDrafter:
         self._new_trees = new_trees
         self._ranks = min(ranks, heads.config.draft_vocab_size)
         kit = context.require_runner().backend.kit
-        self._pass = kit.parallel_pass(heads, context.require_tables()(), options.precision)
+        self._pass = kit.run(PASSES, heads, context.require_tables()(), options.precision)
         self._states = LastStates()
 
     @property

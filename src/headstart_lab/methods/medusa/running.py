@@ -1,10 +1,8 @@
-"""Heads that say several tokens at once, with packed matrices, and the parts they are computed with."""
+"""Medusa and blockwise heads with packed matrices: PyTorch's, or the native library's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -12,55 +10,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.torch.linear import Linear
-from headstart.backends.torch.recorder import Recorder
-from headstart.drafting.heads.parallel import ParallelHeads, token_rows
+from headstart.backends.native.kit import NativeKit
+from headstart.backends.torch.head_kit import Kit
 from headstart.drafting.heads.tables import TargetTables
 from headstart.models.linear_weights import LinearWeights
-from headstart.passes.batch import IntArray
+from headstart_lab.methods.medusa.head import ParallelHeads, token_rows
 
 
-class LinearLayer(Protocol):
-    """A packed matrix."""
-
-    nbytes: int
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """[row, in] -> [row, out]."""
-        ...
-
-
-@dataclass(frozen=True)
-class Kit:
-    """What parallel heads and block heads are computed with."""
-
-    dtype: torch.dtype
-    """Of the rows between the products."""
-    linear: Callable[[LinearWeights], LinearLayer]
-    device: torch.device
-    """Of the rows."""
-    best: Callable[[Tensor, int], tuple[NDArray[np.float32], IntArray]]
-    """See ``best_tokens``."""
-    recorder: Recorder | None = None
-    """Of the device, records what a block head does; None: nothing is recorded."""
-
-
-def torch_kit(dtype: torch.dtype, device: torch.device | str = "cpu", recorder: Recorder | None = None) -> Kit:
-    """Everything by PyTorch."""
-    place = torch.device(device)
-    return Kit(dtype, lambda weights: Linear(weights, dtype, place), place, best_tokens, recorder)
-
-
-@torch.inference_mode()
-def best_tokens(logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
-    """The likeliest tokens of float32 logits [row, draft vocab], the likeliest first.
-
-    Returns:
-        Log-probabilities and draft ids, [row, rank] each.
-    """
-    best = logits.topk(ranks)
-    log_probs = best.values - logits.logsumexp(-1, keepdim=True)
-    return log_probs.cpu().numpy(), best.indices.to("cpu", torch.int32).numpy()
+def compiled(heads: ParallelHeads, tables: TargetTables, precision: str, kit: NativeKit) -> ParallelPass:
+    """Heads whose products the native library computes."""
+    return ParallelPass(heads, tables, kit.products(precision))
 
 
 class ParallelPass:
