@@ -24,7 +24,7 @@ from headstart.drafting.registry import create_drafter
 from headstart.errors import ConfigError
 from headstart.loading.model import Model, create_backend, weights_dtype
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
-from headstart.models.families.multi_token import multi_token_layout
+from headstart.models.families.module_layouts import multi_token_layout
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.multi_token import MultiTokenModule, MultiTokenModules
 from headstart.models.weight_loading import load_decoder

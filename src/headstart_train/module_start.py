@@ -13,7 +13,7 @@ from headstart.errors import ConfigError
 from headstart.loading.model import Model
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
-from headstart.models.families.multi_token import multi_token_layout
+from headstart.models.families.module_layouts import multi_token_layout
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.multi_token import MultiTokenModule, MultiTokenModules, load_multi_token
 from headstart.models.weight_loading import config_of

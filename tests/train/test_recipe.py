@@ -331,7 +331,11 @@ def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus
             "slots is a setting of blockwise, dflash, dspark, jetspec, medusa, p-eagle, pass; leave it out for eagle3",
         ),
         ("draft-model", HeadSettings(slots=6), "slots is a setting of blockwise, dflash, dspark, jetspec"),
-        ("medusa", HeadSettings(layers=2), "layers is a setting of dflash, draft-model, dspark, eagle, eagle3, jetspec, p-eagle"),
+        (
+            "medusa",
+            HeadSettings(layers=2),
+            "layers is a setting of dflash, draft-model, dspark, eagle, eagle3, jetspec, p-eagle",
+        ),
         ("eagle", HeadSettings(layers=0), "layers is 0; give a number from 1 to 64"),
         ("eagle3", HeadSettings(layers=(0, 1)), "eagle3 has layers of its own; give their number"),
         ("blockwise", HeadSettings(residual_blocks=2), "residual_blocks is a setting of medusa"),

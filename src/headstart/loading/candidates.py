@@ -20,7 +20,7 @@ from headstart.loading.roles import SIDECARS, role_of
 from headstart.loading.siblings import bytes_at, sibling_at
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
-from headstart.models.families.multi_token import layouts_of_modules
+from headstart.models.families.module_layouts import layouts_of_modules
 from headstart.models.locating import has_safetensors
 from headstart.models.multi_token import load_multi_token
 from headstart.models.weight_loading import config_of

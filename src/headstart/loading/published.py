@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from headstart.loading.siblings import SMALLER
 from headstart.models.config import ModelConfig
-from headstart.models.families.multi_token import comes_with_modules
+from headstart.models.families.module_layouts import comes_with_modules
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from headstart.models.assembly import Assembly
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.families import tensor_layout
 from headstart.models.families.base import CheckpointKind, TensorLayout
-from headstart.models.families.multi_token import MultiTokenLayout, layouts_of_modules
+from headstart.models.families.module_layouts import MultiTokenLayout, layouts_of_modules
 from headstart.models.layout_tensors import Fetch, Shape, require_weights
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _INFINITE = 1e29
 _MODULES = r"(model\.)?mtp(_\w+)?\..*"
-"""Multi-token modules that are none of the layers (``families.multi_token``)."""
+"""Multi-token modules that are none of the layers (``families.module_layouts``)."""
 _BESIDE_LAYERS, _PROJECTION = ".nextn.", ".eh_proj."
 """In names of those that are layers beyond the decoder's."""
 _GGUF_TOWERS = (r"(v|a|mm|resampler)\..*", r"model\.(image_newline|view_seperator)")

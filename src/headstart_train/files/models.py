@@ -15,7 +15,7 @@ from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig, RopeConfig
 from headstart.models.families import tensor_layout
 from headstart.models.families.base import TensorLayout
-from headstart.models.families.multi_token import multi_token_layout
+from headstart.models.families.module_layouts import multi_token_layout
 from headstart.models.files import write_tensors
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.multi_token import MultiTokenModule, layout_of_modules
