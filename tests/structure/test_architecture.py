@@ -28,6 +28,7 @@ WINGS = {
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 METHODS = SOURCE / "drafting" / "methods"
 MOST_ENTRIES = 18
+MOST_CORE_LINES, MOST_BYTES, MOST_REPLACED = 70_000, 45_000_000, 300
 DOCSTRING = re.compile(r'(#.*\n|\s)*"""\s*[^\s"]')
 
 
@@ -127,6 +128,27 @@ def test_the_core_has_few_entries() -> None:
     entries = {line.split("/")[2] for line in listed.stdout.splitlines()}
     assert len(entries) <= MOST_ENTRIES
     assert {entry for entry in entries if "." in entry} == {"__init__.py", "__main__.py", "errors.py", "py.typed"}
+
+
+def test_places_to_add_something_are_there() -> None:
+    table = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split("## Where do I add")[1].split("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| a")]
+    assert len(rows) >= 10
+    for row in rows:
+        for name in re.findall(r"`([\w*/]+(?:/|\.py)|(?:tests|src)/[\w/]+)`", row):
+            pattern = name.replace("NAME", "*").rstrip("/")
+            assert any(list(base.glob(pattern)) for base in (SOURCE, ROOT, ROOT / "src")), name
+
+
+def test_the_house_stays_small() -> None:
+    """The core's Python in lines, the checkout in bytes, and replacements in tests: lower these, do not raise them."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    files = [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).is_file()]
+    core = [path for path in files if SOURCE in path.parents and path.suffix == ".py"]
+    tests = [path for path in files if ROOT / "tests" in path.parents and path.suffix == ".py"]
+    assert sum(path.read_text(encoding="utf-8").count("\n") for path in core) <= MOST_CORE_LINES
+    assert sum(path.stat().st_size for path in files) <= MOST_BYTES
+    assert sum(path.read_text(encoding="utf-8").count("monkeypatch.setattr(") for path in tests) <= MOST_REPLACED
 
 
 def test_dependencies_point_down() -> None:
