@@ -1,6 +1,6 @@
 """The bodies of ``POST /api/chat`` and ``POST /api/generate``, and the requests that they stand for.
 
-The form is Ollama's (its ``docs/api.md``).
+The form is Ollama's, as its API page describes it.
 """
 
 from __future__ import annotations
