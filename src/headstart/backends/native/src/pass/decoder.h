@@ -256,10 +256,10 @@ class Decoder {
   const LinearKernel kernel;
   const std::array<LinearKernel, kForms> kernels;  // [form]
   const LinearKernel head_kernel;
-  const int hidden, expert_size;   // padded
-  int widest = 0;                  // most padded inputs of a matrix of the layers
-  int key_dim = 0, value_dim = 0;  // of the largest keys and values
-  int projected = 0;               // most columns of a layer's first product
+  const int hidden, expert_size;       // padded
+  int widest = 0;                      // most padded inputs of a matrix of the layers
+  int key_dim = 0, value_dim = 0;      // of the largest keys and values
+  int projected = 0;                   // most columns of a layer's first product
   std::vector<HeadCount> head_counts;  // each that some layers have
   std::vector<DecoderLayer> layers;
   PackedLinear head, fuse;
