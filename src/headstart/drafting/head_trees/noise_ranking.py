@@ -24,8 +24,8 @@ from headstart.sampling.params import SamplingParams
 _NUCLEUS = 256
 """Tokens among which top-p is looked for."""
 _REACH = 12.0
-"""Tokens so many temperatures below a row's best are not guessed: noise saves one in some hundred thousand of them, and
-most of a draft's noise would be theirs."""
+"""Tokens so many temperatures below a row's best have no noise: it saves one in some hundred thousand of them, and most of
+a draft's noise would be theirs."""
 
 
 class NoiseRanking:
@@ -68,8 +68,8 @@ class NoiseRanking:
         position = len(sequence.tokens) + depth - 1
         ids = self._ids if self._further_ids is None else torch.cat((self._ids, self._further_ids[place]))
         noise = sequence.noise.position_exponentials(position, self._vocab_size, ids)
-        rows = _from(rows, rows.amax(-1, keepdim=True) - _REACH * params.temperature)
-        return _truncated(rows, params) - noise.log_().to(rows) * params.temperature
+        far = rows < rows.amax(-1, keepdim=True) - _REACH * params.temperature
+        return _truncated(rows, params) - (noise.log_().to(rows) * params.temperature).masked_fill_(far, 0.0)
 
 
 def _truncated(rows: Tensor, params: SamplingParams) -> Tensor:

@@ -10,7 +10,7 @@
 
 class NoiseRanking {
  public:
-  // Tokens so many temperatures below a row's best are not guessed (`_REACH` of noise_ranking.py).
+  // Tokens so many temperatures below a row's best have no noise (`_REACH` of noise_ranking.py).
   static constexpr float kNoiseReach = 12.f;
 
   // The next tokens are others than those before.
@@ -29,15 +29,15 @@ class NoiseRanking {
     const int columns = static_cast<int>(ids_.size());
     const float temperature = static_cast<float>(sampling.temperature);
     // Of most tokens the noise is not made, for no noise is likely to save them.
-    floors_.resize(rows), above_.assign(columns, -1.f), shift_.resize(columns);
+    floors_.resize(rows), reach_.resize(rows), above_.assign(columns, -1.f), shift_.resize(columns);
     float *const above = above_.data(), *const shift = shift_.data();
     for (int row = 0; row < rows; ++row) {
       const float *const x = logits + static_cast<size_t>(row) * stride;
       const float peak = peak_of(x, columns);
       floors_[row] = INFINITY;
       if (!std::isfinite(peak)) continue;  // no guess
-      const float floor = floors_[row] =
-          std::max(static_cast<float>(floors_of(x, columns, peak, sampling).loose), peak - kNoiseReach * temperature);
+      floors_[row] = static_cast<float>(floors_of(x, columns, peak, sampling).loose);
+      const float floor = reach_[row] = std::max(floors_[row], peak - kNoiseReach * temperature);
 #pragma omp simd
       for (int i = 0; i < columns; ++i) above[i] = std::max(above[i], x[i] - floor);
     }
@@ -54,10 +54,10 @@ class NoiseRanking {
     for (int i = 0; i < count; ++i) shift[chosen_[i]] = chosen_shift[i];
     for (int row = 0; row < rows; ++row) {
       float *const x = logits + static_cast<size_t>(row) * stride;
-      const float floor = floors_[row];
+      const float floor = floors_[row], reach = reach_[row];
       if (floor == INFINITY) continue;
 #pragma omp simd
-      for (int i = 0; i < columns; ++i) x[i] = x[i] < floor ? -INFINITY : x[i] - shift[i];
+      for (int i = 0; i < columns; ++i) x[i] = x[i] < floor ? -INFINITY : x[i] < reach ? x[i] : x[i] - shift[i];
     }
   }
 
@@ -90,8 +90,9 @@ class NoiseRanking {
 
   std::vector<int64_t> ids_;          // of a head's vocabulary, which never changes, and of the last text tokens
   std::vector<float> floors_;         // [row] of the logits that may be said; infinite: none is guessed
-  std::vector<float> above_, shift_;  // [column] how far above its row's floor at most; what noise takes off
-  std::vector<int> chosen_;           // columns above the floor of a row
+  std::vector<float> reach_;          // [row] of those that have noise
+  std::vector<float> above_, shift_;  // [column] how far within a row's reach at most; what noise takes off
+  std::vector<int> chosen_;           // columns with noise in a row
   std::vector<int64_t> chosen_ids_;   // [chosen] their tokens, noise, and what that takes off
   std::vector<uint32_t> words_;
   std::vector<float> chosen_shift_;
