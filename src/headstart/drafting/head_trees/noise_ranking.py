@@ -24,8 +24,8 @@ from headstart.sampling.params import SamplingParams
 _NUCLEUS = 256
 """Tokens among which top-p is looked for."""
 _REACH = 12.0
-"""Tokens so many temperatures below a row's best have no noise: it saves one in some hundred thousand of them, and most of
-a draft's noise would be theirs."""
+"""Tokens so many temperatures below a row's best have no noise: it saves one in some hundred thousand of them, and
+most of a draft's noise would be theirs."""
 
 
 class NoiseRanking:
