@@ -1,1 +1,1 @@
-"""The OpenAI-compatible HTTP server over the engine, and the lab page."""
+"""The HTTP server over the engine: OpenAI's, Anthropic's, Ollama's and other APIs."""

@@ -30,8 +30,6 @@ def record(*spans: SpanRecord) -> RoundRecord:
         pass_seconds=2.0,
         walk_seconds=0.1,
         other_seconds=0.1,
-        expected_tokens=0.0,
-        expected_seconds=0.0,
         row_seconds=0.0,
     )
 
