@@ -315,7 +315,7 @@ class TestPromptsFile:
         self, tiny_model_dir: Path, tmp_path: Path, prompts: int | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As on a busy machine: no pass of more than six rows was timed before they begin."""
-        monkeypatch.setattr("headstart.drafting.planning.pass_trials._ROWS", (1, 2, 4, 6))
+        monkeypatch.setattr("headstart.drafting.planning.constants.TRIED_ROWS", (1, 2, 4, 6))
         path = tmp_path / "prompts.jsonl"
         path.write_text("".join(f"{json.dumps({'prompt': f'{i} Hello'})}\n" for i in range(prompts or 1)), "utf-8")
         what = ("--prompts", path) if prompts else ("Hello", "-n", 16)

@@ -179,7 +179,7 @@ def test_odd_bodies_and_paths_are_refused_in_openais_shape(llm: LLM) -> None:
             assert assert_openai_error(reply, 400)["message"].endswith(".")
         refused = assert_openai_error(await client.get("/v1/completions"), 405)
         assert refused["message"] == "GET /v1/completions is not served here; this path takes another method."
-        refused = assert_openai_error(await client.post("/v1/embeddings"), 404)
-        assert refused["message"] == "POST /v1/embeddings is not served here; GET /openapi.json says what is."
+        refused = assert_openai_error(await client.post("/v1/images"), 404)
+        assert refused["message"] == "POST /v1/images is not served here; GET /openapi.json says what is."
 
     ask(llm, work)

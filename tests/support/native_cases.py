@@ -291,11 +291,21 @@ def has_isa(isa: str) -> bool:
     return find_compiler() is not None and bool(usable_sets(isa))
 
 
+def has_own_isa(isa: str) -> bool:
+    """The same of a set that nothing emulates, to compare others with."""
+    return has_isa(isa) and not isa.endswith("-emulated")
+
+
 def isa_params(names: Sequence[str] = ISAS) -> list[object]:
-    """One parameter for each instruction set of this architecture, skipped with a reason where it cannot run."""
+    """One parameter for each instruction set of this architecture, skipped with a reason where it cannot run. What is
+    emulated takes a library of its own, and is left to the thorough tests."""
     return [
         pytest.param(
-            name, marks=pytest.mark.skipif(not has_isa(name), reason=f"no compiler or no {name} on this machine")
+            name,
+            marks=[
+                pytest.mark.skipif(not has_isa(name), reason=f"no compiler or no {name} on this machine"),
+                *([pytest.mark.thorough] if name.endswith("-emulated") else []),
+            ],
         )
         for name in names
         if (isa := by_name(name)) is not None and isa.architecture in (None, architecture())

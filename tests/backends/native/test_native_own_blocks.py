@@ -11,7 +11,7 @@ from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, type_of, write_llama
 from native_cases import (
     X86,
     Rows,
-    has_isa,
+    has_own_isa,
     isa_params,
     make_pass,
     needs_native,
@@ -107,7 +107,7 @@ def test_rows_against_own_blocks(kind: str, isa: str) -> None:
     assert float(((said - wanted).abs().amax(1) / wanted.abs().amax(1)).max()) < 4e-5
     for rows in (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 25, 33):
         assert torch.equal(layer(x[:rows]), said[:rows]), rows
-    for other in filter(has_isa, X86 if isa in X86 else ()):
+    for other in filter(has_own_isa, X86 if isa in X86 else ()):
         assert torch.equal(own_layer(kind, 70, inputs, other, 1)[0](x), said), other
 
 

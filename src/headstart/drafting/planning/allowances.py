@@ -30,7 +30,7 @@ class Load(NamedTuple):
     @classmethod
     def of(cls, views: Sequence[SequenceView]) -> Load:
         """Of sequences that decode together."""
-        mean = sum([len(view.tokens) for view in views]) / len(views)
+        mean = sum([len(view.tokens) for view in views]) / max(len(views), 1)
         return cls(len(views), int(c.CONTEXT_CLASSES * log2(max(mean / c.CONTEXT_LEAST, 1.0))))
 
     @property

@@ -22,13 +22,14 @@ class TriedPass(NamedTuple):
     seconds: float
 
 
-def try_passes(runner: ModelRunner, of: Sequence[int] = c.TRIED_ROWS) -> list[TriedPass]:
-    """Passes of rising size, ``of`` so many rows, as far as they fit in the cache, the positions and about a second.
+def try_passes(runner: ModelRunner, of: Sequence[int] | None = None) -> list[TriedPass]:
+    """Passes of rising size, ``of`` so many rows (None: ``TRIED_ROWS``), as far as they fit in the cache, the positions
+    and about a second.
 
     Nothing is committed, and the cache is left as it was.
     """
     room = runner.cache.num_free_tokens - _memory_tokens(runner)
-    sizes = [rows for rows in of if rows <= min(room, _positions(runner))]
+    sizes = [rows for rows in of or c.TRIED_ROWS if rows <= min(room, _positions(runner))]
     if not sizes:
         return []
     began = time.perf_counter()
