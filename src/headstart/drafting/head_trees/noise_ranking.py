@@ -69,7 +69,8 @@ class NoiseRanking:
         ids = self._ids if self._further_ids is None else torch.cat((self._ids, self._further_ids[place]))
         noise = sequence.noise.position_exponentials(position, self._vocab_size, ids)
         far = rows < rows.amax(-1, keepdim=True) - _REACH * params.temperature
-        return _truncated(rows, params) - (noise.log_().to(rows) * params.temperature).masked_fill_(far, 0.0)
+        rows = _truncated(rows, params)
+        return torch.where(far, rows, rows - noise.log_().to(rows) * params.temperature)
 
 
 def _truncated(rows: Tensor, params: SamplingParams) -> Tensor:
