@@ -115,16 +115,21 @@ def own_names(names: Sequence[str]) -> list[str]:
     return [name for name in names if name not in others]
 
 
-@cache
 def _elsewhere() -> set[str]:
     """What declared options are called in other programs, and switches that turn off what is off."""
     # Imported here: the page of all commands has no such options, and is quick without.
     from headstart.cli.commands import every
+
+    return _declared_elsewhere(tuple(each.arguments for each in every().values() if each.arguments))
+
+
+@cache
+def _declared_elsewhere(kinds: tuple[str, ...]) -> set[str]:
+    """The same of the options that these ``module:class`` declare."""
     from headstart.common.option_values import dashed
     from headstart.common.options import declared
 
-    kinds = [resolve_name(each.arguments) for each in every().values() if each.arguments]
-    options = [option for kind in kinds for option in declared(kind)]
+    options = [option for kind in kinds for option in declared(resolve_name(kind))]
     names = {name for each in options for name in (*each.option.elsewhere, *each.option.opposites)}
     off = {dashed(f"no_{each.name}") for each in options if each.default is False}
     return off | {dashed(name) for name in names} | {dashed(f"no_{name}") for name in names}
