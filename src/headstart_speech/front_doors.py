@@ -74,7 +74,9 @@ async def transcribe_async(
     far; the last one is what ``LLM.transcribe`` returns. Leaving the loop early ends the request.
 
     Args:
-        recording, params, sampling_params: as for ``LLM.transcribe``.
+        recording: as for ``LLM.transcribe``.
+        params: likewise.
+        sampling_params: likewise.
         request_id: a name for ``abort``, which no other request has at the time.
         speculation: overrides the engine's for this request.
 
