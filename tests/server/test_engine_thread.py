@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra 'server'")
 
-from serving import GREEDY, ask, assert_empty, assert_openai_error
+from serving import GREEDY, ask, assert_empty, assert_openai_error, fail_third_pass
 
 from headstart import LLM, ConfigError, SamplingParams
 from headstart.drafting.base import SequenceView
@@ -108,19 +108,7 @@ def test_bad_logits_end_their_own_request_only(llm: LLM, monkeypatch: pytest.Mon
 def test_a_failed_pass_ends_what_it_computed_and_the_server_goes_on(
     llm: LLM, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, code: str
 ) -> None:
-    backend = llm.engine.runner.backend
-    forward = backend.forward
-    calls = []
-
-    def failing(batch: Any, storage: Any) -> Any:
-        calls.append(batch)
-        if len(calls) == 3:
-            raise error
-        return forward(batch, storage)
-
-    # Round by round: of a stretch no pass can be made to fail from here.
-    monkeypatch.setattr(type(llm.engine.runner), "runs_stretches", False)
-    monkeypatch.setattr(backend, "forward", failing)
+    fail_third_pass(llm, monkeypatch, error)
 
     async def work(client: httpx.AsyncClient) -> list[httpx.Response]:
         body = {"prompt": "abc", **GREEDY, "speculation": {"off": True}}

@@ -15,7 +15,7 @@ pytest.importorskip("anthropic", reason="needs the extra 'dev'")
 
 import anthropic
 import httpx2
-from serving import CHAT, alive, assert_empty, post
+from serving import CHAT, alive, assert_empty, chat_text, fail_third_pass, post
 
 from headstart import LLM
 from headstart.loading.model import Model
@@ -51,12 +51,6 @@ def with_client(llm: LLM, work: Callable[[Any], Awaitable[Result]]) -> Result:
     result = asyncio.run(run())
     assert_empty(llm)
     return result
-
-
-def chat_text(llm: LLM, messages: list[dict[str, Any]] = CHAT, **fields: Any) -> str:
-    body = {"messages": messages, "temperature": 0, "max_tokens": 12, **fields}
-    text: str = post(llm, "/v1/chat/completions", body).json()["choices"][0]["message"]["content"]
-    return text
 
 
 def told(response: httpx.Response) -> list[dict[str, Any]]:
@@ -297,18 +291,6 @@ def test_what_stands_before_the_routes_speaks_anthropics_form(llm: LLM) -> None:
 
 
 def test_a_failure_ends_the_stream_with_its_reason(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = llm.engine.runner.backend
-    forward = backend.forward
-    calls = []
-
-    def failing(batch: Any, storage: Any) -> Any:
-        calls.append(batch)
-        if len(calls) == 3:
-            raise MemoryError
-        return forward(batch, storage)
-
-    # Round by round: of a stretch no pass can be made to fail from here.
-    monkeypatch.setattr(type(llm.engine.runner), "runs_stretches", False)
-    monkeypatch.setattr(backend, "forward", failing)
+    fail_third_pass(llm, monkeypatch, MemoryError())
     *_, last = told(post(llm, PATH, BODY | {"stream": True, "speculation": {"off": True}}))
     assert (last["type"], last["error"]["type"]) == ("error", "overloaded_error")

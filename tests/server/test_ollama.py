@@ -14,7 +14,7 @@ pytest.importorskip("fastapi", reason="needs the extra 'server'")
 pytest.importorskip("ollama", reason="needs the extra 'dev'")
 
 import ollama
-from serving import CHAT, SETTINGS, alive, ask, assert_empty, post
+from serving import CHAT, SETTINGS, alive, ask, assert_empty, chat_text, post
 
 from headstart import LLM
 from headstart.loading.model import Model
@@ -42,12 +42,6 @@ def with_client(
     result = asyncio.run(run())
     assert_empty(llm)
     return result
-
-
-def chat_text(llm: LLM, messages: list[dict[str, Any]] = CHAT, **fields: Any) -> str:
-    body = {"messages": messages, "temperature": 0, "max_tokens": 12, **fields}
-    text: str = post(llm, "/v1/chat/completions", body).json()["choices"][0]["message"]["content"]
-    return text
 
 
 def lines(response: httpx.Response) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ pytest.importorskip("openai", reason="needs the extra 'dev'")
 
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
-from serving import CHAT, ask, assert_openai_error, post
+from serving import CHAT, ask, assert_openai_error, chat_text, fail_third_pass, post
 
 from headstart import LLM
 from headstart_server.responses_protocol import ResponsesBody
@@ -50,12 +50,6 @@ def streamed(llm: LLM, body: dict[str, Any]) -> list[dict[str, Any]]:
         EVENTS.validate_python(event)
         told.append(event)
     return told
-
-
-def chat_text(llm: LLM, messages: list[dict[str, Any]] = CHAT, **fields: Any) -> str:
-    body = {"messages": messages, "temperature": 0, "max_tokens": 12, **fields}
-    text: str = post(llm, "/v1/chat/completions", body).json()["choices"][0]["message"]["content"]
-    return text
 
 
 def test_a_response_says_what_a_chat_says(llm: LLM) -> None:
@@ -212,19 +206,7 @@ def test_another_model_is_not_served(llm: LLM) -> None:
 
 
 def test_a_failure_ends_the_stream_with_its_reason(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = llm.engine.runner.backend
-    forward = backend.forward
-    calls = []
-
-    def failing(batch: Any, storage: Any) -> Any:
-        calls.append(batch)
-        if len(calls) == 3:
-            raise MemoryError
-        return forward(batch, storage)
-
-    # Round by round: of a stretch no pass can be made to fail from here.
-    monkeypatch.setattr(type(llm.engine.runner), "runs_stretches", False)
-    monkeypatch.setattr(backend, "forward", failing)
+    fail_third_pass(llm, monkeypatch, MemoryError())
     *_, last = streamed(llm, BODY | {"speculation": {"off": True}})
     assert last["type"] == "response.failed"
     assert last["response"]["status"] == "failed"

@@ -28,7 +28,7 @@ WINGS = {
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 METHODS = SOURCE / "drafting" / "methods"
 MOST_ENTRIES = 18
-MOST_CORE_LINES, MOST_BYTES, MOST_REPLACED = 62_000, 45_000_000, 300
+MOST_CORE_LINES, MOST_BYTES, MOST_REPLACED = 62_000, 45_000_000, 288
 DOCSTRING = re.compile(r'(#.*\n|\s)*"""\s*[^\s"]')
 
 

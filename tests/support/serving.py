@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import httpx
+import pytest
 
 from headstart import LLM
 from headstart_server.app import create_app
@@ -66,6 +67,29 @@ def assert_empty(llm: LLM) -> None:
 
 def post(llm: LLM, path: str, body: Any, settings: ServerSettings = SETTINGS, **options: Any) -> httpx.Response:
     return ask(llm, lambda client: client.post(path, json=body), settings, **options)
+
+
+def chat_text(llm: LLM, messages: list[dict[str, Any]] = CHAT, **fields: Any) -> str:
+    """What a greedy chat answers, to compare other routes with."""
+    body = {"messages": messages, **GREEDY, **fields}
+    text: str = post(llm, "/v1/chat/completions", body).json()["choices"][0]["message"]["content"]
+    return text
+
+
+def fail_third_pass(llm: LLM, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Rounds go one by one, since of a stretch no pass can be made to fail from here."""
+    backend = llm.engine.runner.backend
+    forward = backend.forward
+    calls = []
+
+    def failing(batch: Any, storage: Any) -> Any:
+        calls.append(batch)
+        if len(calls) == 3:
+            raise error
+        return forward(batch, storage)
+
+    monkeypatch.setattr(type(llm.engine.runner), "runs_stretches", False)
+    monkeypatch.setattr(backend, "forward", failing)
 
 
 def events(response: httpx.Response) -> list[dict[str, Any]]:

@@ -224,3 +224,9 @@ def _texts(schema: Any) -> Sequence[str] | None:
     choices = [schema["const"]] if "const" in schema else schema.get("enum")
     texts = isinstance(choices, list) and bool(choices) and all(isinstance(text, str) for text in choices)
     return choices if texts else None
+
+
+def python_frame(before: str, between: str, after: str) -> Frame:
+    """Calls in Python's notation, ``f(a=1)``; ``before``, ``after``: around all of them."""
+    arguments = Pairs("", "=", "", ", ", "(", ")", quote=None, words=("True", "False", "None"))
+    return Frame("", "", "", arguments, before=before, between=between, after=after)

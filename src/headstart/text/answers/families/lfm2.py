@@ -1,6 +1,6 @@
 """``<|tool_call_start|>[f(a=1)]<|tool_call_end|>``."""
 
-from headstart.text.answers.forced import Frame, Pairs
+from headstart.text.answers.forced import python_frame
 from headstart.text.answers.forms import CallForm, Opening
 from headstart.text.answers.readers import PythonCalls
 
@@ -12,14 +12,6 @@ CALLS = (
         openings=(Opening((_OPENING,), PythonCalls((_CLOSING,))),),
         signs=(_OPENING,),
         marks=(_CLOSING,),
-        forced=Frame(
-            "",
-            "",
-            "",
-            Pairs("", "=", "", ", ", "(", ")", quote=None, words=("True", "False", "None")),
-            before=f"{_OPENING}[",
-            between=", ",
-            after=f"]{_CLOSING}",
-        ),
+        forced=python_frame(f"{_OPENING}[", ", ", f"]{_CLOSING}"),
     ),
 )

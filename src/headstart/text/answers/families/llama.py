@@ -1,10 +1,9 @@
 """Llama's: a JSON object alone, or calls in Python's notation."""
 
-from headstart.text.answers.forced import Frame, Pairs, json_frame
+from headstart.text.answers.forced import json_frame, python_frame
 from headstart.text.answers.forms import CallForm, Opening
 from headstart.text.answers.readers import JsonCalls, PythonCalls
 
-_PYTHON = Pairs("", "=", "", ", ", "(", ")", quote=None, words=("True", "False", "None"))
 CALLS = (
     CallForm(
         names=("llama3_json", "llama4_json", "xlam"),
@@ -27,6 +26,6 @@ CALLS = (
         ),
         signs=("<|python_start|>", "func_name1("),
         marks=("<|python_end|>",),
-        forced=Frame("", "", "", _PYTHON, before="[", between=", ", after="]"),
+        forced=python_frame("[", ", ", "]"),
     ),
 )

@@ -1,6 +1,6 @@
 """``<function_calls>``, and calls in Python's notation, one a line."""
 
-from headstart.text.answers.forced import Frame, Pairs
+from headstart.text.answers.forced import python_frame
 from headstart.text.answers.forms import CallForm, Opening
 from headstart.text.answers.readers import PythonCalls
 
@@ -13,14 +13,6 @@ CALLS = (
         signs=(_OPENING,),
         without=("DSML",),
         marks=(_CLOSING,),
-        forced=Frame(
-            "",
-            "",
-            "",
-            Pairs("", "=", "", ", ", "(", ")", quote=None, words=("True", "False", "None")),
-            before=_OPENING,
-            between="\n",
-            after=_CLOSING,
-        ),
+        forced=python_frame(_OPENING, "\n", _CLOSING),
     ),
 )
