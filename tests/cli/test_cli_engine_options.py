@@ -40,6 +40,7 @@ WRONG: dict[str, Any] = {
     "cache_tokens": 1, "max_rows": 0, "draft_tokens": -1, "tree_nodes": -1, "lenience": 0.0, "typical": 1.0,
     "draft_precision": "float16", "speculative_config": "{method: suffix}", "drafter_options": "3", "seed": -1,
     "drafter_store_bytes": 4095,
+    "prefix_cache_bytes": 4095,
 }  # fmt: skip
 """A value that an option cannot have, as a command writes it too."""
 

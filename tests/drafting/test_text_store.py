@@ -34,7 +34,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was logged."""
     sentences: list[str] = []
     monkeypatch.setattr(
-        logging.getLogger("headstart.drafting.text_store"), "warning", lambda _, said: sentences.append(said)
+        logging.getLogger("headstart.common.kept_files"), "warning", lambda _, said: sentences.append(said)
     )
     return sentences
 

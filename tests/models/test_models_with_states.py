@@ -91,6 +91,18 @@ def test_long_prompts_and_prefixes_change_nothing(model: Model) -> None:
     assert cached[1] >= 256
 
 
+def test_prefixes_on_disk_change_nothing(model: Model, tmp_path: Path) -> None:
+    text = torch.randint(3, 250, (330,), generator=torch.Generator().manual_seed(2)).tolist()
+    with LLM(model, "none", max_context=512) as llm:
+        (plain,) = llm.generate([text], GREEDY)
+    for found in (0, 320):
+        with LLM(model, "suffix", max_context=512, prefix_cache_dir=tmp_path / "kept") as llm:
+            (output,) = llm.generate([text], GREEDY)
+            llm.engine.check()
+        assert output.token_ids == plain.token_ids
+        assert output.stats.cached_tokens == found
+
+
 def test_draws_do_not_depend_on_who_guesses(model: Model) -> None:
     params = SamplingParams(temperature=0.8, max_tokens=12, seed=3, ignore_eos=True, n=3)
     with LLM(model, "none", max_context=128) as llm:

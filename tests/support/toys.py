@@ -42,10 +42,21 @@ class ToyStorage:
         self.tokens = np.full(num_blocks * block_size, -1, dtype=np.int64)
         self.states: list[Context] = [(-1,)] * num_states
         """[slot] the text that a state follows."""
+        self.layout, self.block_nbytes, self.state_nbytes = "toy", 8 * block_size, 8 * bool(num_states)
 
     @property
     def nbytes(self) -> int:
         return self.tokens.nbytes
+
+    def read_block(self, block: int, slot: int | None = None) -> bytes:
+        state = () if slot is None else self.states[slot]
+        return self.tokens[block * self.block_size :][: self.block_size].tobytes() + np.array(state, np.int64).tobytes()
+
+    def write_block(self, block: int, content: bytes, slot: int | None = None) -> None:
+        numbers = np.frombuffer(content, np.int64)
+        self.tokens[block * self.block_size :][: self.block_size] = numbers[: self.block_size]
+        if slot is not None:
+            self.states[slot] = tuple(numbers[self.block_size :].tolist())
 
     def move(self, source: Sequence[int], target: Sequence[int]) -> None:
         for a, b in zip(source, target, strict=True):

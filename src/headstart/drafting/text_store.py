@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import atexit
 import hashlib
-import logging
-import os
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from itertools import chain, count
@@ -19,6 +17,7 @@ from threading import Lock, Timer
 
 import numpy as np
 
+from headstart.common import kept_files
 from headstart.drafting import STORE_BYTES
 from headstart.drafting.context import ScopedMemory
 from headstart.errors import RequestError
@@ -27,12 +26,9 @@ _SCOPE_SHARE = 16
 """One scope has this part of them at most."""
 _TEXT_BYTES = 64
 """That a text counts beside its tokens: so many small ones take no more memory than they may."""
-_BLOCK_BYTES = 1 << 12
-"""That a file takes at least."""
 WRITE_SECONDS = 30.0
 """At most so much of what was said is lost where a process is killed."""
 _MAGIC = b"headstart drafter texts 1 "
-_log = logging.getLogger(__name__)
 
 
 class _Texts:
@@ -89,7 +85,6 @@ class TextStore:
         self._unsaved: dict[Path, _Texts] = {}
         self._timer: Timer | None = None
         self._lock, self._writing = Lock(), Lock()
-        self._told: set[str] = set()
         if directory is not None:
             atexit.register(self.save)
 
@@ -151,10 +146,10 @@ class TextStore:
                 for path, texts in contents.items():
                     _write(path, texts)
                 if contents:
-                    _trim(next(iter(contents)).parent, self._most_bytes)
+                    kept_files.make_room(next(iter(contents)).parent.glob("texts-*"), self._most_bytes)
             except OSError as error:
                 why = error.strerror
-                self._tell(f"drafter_store {self._directory} cannot be written ({why}); texts stay in memory.")
+                kept_files.tell(f"drafter_store {self._directory} cannot be written ({why}); texts stay in memory.")
 
     def close(self) -> None:
         """Write what is not on disk yet, for the last time."""
@@ -185,7 +180,9 @@ class TextStore:
         except FileNotFoundError:
             return []
         except OSError as error:
-            self._tell(f"drafter_store {path.parent} cannot be read ({error.strerror}); its texts are passed over.")
+            kept_files.tell(
+                f"drafter_store {path.parent} cannot be read ({error.strerror}); its texts are passed over."
+            )
             return []
         texts = _parsed(content, self._vocab_size)
         if texts is None:
@@ -194,25 +191,15 @@ class TextStore:
                 path.replace(aside)
             except OSError:
                 aside = path
-            self._tell(f"{path} is damaged or of another version, and is left aside as {aside.name}; delete it.")
+            kept_files.tell(f"{path} is damaged or of another version, and is left aside as {aside.name}; delete it.")
         return texts or []
-
-    def _tell(self, sentence: str) -> None:
-        """Once."""
-        if sentence not in self._told:
-            self._told.add(sentence)
-            _log.warning("%s", sentence)
 
 
 def _write(path: Path, texts: Sequence[bytes]) -> None:
     lengths = np.array([len(texts), *(len(text) // 4 for text in texts)], "<i4")
     content = lengths.tobytes() + b"".join(texts)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     # What users were told is nobody else's to read.
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(_MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
-    part.replace(path)
+    kept_files.put(path, (_MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n", content))
 
 
 def _parsed(content: bytes, vocab_size: int) -> list[bytes] | None:
@@ -229,19 +216,3 @@ def _parsed(content: bytes, vocab_size: int) -> list[bytes] | None:
     if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:
         return None
     return [part.astype(np.int32).tobytes() for part in np.split(tokens, ends[:-1])] if texts else []
-
-
-def _trim(directory: Path, most_bytes: int) -> None:
-    """Delete the files that were written longest ago, as far as all take more than they may."""
-    found = []
-    for path in directory.glob("texts-*"):
-        try:
-            status = path.stat()
-        except OSError:  # it has just been deleted
-            continue
-        found.append((status.st_mtime_ns, max(status.st_size, _BLOCK_BYTES), path))
-    total = 0
-    for _, size, path in sorted(found, reverse=True):
-        total += size
-        if total > most_bytes:
-            path.unlink(missing_ok=True)

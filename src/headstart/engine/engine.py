@@ -106,7 +106,8 @@ class Engine:
             seconds: after which no further round is begun; meanwhile nobody is admitted, aborted or shown tokens.
 
         Returns:
-            The sequences that took part; those that finished have left the engine. Empty when idle.
+            The sequences that took part; those that finished have left the engine. Empty when idle, and while all
+            wait for what is on disk.
         """
         try:
             return self._step(seconds)
@@ -117,6 +118,8 @@ class Engine:
             return self._leave()
         finally:
             self.work = None
+            if self.runner.cache.files is not None:
+                self.runner.cache.files.step(self.idle)
 
     def _step(self, seconds: float) -> list[Sequence]:
         self._admit()
@@ -178,6 +181,12 @@ class Engine:
         """End every sequence."""
         for sequence in (*self.running, *self.waiting):
             self.abort(sequence)
+
+    def close(self) -> None:
+        """End every sequence, and write what is not on disk yet of their prefixes."""
+        self.abort_all()
+        if self.runner.cache.files is not None:
+            self.runner.cache.files.close()
 
     def check(self) -> None:
         """Integrity between rounds: cache lengths follow the committed tokens, and no block is lost.
@@ -262,6 +271,8 @@ class Engine:
         """The next pass; the youngest sequences give way until there is room for one (recomputed later)."""
         while self.running:
             ready, listening = self._ready()
+            if not ready and any(self.runner.cache.reads_on(sequence.id) for sequence in self.running):
+                return None
             schedule = schedule_pass(ready, self.runner.cache, self.limits, listening)
             if schedule is not None:
                 return schedule
@@ -327,6 +338,8 @@ class Engine:
             # A sequence that wants the target's logits over its prompt must have every row computed.
             if cache.prefixes is not None and sequence.params.prompt_logprobs is None and unread(sequence, cache):
                 sequence.stats.cached_tokens += cache.adopt(sequence.id, sequence.tokens[:-1])
+                if cache.reads_on(sequence.id):  # others ride meanwhile
+                    continue
                 block = cache.next_block(sequence.id, sequence.tokens[:-1])
                 if block is not None and block in computed:
                     continue

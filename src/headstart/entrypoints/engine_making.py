@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headstart import __version__
 from headstart.common.phases import phase
 from headstart.drafting.options import asked_rows
 from headstart.drafting.registry import create_drafter, drafter_name, free_drafters, guesses_for_each
@@ -16,9 +17,13 @@ from headstart.engine.schedule import Limits
 from headstart.engine.sizing import cache_room, engine_limits, state_room
 from headstart.entrypoints.engine_options import EngineOptions
 from headstart.entrypoints.outline import context_length, source_length
+from headstart.errors import ConfigError
 from headstart.loading.lending import cache_salt_of, draft_context, heads_for
 from headstart.loading.model import Model, parse_precision
+from headstart.passes.batch import PortableStorage
+from headstart.passes.cache.paged import PagedCache
 from headstart.passes.cache.prefix import PrefixIndex
+from headstart.passes.cache.prefix_files import PART, PrefixFiles
 from headstart.passes.runner import ModelRunner
 
 
@@ -44,13 +49,15 @@ def make_engine(
         ConfigError, CheckpointError: an option does not fit the target, or a drafter cannot be made.
     """
     limits = _limits(target, options, drafter, drafter_options)
-    prefixes = PrefixIndex(f"{target.name}/{target.backend.name}") if options.prefix_caching else None
+    keeps = options.prefix_caching or options.prefix_cache_dir is not None
     runner = ModelRunner(
         target.backend,
         cache_room(target.backend, limits, options.cache_tokens),
-        prefixes=prefixes,
+        prefixes=PrefixIndex(target.backend.name) if keeps else None,
         num_states=state_room(target.backend, limits),
     )
+    if options.prefix_cache_dir is not None:
+        _keep_in_files(target, runner.cache, Path(options.prefix_cache_dir), options.prefix_cache_bytes)
     notices = [sentence for sentence in (target.notice, target.kept, target.recorded) if sentence]
     store = None if options.drafter_store is None else Path(options.drafter_store)
     texts = TextStore(
@@ -69,6 +76,18 @@ def make_engine(
                 drafters[name] = create_drafter(name, surroundings)
     engine = Engine(runner, DrafterPool(drafters, default, options.tolerant), limits)
     return MadeEngine(engine, texts, tuple(notices))
+
+
+def _keep_in_files(target: Model, cache: PagedCache, directory: Path, most_bytes: int) -> None:
+    storage = cache.storage
+    if not isinstance(storage, PortableStorage):
+        raise ConfigError(
+            f"{target.name} is run by transformers' code, whose cache has no files; leave prefix_cache_dir."
+        )
+    if (needed := 2 * PART * (storage.block_nbytes + storage.state_nbytes)) > most_bytes:
+        raise ConfigError(f"prefix_cache_bytes is {most_bytes}; blocks of {target.name} need {needed} or more.")
+    identity = f"{__version__} {target.checkpoint.identity()} {target.config} {target.backend.name}"
+    cache.files = PrefixFiles(directory, most_bytes, identity, storage, cache.states)
 
 
 def _limits(

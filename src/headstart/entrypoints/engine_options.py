@@ -211,6 +211,21 @@ class EngineOptions(Options):
             elsewhere=("enable_prefix_caching",),
         ),
     ] = False
+    prefix_cache_dir: Annotated[
+        str | Path | None,
+        Option(
+            "Directory where prefix_caching, which it turns on, keeps what was computed over restarts, and for other "
+            "processes of the same model. It is read by its cache_salt alone, and may be deleted at any time.",
+            MODEL,
+            metavar="DIR",
+        ),
+    ] = None
+    prefix_cache_bytes: Annotated[
+        int,
+        Option(
+            "Most bytes of prefix_cache_dir; what was used longest ago goes first.", MODEL, metavar="N", least=1 << 20
+        ),
+    ] = 4 << 30
     generation_config: Annotated[
         str | Path,
         Option(
@@ -393,8 +408,9 @@ class EngineOptions(Options):
 
         check_names(self.tool_parser, self.reasoning_parser)
         named_file(self.generation_config)
-        if self.drafter_store is not None and (store := Path(self.drafter_store)).exists() and not store.is_dir():
-            raise ConfigError(f"drafter_store is {str(store)!r}, which is no directory; name one, or one to be made.")
+        for name in ("drafter_store", "prefix_cache_dir"):
+            if (given := getattr(self, name)) is not None and (path := Path(given)).exists() and not path.is_dir():
+                raise ConfigError(f"{name} is {str(path)!r}, which is no directory; name one, or one to be made.")
         self.requests_speculation()
         chosen = self.chosen_drafter()
         for other in self.more_drafters or ():

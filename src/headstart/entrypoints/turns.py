@@ -35,7 +35,7 @@ class Turns:
         """End all requests, and let the engine go."""
         with self._lock:
             if self._engine is not None:
-                self._engine.abort_all()
+                self._engine.close()
             self._engine = None
 
     def admit(self, samples: Sequence[Sample]) -> None:

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -239,4 +239,24 @@ class KVStorage(Protocol):
 
     def copy_blocks(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy whole blocks pairwise (copy-on-write after a fork)."""
+        ...
+
+
+@runtime_checkable
+class PortableStorage(KVStorage, Protocol):
+    """One whose blocks another of the same layout and model can take, in another process, too."""
+
+    layout: str
+    """Stands for everything that the bytes depend on beside the model: formats, the code that makes them."""
+    block_nbytes: int
+    """Bytes of a block."""
+    state_nbytes: int
+    """Bytes of a state; 0: it has none."""
+
+    def read_block(self, block: int, slot: int | None = None) -> bytes:
+        """The bytes of a block, and behind them those of the state in a slot, unless it cannot be had now."""
+        ...
+
+    def write_block(self, block: int, content: bytes, slot: int | None = None) -> None:
+        """Let a block, and a slot of states, hold what ``read_block`` gave."""
         ...

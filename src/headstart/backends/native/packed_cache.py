@@ -19,6 +19,7 @@ from pathlib import Path
 
 from headstart.backends.native.loader import cache_directory
 from headstart.backends.native.trust import why_distrusted
+from headstart.common import kept_files
 from headstart.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -93,19 +94,8 @@ class PackedCache:
         """Delete the files that were used longest ago until ``size`` more bytes fit."""
         if size > self.limit:
             return False
-        held = []
-        for path in (*self.directory.glob(f"*{_ENDING}"), *self.directory.glob("*.part")):
-            with suppress(OSError):
-                found = path.stat()
-                held.append((found.st_mtime, found.st_size, path))
-        total = sum(each for _, each, _ in held)
-        for _, each, path in sorted(held, key=lambda entry: entry[0]):
-            if total + size <= self.limit:
-                break
-            with suppress(OSError):
-                path.unlink()
-            total -= each
-        return total + size <= self.limit
+        held = (*self.directory.glob(f"*{_ENDING}"), *self.directory.glob("*.part"))
+        return kept_files.make_room(held, self.limit - size) + size <= self.limit
 
 
 def packed_cache() -> PackedCache | None:

@@ -17,7 +17,7 @@ PAGE_KEYS = 32
 
 
 class NativeStorage:
-    """Blocks of one model's cache (``KVStorage``), and slots of its states."""
+    """Blocks of one model's cache (``PortableStorage``), and slots of its states."""
 
     def __init__(self, library: Library, model: int, num_blocks: int, block_size: int, num_states: int = 0) -> None:
         if block_size % PAGE_KEYS:
@@ -33,6 +33,9 @@ class NativeStorage:
         self.handle: int = handle
         self._library = library
         weakref.finalize(self, library.cache_destroy, handle)
+        self.layout: str = library.file_name
+        self.block_nbytes = self.pages_per_block * int(library.cache_page_size(handle))
+        self.state_nbytes = int(library.cache_slot_size(handle))
 
     @property
     def nbytes(self) -> int:
@@ -55,6 +58,18 @@ class NativeStorage:
             return [block * self.pages_per_block + page for block in blocks for page in range(self.pages_per_block)]
 
         self._library.cache_copy(self.handle, *self._pairs(pages(source), pages(target), self.pages_per_block))
+
+    def read_block(self, block: int, slot: int | None = None) -> bytes:
+        """See ``PortableStorage``."""
+        content = ctypes.create_string_buffer(self.block_nbytes + self.state_nbytes)
+        first, count = block * self.pages_per_block, self.pages_per_block
+        has_state = self._library.cache_read(self.handle, first, count, -1 if slot is None else slot, content)
+        return content.raw[: len(content) if has_state else self.block_nbytes]
+
+    def write_block(self, block: int, content: bytes, slot: int | None = None) -> None:
+        """See ``PortableStorage``."""
+        first, count = block * self.pages_per_block, self.pages_per_block
+        self._library.cache_write(self.handle, first, count, -1 if slot is None else slot, content)
 
     def _pairs(self, source: Sequence[int], target: Sequence[int], per_block: int) -> tuple[object, object, int]:
         count, limit = len(source), self.num_blocks * per_block

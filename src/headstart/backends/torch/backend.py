@@ -77,6 +77,10 @@ class TorchStorage:
             ]
             self.layers.append(LayerStore(pages, states))
 
+        self.layout = f"torch {torch.__version__} {dtype} {device.type}"
+        self.block_nbytes = sum(part.nbytes for part in self._parts(0, None))
+        self.state_nbytes = sum(part.nbytes for part in self._parts(0, 0)) - self.block_nbytes
+
     @property
     def nbytes(self) -> int:
         return sum(each.nbytes for each in (*self.pages, *(state for layer in self.layers for state in layer.states)))
@@ -92,6 +96,25 @@ class TorchStorage:
         sources = np.asarray(source, dtype=np.int64)[:, None] * self.block_size + within
         targets = np.asarray(target, dtype=np.int64)[:, None] * self.block_size + within
         self._copy(sources.ravel(), targets.ravel())
+
+    def read_block(self, block: int, slot: int | None = None) -> bytes:
+        """See ``PortableStorage``."""
+        parts = [part.contiguous().view(-1).view(torch.uint8) for part in self._parts(block, slot)]
+        return b"".join(part.numpy(force=True).tobytes() for part in parts)
+
+    @torch.inference_mode()
+    def write_block(self, block: int, content: bytes, slot: int | None = None) -> None:
+        """See ``PortableStorage``."""
+        first = 0
+        for part in self._parts(block, slot):
+            taken = torch.frombuffer(bytearray(content[first : first + part.nbytes]), dtype=part.dtype)
+            part.copy_(taken.view(part.shape))
+            first += part.nbytes
+
+    def _parts(self, block: int, slot: int | None) -> list[Tensor]:
+        first = block * self.block_size
+        states = [state for layer in self.layers for state in layer.states] if slot is not None else []
+        return [pages[:, first : first + self.block_size] for pages in self.pages] + [each[slot] for each in states]
 
     @torch.inference_mode()
     def _copy(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:

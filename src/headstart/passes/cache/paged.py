@@ -15,19 +15,24 @@ needed; a sequence adopts those that hold its next tokens instead of computing t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 
 from headstart.errors import CacheError, OutOfBlocksError
-from headstart.passes.batch import EncoderInput, IntArray, KVStorage
+from headstart.passes.batch import EncoderInput, IntArray, KVStorage, PortableStorage
 from headstart.passes.cache.blocks import BlockAllocator, Room
 from headstart.passes.cache.encoder_memory import EncoderMemories, EncoderMemory
 from headstart.passes.cache.prefix import Link, PrefixIndex
+from headstart.passes.cache.prefix_files import PrefixFiles
 from headstart.passes.cache.states import NO_STATE, HeldStates, Mark, StateSlots
+
+_ALL = sys.maxsize
 
 
 @dataclass
@@ -39,6 +44,8 @@ class _Table:
     chain: list[Link] = field(default_factory=list)
     """[block] what the leading full blocks are known as."""
     memory: EncoderMemory | None = None
+    sought: int = 0
+    """Tokens up to which files were read, at a step that had time for no more; ``_ALL``: there are no more."""
     held: HeldStates = field(default_factory=HeldStates)
 
 
@@ -75,6 +82,8 @@ class PagedCache:
         self.states = StateSlots(num_states, self.block_size)
         self._memories = EncoderMemories(self.allocator, self.block_size, keeps=prefixes is not None)
         self._tables: dict[int, _Table] = {}
+        self.files: PrefixFiles | None = None
+        """Where published blocks are found, and left, too."""
 
     def __contains__(self, sequence_id: int) -> bool:
         return sequence_id in self._tables
@@ -142,7 +151,7 @@ class PagedCache:
 
     def adopt(self, sequence_id: int, tokens: Sequence[int]) -> int:
         """Take the published blocks that hold the sequence's next tokens, instead of computing them; where there are
-        states, up to the last one that is kept.
+        states, up to the last one that is kept. Of those on disk some are read at once: see ``reads_on``.
 
         Args:
             tokens: those of the sequence that it wants in the cache, from its first one.
@@ -152,21 +161,65 @@ class PagedCache:
         """
         table = self._table(sequence_id)
         if self.prefixes is None or table.reserved or table.length != len(table.chain) * self.block_size:
+            table.sought = _ALL
             return 0
         links = self._known_links(table, tokens)
+        self.allocator.share([link.block for link in links])
+        links += self._read_links(table, links, tokens)
         if self.has_states:
             last = self.block_size - 1
             ends = [self.states.after(link.block * self.block_size + last) for link in links]
             while ends and ends[-1] is None:
                 ends.pop()
+            self._release([link.block for link in links[len(ends) :]])
             links = links[: len(ends)]
             if ends and ends[-1] is not None:
                 self.states.share(table.held, ends[-1])
-        self.allocator.share([link.block for link in links])
         table.blocks += [link.block for link in links]
         table.chain += links
         table.length += len(links) * self.block_size
         return len(links) * self.block_size
+
+    def reads_on(self, sequence_id: int) -> bool:
+        """Whether ``adopt`` has left blocks on disk for the next step."""
+        return 0 < self._table(sequence_id).sought < _ALL
+
+    def _read_links(self, table: _Table, known: Sequence[Link], tokens: Sequence[int]) -> list[Link]:
+        """Blocks from files that follow those that are known, each with one reference; as many as there is time for."""
+        links: list[Link] = []
+        if self.files is None or self.prefixes is None:
+            return links
+        storage, size = cast(PortableStorage, self.storage), self.block_size
+        end = [self.prefixes.root(table.salt), *table.chain, *known][-1]
+        first = table.length + len(known) * size
+        # What was read, and given up since, is not read again and again.
+        while table.sought <= first <= len(tokens) - size and self.allocator.num_free > len(self._tables):
+            after = tokens[first : first + size]
+            found = self.files.read(self.prefixes.digest(end, after), after, first // size)
+            if found is None:
+                break
+            (block,) = self._new_blocks(1)
+            slot = None
+            if len(found) > storage.block_nbytes and self.states.allocator.num_free > len(self._tables):
+                slot = self.states.keep(block * size + size - 1)
+            storage.write_block(block, found, slot)
+            links.append(end := self._insert(end, after, block))
+            first += size
+            if not self.files.may_read:
+                table.sought = first
+                return links
+        table.sought = _ALL
+        return links
+
+    def _insert(self, end: Link, tokens: Sequence[int], block: int) -> Link:
+        """Publish a full block; the chain's new end."""
+        assert self.prefixes is not None
+        end, forgotten = self.prefixes.insert(end, tokens, block)
+        if forgotten is not None:
+            self._forget(forgotten)
+            self.states.forget_blocks([forgotten])
+            self.allocator.discard(forgotten)
+        return end
 
     def _known_links(self, table: _Table, tokens: Sequence[int]) -> list[Link]:
         assert self.prefixes is not None
@@ -191,11 +244,10 @@ class PagedCache:
         end = table.chain[-1] if table.chain else self.prefixes.root(table.salt)
         for index in range(len(table.chain), table.length // self.block_size):
             first = index * self.block_size
-            end, forgotten = self.prefixes.insert(end, tokens[first : first + self.block_size], table.blocks[index])
+            end = self._insert(end, tokens[first : first + self.block_size], table.blocks[index])
             table.chain.append(end)
-            if forgotten is not None:
-                self.states.forget_blocks([forgotten])
-                self.allocator.discard(forgotten)
+            if self.files is not None and end.block == table.blocks[index]:
+                self.files.learn(end)
             if end.block != table.blocks[index]:
                 size = self.block_size
                 self.states.move(table.blocks[index] * size + size - 1, end.block * size + size - 1)
@@ -442,6 +494,8 @@ class PagedCache:
     def _forget(self, block: int) -> None:
         if self.prefixes is not None:
             self.prefixes.forget(block)
+        if self.files is not None:
+            self.files.forget(block)
 
     def _table(self, sequence_id: int) -> _Table:
         try:

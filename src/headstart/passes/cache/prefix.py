@@ -32,6 +32,8 @@ class Link:
     block: int = -1
     """-1: the root of a chain, which has no block."""
     digest: bytes = field(default=b"", repr=False)
+    depth: int = 0
+    """Blocks before it."""
 
     @property
     def is_root(self) -> bool:
@@ -65,7 +67,7 @@ class PrefixIndex:
     def find(self, parent: Link, tokens: Sequence[int]) -> Link | None:
         """The known block with these tokens after ``parent``."""
         wanted = tuple(tokens)
-        found = self._by_digest.get(self._digest(parent, wanted))
+        found = self._by_digest.get(self.digest(parent, wanted))
         return found if found is not None and _same(found, parent, wanted) else None
 
     def insert(self, parent: Link, tokens: Sequence[int], block: int) -> tuple[Link, int | None]:
@@ -76,13 +78,13 @@ class PrefixIndex:
             forgotten for it (another chain's with the same digest), if any.
         """
         wanted = tuple(tokens)
-        digest = self._digest(parent, wanted)
+        digest = self.digest(parent, wanted)
         known = self._by_digest.get(digest)
         if known is not None and _same(known, parent, wanted):
             return known, None
         if known is not None:
             self.forget(known.block)
-        link = Link(parent, parent.salt, wanted, block, digest)
+        link = Link(parent, parent.salt, wanted, block, digest, 0 if parent.is_root else parent.depth + 1)
         self._by_digest[digest] = self._by_block[block] = link
         return link, None if known is None else known.block
 
@@ -96,7 +98,8 @@ class PrefixIndex:
         """Every known block."""
         return iter(self._by_block.values())
 
-    def _digest(self, parent: Link, tokens: tuple[int, ...]) -> bytes:
+    def digest(self, parent: Link, tokens: Sequence[int]) -> bytes:
+        """What a full block of these tokens after ``parent`` is found by."""
         return self._hash_of(parent.digest + np.asarray(tokens, dtype="<i4").tobytes())
 
 

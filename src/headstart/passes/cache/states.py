@@ -123,6 +123,13 @@ class StateSlots:
             if 0 <= row < rows and held.pending[row] == NO_STATE and self.allocator.num_free:
                 (held.pending[row],) = self.allocator.allocate(1)
 
+    def keep(self, token: int) -> int:
+        """A slot, to be filled, for the state after the token in a physical slot; nobody holds it. One must be free."""
+        (state,) = self.allocator.allocate(1)
+        self._learn(state, token)
+        self._release([state])
+        return state
+
     def place(self, held: HeldStates, after: Sequence[int]) -> None:
         """Say which slots of its pool are after which reserved rows: [row], ``NO_STATE``: none."""
         for row, slot in enumerate(after):

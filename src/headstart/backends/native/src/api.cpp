@@ -190,6 +190,24 @@ HEADSTART_API void headstart_cache_move(const void *cache, const int32_t *source
 HEADSTART_API void headstart_cache_copy(const void *cache, const int32_t *source, const int32_t *target, int count) {
   for (int i = 0; i < count; ++i) cache_of(cache).keys_values.copy_page(source[i], target[i]);
 }
+HEADSTART_API int64_t headstart_cache_page_size(const void *cache) {
+  return static_cast<int64_t>(cache_of(cache).keys_values.page_size());
+}
+HEADSTART_API int64_t headstart_cache_slot_size(const void *cache) {
+  return static_cast<int64_t>(cache_of(cache).states.slot_size());
+}
+HEADSTART_API int headstart_cache_read(const void *cache, int first, int count, int slot, void *to) {
+  const auto &[pages, states] = cache_of(cache);
+  char *at = static_cast<char *>(to);
+  for (int i = 0; i < count; ++i, at += pages.page_size()) pages.read_page(first + i, at);
+  return slot >= 0 && states.read_slot(slot, at);
+}
+HEADSTART_API void headstart_cache_write(const void *cache, int first, int count, int slot, const void *from) {
+  const auto &[pages, states] = cache_of(cache);
+  const char *at = static_cast<const char *>(from);
+  for (int i = 0; i < count; ++i, at += pages.page_size()) pages.write_page(first + i, at);
+  if (slot >= 0) states.write_slot(slot, at);
+}
 HEADSTART_API void headstart_write_memory(const void *model, const void *cache, int layer, const int32_t *blocks,
                                           int pages_per_block, int positions, const float *keys_values) {
   const Decoder &decoder = decoder_of(model);

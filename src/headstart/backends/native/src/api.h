@@ -434,6 +434,13 @@ int64_t headstart_cache_bytes(const void *cache);
 int64_t headstart_cache_state_bytes(const void *cache);
 void headstart_cache_move(const void *cache, const int32_t *source, const int32_t *target, int count);
 void headstart_cache_copy(const void *cache, const int32_t *source, const int32_t *target, int count);
+// Bytes of a page over all layers, and of a state.
+int64_t headstart_cache_page_size(const void *cache);
+int64_t headstart_cache_slot_size(const void *cache);
+// Pages [first, first + count), and behind them the state in a slot (-1: none), to and from memory of their size. A
+// state that passes have not made whole yet cannot be read: 0.
+int headstart_cache_read(const void *cache, int first, int count, int slot, void *to);
+void headstart_cache_write(const void *cache, int first, int count, int slot, const void *from);
 // Writes one layer's encoder memory, keys and values [positions][2][kv_heads][head_dim], to these blocks, in order.
 void headstart_write_memory(const void *model, const void *cache, int layer, const int32_t *blocks, int pages_per_block,
                             int positions, const float *keys_values);

@@ -45,6 +45,17 @@ class KvCache {
       if (layers_[layer].page_bytes) std::memmove(page_at(layer, to), page_at(layer, from), layers_[layer].page_bytes);
   }
 
+  // What a page takes over all layers, and its bytes to and from memory of that size.
+  size_t page_size() const { return pages_ ? bytes() / pages_ : 0; }
+  void read_page(int page, char *to) const {
+    for (size_t layer = 0; layer < layers_.size(); to += layers_[layer++].page_bytes)
+      std::memcpy(to, page_at(layer, page), layers_[layer].page_bytes);
+  }
+  void write_page(int page, const char *from) const {
+    for (size_t layer = 0; layer < layers_.size(); from += layers_[layer++].page_bytes)
+      std::memcpy(page_at(layer, page), from, layers_[layer].page_bytes);
+  }
+
   // Slots count keys: page * kPageKeys + key.
   void move_slot(int from, int to) const {
     if (cell_bytes_ == sizeof(Bf16))

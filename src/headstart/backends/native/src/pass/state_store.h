@@ -157,6 +157,24 @@ class StateStore {
   const StateShape &shape(int layer) const { return layers_[layer]; }
   bool has_sums() const { return memory_->sums.bytes(); }
 
+  // A slot's bytes to memory of `slot_size`; false: they are still to be replayed.
+  bool read_slot(int slot, char *to) const {
+    ledger().undo();  // what a failed pass was about to settle
+    const KeptSums &kept = ledger().of(slot);
+    if (!kept.path.empty()) return false;
+    if (rows().bytes()) std::memcpy(to, rows().at(slot, 0), rows().bytes());
+    if (has_sums()) std::memcpy(to + rows().bytes(), sums().at(kept.place, 0), sums().bytes());
+    return true;
+  }
+  void write_slot(int slot, const char *from) const {
+    ledger().undo();
+    if (rows().bytes()) std::memcpy(rows().at(slot, 0), from, rows().bytes());
+    if (!has_sums()) return;
+    ledger().clear(slot);
+    std::memcpy(sums().at(ledger().place_whole(slot), 0), from + rows().bytes(), sums().bytes());
+  }
+  size_t slot_size() const { return rows().bytes() + sums().bytes(); }
+
   // By slot, the blank one behind them, or a spare place behind that.
   StatePart &rows() const { return memory_->rows; }
   // By the ledger's places, or a spare one as above.
