@@ -46,6 +46,12 @@ def test_a_name_can_be_searched_for_in_a_pipe() -> None:
         assert name in names(shown)
 
 
+def test_the_apis_of_a_server_are_named() -> None:
+    for page in (headstart("--help"), headstart("serve", "--help")):
+        said = " ".join(page.stdout.split())
+        assert all(name in said for name in ("OpenAI", "Anthropic", "Ollama", "llama.cpp", "Mistral"))
+
+
 @pytest.mark.parametrize("call", [(), *CALLS], ids=" ".join)
 def test_the_first_page_is_short(call: Sequence[str]) -> None:
     assert len(headstart(*call, "--help", COLUMNS="80").stdout.splitlines()) <= 40

@@ -43,6 +43,7 @@ def test_names_are_translated() -> None:
     [
         {"max_model_len": 9, "max_context": 9},
         {"dtype": "float16"},
+        {"context_shift": True},
         {"enforce_eager": True, "cuda_graphs": True},
         {"dtype": "bfloat16", "precision": "bf16"},
         {"speculative_config": {"method": "suffix"}, "drafter": "ngram"},

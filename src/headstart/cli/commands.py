@@ -73,7 +73,7 @@ GENERATE = Listed(
     "headstart.cli.generate:generate",
     "Continue a prompt, or work through a file of them.",
     USE,
-    (*ENGINE[:2], "--chat", "--prompts", "--temperature", "--max-tokens", "--compare", "--json"),
+    (*ENGINE[:2], "--chat", "--prompts", "--temperature", "--max-tokens", "--compare"),
 )
 DRAFTERS = Listed("headstart.cli.drafters:drafters", "List the drafters, or show the options of one.", USE)
 NATIVE = Listed("headstart.cli.native:native", "Compile the native pass ahead of its first use.")

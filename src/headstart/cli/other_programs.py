@@ -7,6 +7,8 @@ from functools import cache
 from pkgutil import resolve_name
 from typing import Any
 
+from headstart.common.other_names import NO_SHIFT
+
 SAME: Mapping[str, tuple[str, ...]] = {
     "--max-tokens": ("-n", "--n-predict", "--predict", "--num-predict"),
     "--max-context": ("-c", "--ctx-size", "--num-ctx"),
@@ -66,6 +68,9 @@ HINTS: Mapping[str, str] = {
     "--gpu-memory-utilization": "the cache's size is given in tokens: --cache-tokens of headstart serve",
     **dict.fromkeys(("--repeat-last-n", "--repeat-last"), "the penalty looks at the whole text; leave it out"),
     "--keep": "the oldest turns of a chat are left out where room is short, the system message stays; leave it out",
+    "--context-shift": NO_SHIFT,
+    "--no-context-shift": _ALWAYS,
+    "--slot-save-path": "beginnings are found by their tokens, over restarts too: --prefix-cache-dir DIR",
     "--keepalive": "a server keeps its model until it ends; leave it out",
     "--verbose": "a summary is shown unless --quiet is given",
     "--verbose-prompt": "--json shows prompts' counts; leave it out",

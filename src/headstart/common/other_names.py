@@ -42,6 +42,11 @@ def _among(*values: object) -> Callable[[object], bool]:
 _ONE_DEVICE = "it computes on one device; leave it out, or serve replicas (headstart serve --ray)"
 _FORMATS = "the format is read off the model; leave it out"
 _CACHE = "the cache has the model's own format in one memory; leave it out, and say its size with cache_tokens"
+NO_SHIFT = (
+    "keys and values of what stays were made of what a shift drops, so the text would no longer be the model's; raise "
+    "max_context (--max-context), or shorten the conversation or sum it up"
+)
+"""Why contexts are not shifted, and what to do: the end of a sentence."""
 _TEXTS = "prompts are texts or token ids; leave it out"
 FOREIGN_OPTIONS: Mapping[str, Foreign] = {
     **dict.fromkeys(
@@ -91,6 +96,7 @@ FOREIGN_OPTIONS: Mapping[str, Foreign] = {
         ),
         Foreign(_any, "leave it out"),
     ),
+    "context_shift": Foreign(_off, NO_SHIFT),
     "scheduling_policy": Foreign(_among("fcfs"), "requests come in their order; leave it out"),
     "load_format": Foreign(_among("auto", "hf", "safetensors", "gguf", "pt"), _FORMATS),
     "config_format": Foreign(_among("auto", "hf"), _FORMATS),

@@ -6,7 +6,7 @@ from headstart.cli.commands import ENGINE, USE, Listed
 
 SERVE = Listed(
     "headstart_server.commands.serve:serve",
-    "Serve a model over the OpenAI API, with a page to watch it.",
+    "Serve models over the OpenAI, Anthropic, Ollama, llama.cpp and Mistral APIs, with a page to watch.",
     USE,
     (*ENGINE, "--host", "--port", "--api-key-file", "--batch-size", "--max-context", "--served-name"),
     arguments="headstart_server.arguments:ServeArguments",

@@ -57,8 +57,8 @@ def serve(
     ] = None,
     **added: Way,
 ) -> None:
-    """Serve a model, or several, over the OpenAI API (and Anthropic's and Ollama's), with speculation and a page at /
-    that shows it at work.
+    """Serve a model, or several, over the OpenAI API (and Anthropic's, Ollama's, llama.cpp's and Mistral's), with
+    speculation and a page at / that shows it at work.
 
     Examples:
 
