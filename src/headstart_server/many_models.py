@@ -78,6 +78,8 @@ class _Entry:
     loading: asyncio.Task[None] | None = None
     waiting: int = 0
     """Requests that wait for it."""
+    deserted: bool = False
+    """Whether the last of them left."""
     obstacle: str = ""
     """What its loading waits for, a sentence."""
     failure: str = ""
@@ -121,7 +123,10 @@ class ManyModels(Models):
     async def held(self, name: str | None, request: Request, keep_alive: float | None = None) -> Served:
         """See ``Models``."""
         entry = self._entry(name)
-        served = await self._ready(entry)
+        if entry.served is None:
+            await self._until_loaded(entry, request)
+        served = entry.served
+        assert served is not None
         entry.holds += 1
         entry.used, entry.expires = time.monotonic(), None
         if keep_alive is not None:
@@ -170,31 +175,49 @@ class ManyModels(Models):
             raise UnknownModelError(f"model {name!r} is not served here; there are {', '.join(names)}.", "model")
         return found
 
-    async def _ready(self, entry: _Entry) -> Served:
-        """The model, loaded; the caller holds it before anything else happens."""
+    async def _until_loaded(self, entry: _Entry, request: Request) -> None:
+        """Wait for a model; the caller holds it before anything else happens."""
         deadline = time.monotonic() + self._keeping.load_seconds
-        while entry.served is None:
-            if self._closing:
-                raise ClosedError("no more requests are taken: this server ends.")
-            if entry.failure and time.monotonic() - entry.failed < _FAILURE_SECONDS:
-                raise NotLoadedError(entry.failure, entry.again)
-            if entry.waiting >= self._keeping.max_waiting:
-                raise BusyError(f"{entry.waiting} requests wait for model {entry.name!r}; try again later.")
-            if entry.loading is None:
-                entry.loading = asyncio.create_task(self._load(entry))
-            entry.waiting += 1
-            try:
-                await asyncio.wait({entry.loading}, timeout=deadline - time.monotonic())
-            finally:
-                entry.waiting -= 1
-            if entry.served is None and time.monotonic() >= deadline:
-                reason = entry.obstacle or "it is still being loaded"
-                raise NotLoadedError(
-                    f"model {entry.name!r} was not loaded within {self._keeping.load_seconds:g} seconds: {reason}; try "
-                    "again later.",
-                    again=True,
-                )
-        return entry.served
+        gone = asyncio.create_task(_gone(request))
+        try:
+            while entry.served is None:
+                await self._wait(entry, gone, deadline)
+        finally:
+            gone.cancel()
+
+    async def _wait(self, entry: _Entry, gone: asyncio.Task[None], deadline: float) -> None:
+        """Until an attempt to load a model is over.
+
+        Args:
+            gone: is done when the client has left.
+            deadline: by ``time.monotonic``.
+        """
+        if self._closing:
+            raise ClosedError("no more requests are taken: this server ends.")
+        if entry.failure and time.monotonic() - entry.failed < _FAILURE_SECONDS:
+            raise NotLoadedError(entry.failure, entry.again)
+        if entry.waiting >= self._keeping.max_waiting:
+            raise BusyError(f"{entry.waiting} requests wait for model {entry.name!r}; try again later.")
+        entry.deserted = False
+        if entry.loading is None:
+            entry.loading = asyncio.create_task(self._load(entry))
+        entry.waiting += 1
+        try:
+            timeout = deadline - time.monotonic()
+            await asyncio.wait({entry.loading, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            entry.waiting -= 1
+        if gone.done() and entry.served is None:
+            entry.deserted = not entry.waiting
+            self._tell_change()
+            raise NotLoadedError(f"model {entry.name!r} is not waited for any more.", again=True)
+        if entry.served is None and time.monotonic() >= deadline:
+            reason = entry.obstacle or "it is still being loaded"
+            raise NotLoadedError(
+                f"model {entry.name!r} was not loaded within {self._keeping.load_seconds:g} seconds: {reason}; try "
+                "again later.",
+                again=True,
+            )
 
     async def _load(self, entry: _Entry) -> None:
         """Load a model once there is room, or note why that cannot be."""
@@ -202,7 +225,8 @@ class ManyModels(Models):
             while not self._closing and (entry.waiting or not entry.obstacle):
                 changed = self._changed
                 async with self._moving:
-                    if await self._make_room(entry) and await self._try(entry):
+                    # Nobody's place is taken for a client that has left meanwhile.
+                    if entry.deserted or (await self._make_room(entry) and await self._try(entry)):
                         return
                 await changed.wait()
         except Exception as error:
@@ -336,6 +360,12 @@ class ManyModels(Models):
     def _tell_change(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+async def _gone(request: Request) -> None:
+    """Until the client of a request has left; its body has been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _idle(entries: Sequence[_Entry]) -> _Entry | None:

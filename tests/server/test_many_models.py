@@ -27,6 +27,7 @@ from headstart_server.app import app_of
 from headstart_server.arguments import ServeArguments
 from headstart_server.many_models import Keeping, ManyModels
 from headstart_server.model_list import read_models
+from headstart_server.models import NotLoadedError
 from headstart_server.settings import ServerSettings
 
 KEPT = Keeping(keep_alive=math.inf, load_seconds=60)
@@ -75,7 +76,17 @@ async def loaded(client: httpx.AsyncClient) -> list[str]:
 
 async def holding(models: ManyModels, name: str, stack: ExitStack) -> None:
     """As a request does that is being answered, until ``stack`` ends."""
-    await models.held(name, Request({"type": "http", "headstart.holds": stack}))
+    await models.held(name, request(stack))
+
+
+def request(stack: ExitStack, left: asyncio.Event | None = None) -> Request:
+    """Whose client leaves when ``left`` is set."""
+
+    async def receive() -> dict[str, str]:
+        await (left or asyncio.Event()).wait()
+        return {"type": "http.disconnect"}
+
+    return Request({"type": "http", "headstart.holds": stack}, receive)
 
 
 def test_models_are_loaded_when_they_are_asked_for(folder: Path) -> None:
@@ -146,6 +157,52 @@ def test_what_is_at_work_stays_and_others_wait_for_it(folder: Path) -> None:
             assert not other.done()
         assert (await other).json()["model"] == "second"
         assert await loaded(client) == ["second"]
+
+    served(models, work)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_client_that_leaves_is_not_loaded_for(folder: Path, others: int) -> None:
+    models = several(folder, replace(KEPT, max_loaded=1))
+
+    async def work(client: httpx.AsyncClient) -> None:
+        left = asyncio.Event()
+        with ExitStack() as stack, ExitStack() as waiting:
+            await holding(models, "first", stack)
+            first = asyncio.create_task(models.held("second", request(waiting, left)))
+            more = [asyncio.create_task(said(client, "second")) for _ in range(others)]
+            while models._entries["second"].waiting < 1 + others:
+                await asyncio.sleep(0)
+            left.set()
+            with pytest.raises(NotLoadedError, match="'second' is not waited for any more"):
+                await first
+            while not others and (await states(client))["second"] != "unloaded":
+                await asyncio.sleep(0)
+        assert [(await each).status_code for each in more] == [200] * others
+        if not others:
+            assert (await said(client, "first")).status_code == 200
+        assert await loaded(client) == [["first"], ["second"]][others]
+
+    served(models, work)
+
+
+def test_a_client_that_leaves_while_another_model_is_loaded_takes_no_place(folder: Path) -> None:
+    models = several(folder, replace(KEPT, max_loaded=1))
+
+    async def work(client: httpx.AsyncClient) -> None:
+        left = asyncio.Event()
+        with ExitStack() as waiting:
+            async with models._moving:  # as long as it takes
+                waits = asyncio.create_task(models.held("second", request(waiting, left)))
+                while not models._entries["second"].waiting:
+                    await asyncio.sleep(0)
+                left.set()
+                with pytest.raises(NotLoadedError):
+                    await waits
+            while models._entries["second"].loading is not None:
+                await asyncio.sleep(0)
+        assert await loaded(client) == []
+        assert (await said(client, "second")).status_code == 200
 
     served(models, work)
 
