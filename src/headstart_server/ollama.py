@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -37,6 +38,26 @@ class OllamaForm(ConversationForm[O]):
         self._call: CallBegun | None = None
         """The call that is being told."""
         return super().read()
+
+    def bounded(self, samples: list[Sample]) -> list[Sample]:
+        """The samples, whose answers end where ``num_ctx`` does. Nothing of a longer prompt is dropped in silence.
+
+        Raises:
+            RequestError: a prompt is longer.
+        """
+        bound = self.body.context_bound
+        if bound is None:
+            return samples
+        for sequence in [sample.sequence for sample in samples]:
+            room = bound - sequence.prompt_length
+            if room < 1:
+                raise RequestError(
+                    f"the prompt has {sequence.prompt_length} tokens, but options.num_ctx is {bound}; raise it, or "
+                    "leave out the oldest messages.",
+                    "options.num_ctx",
+                )
+            sequence.stops = replace(sequence.stops, max_tokens=min(sequence.stops.max_tokens, room))
+        return samples
 
     @abstractmethod
     def said(self, answer: Answer) -> dict[str, Any]:
@@ -100,6 +121,10 @@ class OllamaForm(ConversationForm[O]):
 class OllamaChatForm(OllamaForm[OllamaChatBody]):
     """A conversation."""
 
+    def make_samples(self, salt: str) -> list[Sample]:
+        """As for every form."""
+        return self.bounded(super().make_samples(salt))
+
     def said(self, answer: Answer) -> dict[str, Any]:
         """As a message."""
         message: dict[str, Any] = {"role": "assistant", "content": answer.text}
@@ -133,7 +158,7 @@ class OllamaGenerateForm(OllamaForm[OllamaGenerateBody]):
         context = body.context or ()
         if not self._plain:
             self.chat.samples = self.chat.make_samples(salt, context)
-            return self.chat.samples
+            return self.bounded(self.chat.samples)
         if self._infill is not None:
             prompt = self._infill.encode(body.prompt or "", body.suffix or "")
         else:
@@ -142,7 +167,7 @@ class OllamaGenerateForm(OllamaForm[OllamaGenerateBody]):
         prompt = prompt.following(context, self.tokenizer.start)
         wishes = body.wishes(self.llm.speculation)
         self.chat.samples = self.llm.samples(prompt, self.params, wishes, cache_salt=salt)
-        return self.chat.samples
+        return self.bounded(self.chat.samples)
 
     def said(self, answer: Answer) -> dict[str, Any]:
         """As a text."""

@@ -22,7 +22,7 @@ _INNER = {"num_predict": "max_tokens"}
 """Option -> its name in a chat, where that differs."""
 _ENGINES = frozenset(
     {
-        *("num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "use_mlock", "numa"),
+        *("num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "use_mlock", "numa"),
         *("low_vram", "f16_kv", "logits_all", "vocab_only", "penalize_newline", "draft_num_predict"),
     }
 )
@@ -93,9 +93,23 @@ class OllamaBody(ConversationBody):
             "top_logprobs": self.top_logprobs,
         }
 
+    @property
+    def context_bound(self) -> int | None:
+        """Tokens that prompt and answer may have together, beside the server's own bound; None: no others.
+
+        Raises:
+            RequestError: it is no number of tokens.
+        """
+        value = (self.options or {}).get("num_ctx")
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 1:
+            raise RequestError(f"options.num_ctx is {value!r:.40}; give a number of tokens.", "options.num_ctx")
+        return int(value)
+
     def _option_fields(self) -> Iterator[tuple[str, Any]]:
         for name, value in (self.options or {}).items():
-            if value is None or name in _ENGINES:
+            if value is None or name in _ENGINES or name == "num_ctx":
                 continue
             # Go's decoder takes 40.0 for an integer, and so do clients' settings.
             whole = int(value) if isinstance(value, float) and value.is_integer() and name in _WHOLE else value

@@ -116,6 +116,19 @@ def test_options_mean_what_they_mean_elsewhere() -> None:
     assert OllamaChatBody(messages=CHAT, options={"num_predict": -2}).as_chat().max_tokens == -1
 
 
+@pytest.mark.parametrize(("path", "asked"), [("/api/chat", {"messages": CHAT}), ("/api/generate", {"prompt": "hello"})])
+def test_a_context_bounds_prompt_and_answer(llm: LLM, path: str, asked: dict[str, Any]) -> None:
+    def said(**options: int) -> dict[str, Any]:
+        reply: dict[str, Any] = post(llm, path, asked | {"stream": False, "options": OPTIONS | options}).json()
+        return reply
+
+    whole = said(num_ctx=1 << 20)
+    prompt = whole["prompt_eval_count"]
+    bounded = said(num_ctx=prompt + 5, num_predict=-1)
+    assert (whole["eval_count"], bounded["eval_count"], bounded["done_reason"]) == (12, 5, "length")
+    assert said(num_ctx=prompt + 5, num_predict=3)["eval_count"] == 3
+
+
 @pytest.mark.parametrize("form", ["json", SCHEMA])
 def test_a_format_shapes_the_text(llm: LLM, form: Any) -> None:
     async def work(client: Any) -> Any:
@@ -223,6 +236,11 @@ def test_open_webui_finds_what_it_asks_for(llm: LLM) -> None:
     [
         ("/api/chat", {"options": {"temperature": "hot"}}, "options.temperature"),
         ("/api/chat", {"options": {"num_predict": 1.5}}, "options.num_predict"),
+        ("/api/chat", {"options": {"num_ctx": "many"}}, "options.num_ctx is 'many'; give a number of tokens"),
+        ("/api/chat", {"options": {"num_ctx": 0}}, "options.num_ctx is 0; give a number of tokens"),
+        ("/api/chat", {"options": {"num_ctx": 3}}, "tokens, but options.num_ctx is 3; raise it"),
+        ("/api/generate", {"options": {"num_ctx": 1.0}}, "tokens, but options.num_ctx is 1; raise it"),
+        ("/api/generate", {"raw": True, "options": {"num_ctx": 1}}, "tokens, but options.num_ctx is 1; raise it"),
         ("/api/chat", {"options": {"mirostat": 2}}, "mirostat"),
         ("/api/chat", {"options": 3}, "options"),
         ("/api/chat", {"format": "xml"}, "format"),
