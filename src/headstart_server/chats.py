@@ -34,8 +34,9 @@ class ChatForm(ChoicesForm[ChatBody]):
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         params = body.sampling(self.settings, self.llm.sampling_defaults, most, logprobs)
-        knows_tools = self.llm.model.chat_template.knows_tools
-        self._tools = tool_rules(body, self.llm.answers, knows_tools, self.settings.max_tools)
+        model = self.llm.model
+        knows_tools = model.chat_template.knows_tools
+        self._tools = tool_rules(body, self.llm.answers, knows_tools, self.settings.max_tools, model.name)
         if self._tools is not None and self._tools.structure is not None:
             # What a format says of the text does not matter where a call is all that is said, as OpenAI has it.
             if params.structured_outputs is not None and not body.formats_text():

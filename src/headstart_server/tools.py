@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from headstart.errors import RequestError
 from headstart.sampling.structured import StructuredOutputsParams
 from headstart.text.answers.model_answers import ModelAnswers
 from headstart.text.answers.tools import Tools
 from headstart_server.chat_protocol import AllowedTools, ChatBody, NamedTool, Tool, ToolSubset
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,11 @@ class ToolRules:
     """False: if the model writes several calls, only the first one counts."""
 
 
-def tool_rules(body: ChatBody, answers: ModelAnswers, template_knows_tools: bool, max_tools: int) -> ToolRules | None:
-    """How a request wants its tools used; None: the output is nothing but text.
+def tool_rules(
+    body: ChatBody, answers: ModelAnswers, template_knows_tools: bool, max_tools: int, model: str
+) -> ToolRules | None:
+    """How a request wants its tools used; None: the output is nothing but text. The log says once of a model that tools
+    it is never shown are left out.
 
     Raises:
         RequestError: there are too many tools, or ``tool_choice`` does not fit them.
@@ -39,6 +46,8 @@ def tool_rules(body: ChatBody, answers: ModelAnswers, template_knows_tools: bool
         tools, choice = _allowed(tools, choice.allowed_tools), choice.allowed_tools.mode
     parallel = body.parallel_tool_calls is not False
     if choice in (None, "none", "auto"):
+        if tools and choice != "none" and not template_knows_tools:
+            _tell_dropped(model)
         chosen = tools and template_knows_tools and choice != "none"
         return ToolRules(_tools(tools), parallel=parallel) if chosen else None
     if not tools:
@@ -48,6 +57,15 @@ def tool_rules(body: ChatBody, answers: ModelAnswers, template_knows_tools: bool
     most = len(tools) if parallel and not named else 1
     structure = StructuredOutputsParams(grammar=answers.forced_grammar(callable_, most))
     return ToolRules(callable_, structure, named, parallel and not named)
+
+
+@cache
+def _tell_dropped(model: str) -> None:
+    _log.warning(
+        "the chat template of %s does not show tools, so requests' tools are left out, and answers are text; choose "
+        "--chat-template with tools, or send tool_choice required, which the form of the answer enforces.",
+        model,
+    )
 
 
 def _tools(tools: Sequence[Tool]) -> Tools:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ pytest.importorskip("fastapi", reason="needs the extra 'server'")
 pytest.importorskip("llguidance", reason="needs the extra 'structured'")
 
 from serving import ask, events, post, streamed_calls
+from thinning import thorough_but
+from tiny_checkpoint import write_tiny_model
 
 from headstart import LLM
 from headstart.loading.model import load_model
@@ -81,6 +84,61 @@ def test_a_call_that_the_model_chose_is_seen_where_it_may(
     else:
         assert (answer["finish_reason"], answer["message"]["content"]) == ("stop", said)
         assert "tool_calls" not in answer["message"]
+
+
+def test_tools_that_a_template_cannot_show_are_said_to_be_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "unshown").mkdir()
+    llm = LLM(write_tiny_model(tmp_path / "unshown", head_dim=32), "none", precision="fp32")
+    for choice in ("none", None, "auto", "auto"):
+        assert post(llm, "/v1/chat/completions", BODY | {"tool_choice": choice, "max_tokens": 4}).status_code == 200
+        told = [record.getMessage() for record in caplog.records if "does not show tools" in record.getMessage()]
+        assert len(told) == (choice != "none")
+    assert "unshown" in told[0]
+
+
+@pytest.mark.parametrize("count", thorough_but([24], [24, 100]))
+def test_many_calls_at_once_are_those_alone(tiny_model_dir: Path, count: int) -> None:
+    """Sixteen at a time, of several tools and prompts, enforced and free, streamed or not."""
+    llm = LLM(tiny_model_dir, "suffix", precision="fp32", prefix_caching=True, tolerant=True)
+    bodies = [
+        BODY
+        | {
+            "messages": [{"role": "user", "content": f"hello {number % 12}"}],
+            "tool_choice": ["required", {"type": "function", "function": {"name": "greet"}}][number % 2],
+            "parallel_tool_calls": number % 3 == 0,
+            "max_tokens": 60,
+            "seed": number % 12,
+            "temperature": (number % 4) / 2,
+            "stream": number % 12 % 5 == 0,
+        }
+        for number in range(count)
+    ]
+
+    async def said(client: httpx.AsyncClient, body: dict[str, Any]) -> tuple[Any, Any]:
+        reply = await client.post("/v1/chat/completions", json=body)
+        if not body["stream"]:
+            (choice,) = reply.json()["choices"]
+            called = [call["function"] for call in choice["message"].get("tool_calls", ())]
+            return called, choice["finish_reason"]
+        chunks = [chunk["choices"][0] for chunk in events(reply)]
+        streamed = streamed_calls(chunk["delta"] for chunk in chunks)
+        return [call["function"] for call in streamed], chunks[-1]["finish_reason"]
+
+    async def work(client: httpx.AsyncClient) -> tuple[list[Any], list[Any]]:
+        alone = [await said(client, body) for body in bodies[:12]]
+        turns = asyncio.Semaphore(16)
+
+        async def waiting(number: int) -> Any:
+            async with turns:
+                return await said(client, bodies[number])
+
+        return alone, list(await asyncio.gather(*map(waiting, range(count))))
+
+    alone, together = ask(llm, work)
+    assert together == [alone[number % 12] for number in range(count)]
+    assert any(calls for calls, _ in alone)
 
 
 GREETS = '<tool_call>{"name": "greet", "arguments": {"who": "Ada"}}</tool_call>'

@@ -262,6 +262,7 @@ class LLM:
         **elsewhere: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several together, through the model's chat template; otherwise as ``generate``.
+        Outputs hold the text as the model wrote it, thoughts and calls of tools included; a server tells them apart.
 
         ``tools``: JSON schemas of functions; ``chat_template_kwargs``: what else the template knows;
         ``add_generation_prompt``, ``continue_final_message``: as ``ChatTemplate.render``.
