@@ -13,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from headstart.engine.outputs import FinishReason
 from headstart.entrypoints.async_engine import Answer, BusyError
+from headstart.entrypoints.llm import LLM
 from headstart.entrypoints.request import Sample
 from headstart.errors import RequestError
 from headstart.sampling.structured import StructuredOutputsParams
@@ -31,23 +32,28 @@ _MOST_COMPILING = 32
 class Generator:
     """Answers requests for texts with one engine."""
 
-    def __init__(self, engine: EngineThread, settings: ServerSettings) -> None:
+    def __init__(self, engine: EngineThread) -> None:
         self._engine = engine
         self._llm = engine.llm
-        self._settings = settings
         # Of their own, so that no other request waits for costly schemas.
         self._compilers = ThreadPoolExecutor(_MOST_COMPILING, "headstart-grammars")
         self._compiling = 0
 
-    async def answer(self, route: type[Form[B]], body: B, request: Request) -> Response:
+    async def answer(
+        self, route: type[Form[B]], body: B, request: Request, llm: LLM, settings: ServerSettings
+    ) -> Response:
         """The reply to a request of one route.
+
+        Args:
+            llm: the engine's, or the same with an adapter.
+            settings: the server's, with the name of what answers.
 
         Raises:
             RequestError: it is wrong.
             BusyError: too many requests are waiting.
         """
         with _blaming(body):
-            form = await asyncio.to_thread(route, body, self._llm, self._settings)
+            form = await asyncio.to_thread(route, body, llm, settings)
             await self.compile(form.params.structured_outputs)
             form.samples = await asyncio.to_thread(form.make_samples, _salt(body, request))
             answer = await self._engine.submit(form.samples)

@@ -89,6 +89,12 @@ class _Entry:
     failed: float = -math.inf
     """When that was."""
 
+    def has_adapter(self, name: str) -> bool:
+        """Whether an adapter of this name is loaded, or is with the model."""
+        if self.served is not None:
+            return self.served.adapter(name) is not None
+        return bare_name(name, list(self.options.adapters)) in self.options.adapters
+
 
 class ManyModels(Models):
     """Models by name, each with an engine of its own while it is loaded.
@@ -132,15 +138,17 @@ class ManyModels(Models):
         if keep_alive is not None:
             entry.keep = keep_alive
         when_sent(request, partial(self._let_go, entry))
-        return served
+        return served.named(name)
 
     def known(self, name: str | None) -> ListedModel:
         """See ``Models``."""
-        return self._listed(self._entry(name))
+        entry = self._entry(name)
+        adapter = None if name is None or entry.served is None else entry.served.adapter(name)
+        return self._listed(entry) if adapter is None else self._listed(entry).adapted(adapter)
 
     def listed(self) -> Sequence[ListedModel]:
         """See ``Models``."""
-        return [self._listed(entry) for entry in self._entries.values()]
+        return [each for entry in self._entries.values() for each in self._listed(entry).with_adapters()]
 
     @property
     def serving(self) -> bool:
@@ -170,6 +178,8 @@ class ManyModels(Models):
         if name is None:
             return max(self._entries.values(), key=lambda entry: (entry.served is not None, entry.used))
         found = self._entries.get(bare_name(name, list(self._entries)))
+        if found is None:
+            found = next((each for each in self._entries.values() if each.has_adapter(name)), None)
         if found is None:
             names = [*map(repr, list(self._entries)[:_SHOWN_NAMES]), *["..."] * (len(self._entries) > _SHOWN_NAMES)]
             raise UnknownModelError(f"model {name!r} is not served here; there are {', '.join(names)}.", "model")

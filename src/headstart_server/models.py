@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headstart.entrypoints.llm import LLM
 from headstart.errors import HeadstartError, RequestError
+from headstart.passes.adapters import Adapter
 from headstart_server.engine_thread import EngineThread
 from headstart_server.generation import Generator
 from headstart_server.settings import ServerSettings
@@ -61,7 +62,19 @@ class Served:
     @classmethod
     def of(cls, llm: LLM, engine: EngineThread, settings: ServerSettings, loading_seconds: float = 0.0) -> Served:
         """With a generator of its own."""
-        return cls(llm, engine, Generator(engine, settings), settings, loading_seconds)
+        return cls(llm, engine, Generator(engine), settings, loading_seconds)
+
+    def named(self, name: str | None) -> Served:
+        """What answers to a name: the model, or the model with the adapter that is called so."""
+        if name is None or (found := self.adapter(name)) is None:
+            return self
+        settings = replace(self.settings, served_name=found.name)
+        return replace(self, llm=self.llm.adapted(found), settings=settings)
+
+    def adapter(self, name: str) -> Adapter | None:
+        """The loaded adapter of a name that none of the model's own is."""
+        found = dict(self.llm.adapters)
+        return None if name in self.settings.names else found.get(bare_name(name, list(found)))
 
     def stop(self) -> None:
         """Cut off the requests in progress."""
@@ -86,6 +99,18 @@ class ListedModel:
     served: Served | None = None
     expires: float | None = None
     """When it is unloaded, unless it is asked again (seconds since 1970); None: it stays, or is not loaded."""
+    parent: str | None = None
+    """Of an adapter: its model's name."""
+
+    def adapted(self, adapter: Adapter) -> ListedModel:
+        """An adapter of the model."""
+        return replace(self, name=adapter.name, root=adapter.path, parent=self.root)
+
+    def with_adapters(self) -> Iterator[ListedModel]:
+        """The model, and its adapters."""
+        yield self
+        for each in [] if self.served is None else list(self.served.llm.adapters.values()):
+            yield self.adapted(each)
 
 
 class Models(ABC):
@@ -95,6 +120,8 @@ class Models(ABC):
         self.settings = settings
         """The server's."""
         self.started = int(time.time())
+        self.adapting = asyncio.Lock()
+        """Held while an adapter is loaded or unloaded: one at a time, so that no thread but one waits for files."""
 
     @property
     def only(self) -> Served | None:
@@ -167,11 +194,13 @@ class OneModel(Models):
     async def held(self, name: str | None, request: Request, keep_alive: float | None = None) -> Served:
         """See ``Models``."""
         self.known(name)
-        return self._served
+        return self._served.named(name)
 
     def known(self, name: str | None) -> ListedModel:
         """See ``Models``."""
         names = self.settings.names
+        if name is not None and (adapter := self._served.adapter(name)) is not None:
+            return self._listed(names[0]).adapted(adapter)
         if name is not None and bare_name(name, names) not in names:
             raise UnknownModelError(
                 f"model {name!r} is not served here; it is {' or '.join(map(repr, names))}.", "model"
@@ -180,7 +209,8 @@ class OneModel(Models):
 
     def listed(self) -> Sequence[ListedModel]:
         """See ``Models``."""
-        return [self._listed(name) for name in self.settings.names]
+        first, *others = [self._listed(name) for name in self.settings.names]
+        return [*first.with_adapters(), *others]
 
     @property
     def serving(self) -> bool:

@@ -395,6 +395,23 @@ class DrafterTextsBody(Body):
     """Only requests with the same salt (and the same key) are guessed for with them."""
 
 
+class LoadAdapterBody(Body):
+    """``POST /v1/load_lora_adapter``."""
+
+    lora_name: str = Field(min_length=1, max_length=500)
+    lora_path: str = Field(min_length=1, max_length=4000)
+    model: str | None = Field(default=None, max_length=500)
+    """Whose adapter it is, where several models are served."""
+
+
+class UnloadAdapterBody(Body):
+    """``POST /v1/unload_lora_adapter``."""
+
+    lora_name: str = Field(min_length=1, max_length=500)
+    lora_int_id: int | None = None
+    """Not looked at: names tell adapters apart."""
+
+
 def _at_most(name: str, value: int, bound: int, what: str = "") -> None:
     if value > bound:
         raise RequestError(f"{what}{name} is {value}; this server allows {bound}.", name)

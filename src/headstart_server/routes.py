@@ -21,7 +21,14 @@ from headstart_server.generation import tenant_salt
 from headstart_server.json_body import JsonRoute
 from headstart_server.metrics import rendered
 from headstart_server.models import ListedModel, Models, NotLoadedError, Served
-from headstart_server.protocol import CompletionBody, DetokenizeBody, DrafterTextsBody, GenerationBody
+from headstart_server.protocol import (
+    CompletionBody,
+    DetokenizeBody,
+    DrafterTextsBody,
+    GenerationBody,
+    LoadAdapterBody,
+    UnloadAdapterBody,
+)
 from headstart_server.replies import Reply
 from headstart_server.responses import ResponseForm
 from headstart_server.responses_protocol import ResponsesBody
@@ -108,7 +115,7 @@ async def answer(
 ) -> Response:
     """The answer of the model that a request names; ``keep_alive``: see ``Models.held``."""
     served = await here.held(body.model, request, keep_alive)
-    return await served.generator.answer(form, body, request)
+    return await served.generator.answer(form, body, request, served.llm, served.settings)
 
 
 router = APIRouter(route_class=JsonRoute)
@@ -214,6 +221,39 @@ async def drafter_texts(body: DrafterTextsBody, request: Request, here: Here) ->
     return Reply({"object": "drafter.texts", "tokens": taken})
 
 
+@router.post(
+    "/v1/load_lora_adapter",
+    response_class=PlainTextResponse,
+    tags=["state"],
+    responses=answers(None, "The adapter answers to its name from now on.", 400, 413, *OF_A_MODEL),
+)
+async def load_lora_adapter(body: LoadAdapterBody, request: Request, here: Here) -> Response:
+    """Load a LoRA adapter from a folder or a .gguf file of the server's machine, which requests may name as their
+    model."""
+    name, llm = body.lora_name, (await here.held(body.model, request)).llm
+    async with here.adapting:
+        if any(name == each.name for each in here.listed()):
+            raise RequestError(f"lora_name {name!r} is served already; unload it first, or take another.", "lora_name")
+        await asyncio.to_thread(llm.adapters.load, name, body.lora_path)
+    return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
+
+
+@router.post(
+    "/v1/unload_lora_adapter",
+    response_class=PlainTextResponse,
+    tags=["state"],
+    responses=answers(None, "No new request gets the adapter; those that have it keep it.", 400, 413, *OF_A_MODEL),
+)
+async def unload_lora_adapter(body: UnloadAdapterBody, here: Here) -> Response:
+    """Forget an adapter."""
+    async with here.adapting:
+        listed = here.known(body.lora_name)
+        if listed.parent is None or listed.served is None:
+            raise RequestError(f"lora_name {body.lora_name!r} is no loaded adapter.", "lora_name")
+        listed.served.llm.adapters.pop(listed.name, None)
+    return PlainTextResponse(f"Success: LoRA adapter '{listed.name}' removed successfully.")
+
+
 @router.get(
     "/tokenizer_info",
     response_model=None,
@@ -272,6 +312,7 @@ def _model(here: Models, listed: ListedModel) -> dict[str, Any]:
         "owned_by": "headstart",
         "root": listed.root,
         "max_model_len": None if loaded is None else loaded.llm.engine.limits.max_context,
+        "parent": listed.parent,
         "status": {"value": str(listed.state)},
     }
 

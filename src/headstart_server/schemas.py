@@ -248,8 +248,9 @@ class ServedModel(BaseModel):
     object: Literal["model"]
     created: int
     owned_by: str
-    root: str = Field(description="The first of the model's names.")
+    root: str = Field(description="The first of the model's names; of an adapter, its path.")
     max_model_len: int | None = Field(description="null: the model is not loaded.")
+    parent: str | None = Field(description="Of an adapter: its model's name.")
     status: ModelStatus
 
 

@@ -25,12 +25,12 @@ NEUTRAL: dict[str, Any] = {
     "tokenizer": None, "tokenizer_mode": "auto", "tensor_parallel_size": 1, "pipeline_parallel_size": 1,
     "gpu_memory_utilization": 0.9, "seed": 0, "swap_space": 4, "disable_log_stats": False,
     "enable_chunked_prefill": True, "scheduling_policy": "fcfs",
-    "quantization": None, "load_format": "auto", "kv_cache_dtype": "auto", "enable_lora": False, "hf_overrides": None,
+    "quantization": None, "load_format": "auto", "kv_cache_dtype": "auto", "enable_lora": True, "hf_overrides": None,
     "max_num_batched_tokens": 256, "enforce_eager": False, "distributed_executor_backend": "mp", "task": "generate",
     "block_size": 16, "cpu_offload_gb": 0, "compilation_config": {}, "limit_mm_per_prompt": None,
 }  # fmt: skip
 ASKING: dict[str, Any] = {
-    "tensor_parallel_size": 2, "kv_cache_dtype": "fp8", "enable_lora": True, "load_format": "dummy",
+    "tensor_parallel_size": 2, "kv_cache_dtype": "fp8", "load_format": "dummy",
     "cpu_offload_gb": 4,
     "hf_overrides": {"rope_scaling": {}}, "task": "embed", "tokenizer": "other/model", "quantization": "awq",
     "skip_tokenizer_init": True, "enable_prompt_embeds": True, "logits_processors": [print],

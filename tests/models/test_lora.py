@@ -112,7 +112,7 @@ def test_another_adapter_is_another_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("modules", "settings", "message"),
     [
-        (QWEN, {"peft_type": "IA3"}, "only LORA is merged"),
+        (QWEN, {"peft_type": "IA3"}, "only LORA is read"),
         (QWEN, {"use_dora": True}, "asks for DoRA"),
         (QWEN, {"lora_alpha": "six"}, "must be numbers"),
         (QWEN, {"alpha_pattern": {"(": 2}}, "is no pattern"),

@@ -78,6 +78,8 @@ class Asked:
             with phases.phase(f"Loading {self.engine.model}"):
                 model = outline.load(self.engine.precision, self.engine.device)
             llm = LLM.from_options(self.engine.changed(model=model))
+            if len(llm.adapters) == 1:  # here nobody else could name it
+                llm = llm.adapted(*llm.adapters)
         activity.stop()
         for sentence in (*llm.notices, llm.memory.sentence()):
             activity.say(sentence)

@@ -48,6 +48,17 @@ NO_SHIFT = (
 )
 """Why contexts are not shifted, and what to do: the end of a sentence."""
 _TEXTS = "prompts are texts or token ids; leave it out"
+_WORKINGS = (
+    "gpu_memory_utilization", "disable_log_stats", "disable_log_requests", "enable_log_requests",
+    "enable_chunked_prefill", "max_num_partial_prefills", "max_long_partial_prefills",
+    "long_prefill_token_threshold", "async_scheduling", "swap_space", "block_size", "compilation_config",
+    "optimization_level", "max_seq_len_to_capture", "disable_custom_all_reduce", "disable_cascade_attn",
+    "distributed_executor_backend", "max_parallel_loading_workers", "ray_workers_use_nsight",
+    "guided_decoding_backend", "structured_outputs_config", "max_logprobs", "use_tqdm_on_load",
+    "attention_backend", "preemption_mode", "enable_auto_tool_choice", "enable_reasoning",
+    "num_scheduler_steps", "multi_step_stream_outputs", "use_v2_block_manager",
+)  # fmt: skip
+"""How an engine works, not what it says."""
 FOREIGN_OPTIONS: Mapping[str, Foreign] = {
     **dict.fromkeys(
         (
@@ -60,42 +71,7 @@ FOREIGN_OPTIONS: Mapping[str, Foreign] = {
         Foreign(_one, _ONE_DEVICE),
     ),
     "enable_expert_parallel": Foreign(_off, _ONE_DEVICE),
-    # How an engine works, not what it says.
-    **dict.fromkeys(
-        (
-            "gpu_memory_utilization",
-            "disable_log_stats",
-            "disable_log_requests",
-            "enable_log_requests",
-            "enable_chunked_prefill",
-            "max_num_partial_prefills",
-            "max_long_partial_prefills",
-            "long_prefill_token_threshold",
-            "async_scheduling",
-            "swap_space",
-            "block_size",
-            "compilation_config",
-            "optimization_level",
-            "max_seq_len_to_capture",
-            "disable_custom_all_reduce",
-            "disable_cascade_attn",
-            "distributed_executor_backend",
-            "max_parallel_loading_workers",
-            "ray_workers_use_nsight",
-            "guided_decoding_backend",
-            "structured_outputs_config",
-            "max_logprobs",
-            "use_tqdm_on_load",
-            "attention_backend",
-            "preemption_mode",
-            "enable_auto_tool_choice",
-            "enable_reasoning",
-            "num_scheduler_steps",
-            "multi_step_stream_outputs",
-            "use_v2_block_manager",
-        ),
-        Foreign(_any, "leave it out"),
-    ),
+    **dict.fromkeys(_WORKINGS, Foreign(_any, "leave it out")),
     "context_shift": Foreign(_off, NO_SHIFT),
     "scheduling_policy": Foreign(_among("fcfs"), "requests come in their order; leave it out"),
     "load_format": Foreign(_among("auto", "hf", "safetensors", "gguf", "pt"), _FORMATS),
@@ -109,7 +85,7 @@ FOREIGN_OPTIONS: Mapping[str, Foreign] = {
     "skip_tokenizer_init": Foreign(_off, "texts need a tokenizer; leave it out"),
     "kv_cache_dtype": Foreign(_among("auto"), _CACHE),
     **dict.fromkeys(("cpu_offload_gb", "num_gpu_blocks_override", "kv_cache_memory_bytes"), Foreign(_off, _CACHE)),
-    **dict.fromkeys(("enable_lora", "max_loras", "max_lora_rank"), Foreign(_off, "merge one adapter with lora=FOLDER")),
+    **dict.fromkeys(("enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"), Foreign(_any, "leave it out")),
     "task": Foreign(_among("auto", "generate", "transcription"), "models write texts here"),
     "runner": Foreign(_among("auto", "generate"), "models write texts here"),
     "convert": Foreign(_among("auto", "none"), "models write texts here"),
@@ -162,7 +138,6 @@ FOREIGN_STRUCTURES: Mapping[str, Foreign] = {
 """Fields of vLLM's ``StructuredOutputsParams`` and ``GuidedDecodingParams``."""
 FOREIGN_CALLS: Mapping[str, Foreign] = {
     "use_tqdm": Foreign(_any, "leave it out"),
-    "lora_request": Foreign(_off, "load the adapter with LLM(lora=FOLDER)"),
     "priority": Foreign(lambda value: not any(value) if isinstance(value, list) else not value, "requests are equal"),
     "chat_template": Foreign(_off, "the model's own is used; render with get_tokenizer().apply_chat_template"),
     "chat_template_content_format": Foreign(_among("auto", "string", "openai"), "leave it out"),
@@ -270,7 +245,7 @@ def backend(name: str, value: object) -> object:
     return "headstart" if value == "vllm" else value
 
 
-def assignments(name: str, value: object) -> object:
+def assignments(name: str, value: object, like: str = "max_order=3") -> object:
     """``key=value``, one or a list of them, or JSON, as a mapping; anything else as it is.
 
     Raises:
@@ -284,9 +259,27 @@ def assignments(name: str, value: object) -> object:
     for item in [value] if isinstance(value, str) else value:
         key, equals, text = str(item).partition("=")
         if not key or not equals:
-            raise OptionError(name, f"is {item!r:.60}, which is not of the form KEY=VALUE, like max_order=3.")
+            raise OptionError(name, f"is {item!r:.60}, which is not of the form KEY=VALUE, like {like}.")
         found[key] = said(text)
     return found
+
+
+def adapters(name: str, value: object) -> object:
+    """Adapters by name, of what ``assignments`` takes, or vLLM's JSON for one. A single path without a name is a
+    folder, as it is, or a file, by the name "".
+
+    Raises:
+        OptionError: one of several has no name.
+    """
+    if isinstance(value, list | tuple) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, str | Path) and "{" not in str(value) and "/" in f"{value}/=".split("=")[0]:
+        return {"": str(value)} if str(value).endswith(".gguf") else value
+    found = assignments(name, value, like="sql=adapters/sql")
+    if not isinstance(found, Mapping):
+        return found
+    one = {"name", "path"} <= found.keys()
+    return {str(key): str(path) for key, path in ([(found["name"], found["path"])] if one else found.items())}
 
 
 def speculative_config(name: str, value: object) -> object:

@@ -245,7 +245,7 @@ class Engine:
             return False
         if head.started is None:
             head.started = sequence.started = time.perf_counter()
-        cache.add(sequence.id, sequence.cache_salt, sequence.source)
+        cache.add(sequence.id, sequence.cache_salt, sequence.source, sequence.adapter and sequence.adapter.compiled)
         self.waiting.popleft()
         self.running.append(sequence)
         self.drafters.begin(sequence)

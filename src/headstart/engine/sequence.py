@@ -11,6 +11,7 @@ from headstart.drafting.base import BeamView, SpeculationParams
 from headstart.engine.constraint import TokenConstraint
 from headstart.engine.outputs import FinishReason, SequenceStats, TokenLogprobs, TokenOrigin
 from headstart.engine.trace import Trace
+from headstart.passes.adapters import Adapter
 from headstart.passes.batch import EncoderInput
 from headstart.sampling.history import TokenHistory
 from headstart.sampling.kernels import RowKernels
@@ -75,6 +76,8 @@ class Sequence:
     """What the encoder reads for it, where the target has one."""
     cache_salt: str = ""
     """Only sequences of the same salt share cached prefixes."""
+    adapter: Adapter | None = None
+    """What its passes change the target by; the salt is its own then (``passes.adapters.salted``)."""
     leader: Sequence | None = None
     """Another sample of the same request, which reads the prompt for this one too."""
     group: BeamGroup | None = None

@@ -13,6 +13,7 @@ from headstart.common.installed import AddedMethod
 from headstart.common.options import takes, tells_options
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import Completion, RequestOutput, SequenceStats, TokenLogprobs
+from headstart.entrypoints.adapters import AdapterWish
 from headstart.entrypoints.async_engine import AsyncEngine
 from headstart.entrypoints.engine_options import AsyncEngineOptions, EngineOptions
 from headstart.entrypoints.llm import LLM
@@ -59,6 +60,7 @@ class AsyncLLM:
         *,
         speculation: SpeculationParams | None = None,
         cache_salt: str = "",
+        lora_request: AdapterWish = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Decode one prompt. Each output holds everything so far; the last one is what ``LLM.generate`` returns.
 
@@ -70,13 +72,14 @@ class AsyncLLM:
             request_id: a name for ``abort``, which no other request has at the time.
             speculation: overrides the engine's for this request.
             cache_salt: only requests of the same salt share cached prefixes, and what drafters remember of them.
+            lora_request: as for ``LLM.generate``.
 
         Raises:
             RequestError: the prompt cannot be served, or a parameter does not fit the model.
             BusyError: too many samples are waiting already.
             ClosedError: this ``AsyncLLM`` is closed.
         """
-        asked = (sampling_params, request_id, speculation, cache_salt)
+        asked = (sampling_params, request_id, speculation, cache_salt, lora_request)
         async for output in self._outputs(lambda: self.llm.encode(prompt), *asked):
             yield output
 
@@ -90,13 +93,15 @@ class AsyncLLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         speculation: SpeculationParams | None = None,
         cache_salt: str = "",
+        lora_request: AdapterWish = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Answer one conversation through the model's chat template; otherwise as ``generate``."""
 
         def encode() -> EncodedPrompt:
             return self.llm.encode_chat(messages, tools, chat_template_kwargs)
 
-        async for output in self._outputs(encode, sampling_params, request_id, speculation, cache_salt):
+        asked = (sampling_params, request_id, speculation, cache_salt, lora_request)
+        async for output in self._outputs(encode, *asked):
             yield output
 
     async def add_drafter_texts(self, texts: Prompt | Sequence[Prompt], *, cache_salt: str = "") -> int:
@@ -154,10 +159,12 @@ class AsyncLLM:
         request_id: str | None,
         speculation: SpeculationParams | None,
         cache_salt: str,
+        lora_request: AdapterWish,
     ) -> AsyncGenerator[RequestOutput, None]:
         def begun() -> list[Sample]:
             wanted = params or self.llm.get_default_sampling_params()
-            return self.llm.samples(encode(), wanted, speculation, cache_salt=cache_salt)
+            llm = self.llm.adapted(lora_request)
+            return llm.samples(encode(), wanted, speculation, cache_salt=cache_salt)
 
         samples = await asyncio.to_thread(begun)
         answer = self.engine.prepared(samples)

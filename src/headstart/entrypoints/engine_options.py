@@ -139,8 +139,16 @@ class EngineOptions(Options):
         bool, Option("Run Python code that comes with a model, where transformers needs it. Read it first.", MODEL)
     ] = False
     lora: Annotated[
-        str | Path | None,
-        Option("Folder of a LoRA adapter, as peft saves it, to be merged into the model.", MODEL, metavar="DIR"),
+        str | Path | Mapping[str, str] | None,
+        Option(
+            "LoRA adapters that requests may name, NAME=PATH: folders as peft saves them, or .gguf files. A folder "
+            "without a name is merged into the model.",
+            MODEL,
+            elsewhere=("lora_modules",),
+            metavar="[NAME=]PATH",
+            read=other_names.adapters,
+            repeated=True,
+        ),
     ] = None
     cuda_graphs: Annotated[
         bool,
@@ -349,7 +357,13 @@ class EngineOptions(Options):
     @property
     def reading(self) -> Reading:
         """How the model is read, beside its name."""
-        return Reading(self.backend, self.trust_remote_code, self.lora, self.cuda_graphs, self.chat_template)
+        merged = None if isinstance(self.lora, Mapping) else self.lora
+        return Reading(self.backend, self.trust_remote_code, merged, self.cuda_graphs, self.chat_template)
+
+    @property
+    def adapters(self) -> Mapping[str, str]:
+        """Paths of those that requests may name; by "" of the one that all have."""
+        return self.lora if isinstance(self.lora, Mapping) else {}
 
     def load_target(self) -> Model:
         """The target without drafters.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from copy import copy
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
@@ -23,6 +24,7 @@ from headstart.engine.counts import Counter, Vector
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
 from headstart.engine.thought_rules import ThoughtRules
+from headstart.entrypoints.adapters import Adapters, AdapterWish
 from headstart.entrypoints.beam_search import BeamSearchOutput, BeamSearchParams
 from headstart.entrypoints.encoder_prompt import encoded_for
 from headstart.entrypoints.engine_making import make_engine
@@ -42,6 +44,7 @@ from headstart.entrypoints.turns import CLOSED, Turns
 from headstart.errors import ConfigError, RequestError, require_utf8
 from headstart.loading.model import Model, parse_numerics, require_numerics
 from headstart.models.generation_config import sampling_defaults
+from headstart.passes.adapters import salted
 from headstart.sampling.noise import fresh_seed
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.structured import StructuredOutputsParams
@@ -87,6 +90,11 @@ class LLM:
         self.drafter_name = made.engine.drafters.default
         self._model: Model | None = target
         self._turns = Turns(made.engine)
+        self.adapters = Adapters(lambda: self.model)
+        """Those that requests may name."""
+        loaded = [self.adapters.load(name or Path(path).stem, path) for name, path in options.adapters.items()]
+        self._adapter = loaded[0] if "" in options.adapters else None
+        """Of requests that name none."""
         self._texts = made.texts
         self._fresh_seed = fresh_seed if options.seed is None else partial(Random(options.seed).getrandbits, 64)
         self._ids = count()
@@ -121,6 +129,12 @@ class LLM:
         runner, pool = self.engine.runner, self.engine.drafters
         return MemoryUse(self.model.backend.nbytes, runner.cache.storage.nbytes, pool.nbytes)
 
+    def adapted(self, wish: AdapterWish) -> Self:
+        """The same engine, whose requests have this adapter where they name none; None: as they have here."""
+        other = copy(self)
+        other._adapter = self.adapters.of(wish) or self._adapter
+        return other
+
     def get_tokenizer(self) -> ChatTokenizer:
         """The target's tokenizer with its chat template, by the name that vLLM has for it."""
         return self._tokenizer
@@ -138,7 +152,8 @@ class LLM:
         """End all requests (finish reason "abort") and free weights, caches and drafters. Whatever else is called from
         then on raises ConfigError. A model that was given loaded stays with its owner."""
         self._turns.close()
-        self._model = None
+        self._model = self._adapter = None
+        self.adapters.clear()
         self.beside.clear()
         self._texts.close()
         for name in ("_grammars", "_tokenizer"):
@@ -161,6 +176,7 @@ class LLM:
         on_commit: OnCommit | None = None,
         strict: bool = True,
         cache_salt: str = "",
+        lora_request: AdapterWish | Sequence[AdapterWish] = None,
         **elsewhere: Any,
     ) -> list[RequestOutput]:
         """Decode prompts together.
@@ -172,7 +188,9 @@ class LLM:
             on_commit: called with each piece as it is committed.
             strict: False: a prompt that cannot be served gets finish reason "error", and the others are decoded.
             cache_salt: only requests of the same salt share cached prefixes, and what drafters remember of them.
-            elsewhere: vLLM's further arguments (``use_tqdm``, ``lora_request`` ...), where they ask for nothing.
+            lora_request: the adapter to decode with, or the name of one that is loaded; one for all prompts, or one for
+                each.
+            elsewhere: vLLM's further arguments (``use_tqdm`` ...), where they ask for nothing.
 
         Returns:
             One output for each prompt, in order. A prompt that fails while it decodes gets finish reason "error".
@@ -183,7 +201,7 @@ class LLM:
         """
         pass_over(elsewhere, FOREIGN_CALLS, "generate")
         encoded = [self.encode(prompt) for prompt in listed(prompts)]
-        return self._run(encoded, sampling_params, speculation, on_commit, strict, cache_salt)
+        return self._run(encoded, sampling_params, speculation, on_commit, strict, cache_salt, lora_request)
 
     def add_drafter_texts(self, texts: Prompt | Sequence[Prompt], *, cache_salt: str = "") -> int:
         """Give drafters texts to copy from: a document that is going to be edited, earlier answers, code. They change
@@ -203,7 +221,7 @@ class LLM:
         try:
             taken = [encoded(each, tokenizer, False, may_be_empty=True).token_ids for each in listed(texts)]
             require_utf8(cache_salt, "cache_salt")
-            return self._texts.add_all(cache_salt, taken)
+            return self._texts.add_all(salted(cache_salt, self._adapter), taken)
         except RequestError as error:
             error.field = "cache_salt" if error.field == "cache_salt" else "texts"
             raise
@@ -214,6 +232,7 @@ class LLM:
         params: BeamSearchParams,
         *,
         speculation: SpeculationParams | None = None,
+        lora_request: AdapterWish | Sequence[AdapterWish] = None,
         **elsewhere: Any,
     ) -> list[BeamSearchOutput]:
         """The likeliest outputs of each prompt, by the name and in the form that vLLM has for it.
@@ -226,7 +245,7 @@ class LLM:
         pass_over(elsewhere, FOREIGN_CALLS, "beam_search")
         if not isinstance(params, BeamSearchParams):
             raise RequestError(f"params is {params!s:.40}; give BeamSearchParams.", "params")
-        outputs = self.generate(prompts, params.sampling(), speculation=speculation)
+        outputs = self.generate(prompts, params.sampling(), speculation=speculation, lora_request=lora_request)
         return [BeamSearchOutput.of(output) for output in outputs]
 
     def decode(self, samples: Sequence[Sample]) -> None:
@@ -259,6 +278,7 @@ class LLM:
         strict: bool = True,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool | None = None,
+        lora_request: AdapterWish | Sequence[AdapterWish] = None,
         **elsewhere: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several together, through the model's chat template; otherwise as ``generate``.
@@ -275,7 +295,7 @@ class LLM:
             del chosen["add_generation_prompt"]
         chat_template_kwargs = {**(chat_template_kwargs or {}), **chosen}
         encoded = [self.encode_chat(chat, tools, chat_template_kwargs) for chat in listed_chats(messages)]
-        return self._run(encoded, sampling_params, speculation, on_commit, strict)
+        return self._run(encoded, sampling_params, speculation, on_commit, strict, lora_request=lora_request)
 
     def stream(
         self,
@@ -385,6 +405,7 @@ class LLM:
                 trace,
                 None if constraint is None else constraint(),
                 shown,
+                self._adapter,
             )
             for index in range(params.n)
         ]
@@ -463,8 +484,9 @@ class LLM:
         on_commit: OnCommit | None,
         strict: bool,
         cache_salt: str = "",
+        lora_request: AdapterWish | Sequence[AdapterWish] = None,
     ) -> list[RequestOutput]:
-        samples = self._samples(prompts, params, speculation, cache_salt)
+        samples = self._samples(prompts, params, speculation, cache_salt, lora_request)
         admitted = []
         try:
             for sample in samples:
@@ -492,6 +514,7 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None,
         speculation: SpeculationParams | None,
         cache_salt: str = "",
+        lora_request: AdapterWish | Sequence[AdapterWish] = None,
     ) -> list[Sample]:
         params = self.get_default_sampling_params() if params is None else params
         each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
@@ -499,11 +522,15 @@ class LLM:
             raise RequestError(
                 f"{len(each)} sampling parameters were given for {len(prompts)} prompts; give one for each."
             )
+        wishes = lora_request if isinstance(lora_request, list | tuple) else [lora_request] * len(prompts)
+        if len(wishes) != len(prompts):
+            said = f"{len(wishes)} adapters were given for {len(prompts)} prompts"
+            raise RequestError(f"{said}; give one for each.", "lora_request")
         samples = []
-        for index, (prompt, wanted) in enumerate(zip(prompts, each, strict=True)):
+        for index, (prompt, wanted, wish) in enumerate(zip(prompts, each, wishes, strict=True)):
             with naming(index, len(prompts)):
                 thinks = self.answers.thinks(prompt.text) is True
-                samples += self.samples(
+                samples += self.adapted(wish).samples(
                     prompt, wanted, speculation, prompt_index=index, cache_salt=cache_salt, thinks=thinks
                 )
         return samples

@@ -23,6 +23,7 @@ from headstart.engine.trace import RoundTrace, Trace
 from headstart.entrypoints.prompts import EncodedPrompt
 from headstart.errors import RequestError, require_utf8
 from headstart.loading.model import Model
+from headstart.passes.adapters import Adapter, salted
 from headstart.sampling.params import SamplingParams
 from headstart.text.bad_words import spellings
 from headstart.text.detokenizer import CommittedText, IncrementalDetokenizer
@@ -74,6 +75,7 @@ class Sample:
         trace: record what each round looked like.
         constraint: limits what the output may be, and is not shared with other samples; None: no limits.
         shown: special tokens that are seen in the text.
+        adapter: what the target is changed by.
 
     Raises:
         RequestError: a parameter does not fit the model.
@@ -93,6 +95,7 @@ class Sample:
         trace: bool = False,
         constraint: TokenConstraint | None = None,
         shown: frozenset[int] = frozenset(),
+        adapter: Adapter | None = None,
     ) -> None:
         vocab_size, encoder = model.config.vocab_size, model.config.encoder
         require_utf8(cache_salt, "cache_salt")
@@ -135,7 +138,8 @@ class Sample:
             kernels=model.backend.kit.rows,
             speculation=speculation,
             source=prompt.source,
-            cache_salt=cache_salt,
+            cache_salt=salted(cache_salt, adapter),
+            adapter=adapter,
             trace=Trace() if trace else None,
             text=self._text,
             constraint=constraint,

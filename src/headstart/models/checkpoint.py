@@ -27,16 +27,9 @@ from headstart.models.safetensors_files import SafetensorsFiles
 from headstart.models.stored import StoredTensor
 
 _OVERRIDDEN = (
-    "eos_token_id",
-    "decoder_start_token_id",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "bad_words_ids",
-    "suppress_tokens",
-    "begin_suppress_tokens",
-    "max_initial_timestamp_index",
-    "alignment_heads",
-)
+    "eos_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "bad_words_ids",
+    "suppress_tokens", "begin_suppress_tokens", "max_initial_timestamp_index", "alignment_heads",
+)  # fmt: skip
 """Entries of ``config.json`` that ``generation_config.json`` overrides, as in transformers' generate."""
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 
@@ -118,7 +111,10 @@ def open_checkpoint(model: str | Path, revision: str | None = None, lora: str | 
             return checkpoint
         return replace(checkpoint, weights=with_adapter(checkpoint.weights, local_path(lora)))
     if lora is not None:
-        raise CheckpointError(f"lora is {str(lora)!r:.80}, but adapters are merged into Hugging Face folders alone.")
+        raise CheckpointError(
+            f"lora is {str(lora)!r:.80}, but adapters are merged into Hugging Face folders alone; give it a name for "
+            "requests to use (--lora NAME=PATH)."
+        )
     require_model(path)
     return _open_gguf(name, path)
 

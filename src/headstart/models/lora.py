@@ -1,4 +1,4 @@
-"""LoRA adapters as the package peft saves them, merged into their model's matrices as these are read.
+"""LoRA adapters as the package peft saves them, read, and merged into their model's matrices as these are read.
 
 A matrix W [out, in] becomes W + s B A with A [rank, in], B [out, rank] (Hu et al., 2021, https://arxiv.org/abs/2106.09685),
 s = alpha / rank, or alpha / sqrt(rank) with rank stabilisation (Kalajdzievski, 2023, https://arxiv.org/abs/2312.03732).
@@ -7,15 +7,16 @@ s = alpha / rank, or alpha / sqrt(rank) with rank stabilisation (Kalajdzievski, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from headstart.common.memory import require_room
 from headstart.errors import CheckpointError
 from headstart.models.derived import Derived, DerivedTensors, OpenWeights
 from headstart.models.files import FileStamp, read_json, require_file
@@ -47,71 +48,103 @@ class _Settings:
         return alpha / (rank**0.5 if self.stabilised else rank)
 
 
+class LowRank(NamedTuple):
+    """The two matrices for one of the model's."""
+
+    down: Tensor
+    """A, [rank, in]; of a table [rank, rows]."""
+    up: Tensor
+    """B, [out, rank]"""
+    scale: float
+    turned: bool = False
+    """The model's matrix is [in, out], as a table is."""
+
+
+def read_folder(directory: Path) -> tuple[Path, dict[str, LowRank], dict[str, Tensor], str]:
+    """An adapter as peft saves it: its file, pairs of matrices by module, tensors that were saved whole or are unknown,
+    and its identity.
+
+    Raises:
+        CheckpointError: there is none, or it is of another kind or damaged.
+    """
+    settings = _settings(directory)
+    path = next((directory / name for name in _WEIGHTS if (directory / name).exists()), None)
+    if path is None:
+        raise CheckpointError(f"{directory} has no {_WEIGHTS[0]}; fetch the adapter again.")
+    require_room_for(path)
+    tensors, others = _read(path), dict[str, Tensor]()
+    sides: dict[tuple[str, bool], dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        bare = name.removeprefix(_PREFIX)
+        if (found := _PARTS.fullmatch(bare)) is None:
+            others[bare] = tensor
+        else:
+            key = found["module"], settings.transposed or bool(found["kind"])
+            sides.setdefault(key, {})[found["side"]] = tensor
+    pairs = {
+        module: low_rank(path, module, both, partial(settings.scale, module), turned)
+        for (module, turned), both in sides.items()
+    }
+    identity = digest_of({name: stored_tensor(tensor) for name, tensor in tensors.items()})
+    return path, pairs, others, f"{identity} {settings}"
+
+
+def require_room_for(path: Path) -> None:
+    """Refuse a file of tensors that memory does not hold, before any of it is read."""
+    require_room(2 * require_file(path).st_size, f"the adapter {path}", "give a smaller one")
+
+
+def low_rank(
+    path: Path, module: str, sides: Mapping[str, Tensor], scale: Callable[[int], float], turned: bool = False
+) -> LowRank:
+    """Of the tensors "A" and "B"; ``scale``: of a rank.
+
+    Raises:
+        CheckpointError: one is missing, or they do not fit each other.
+    """
+    if sides.keys() != {"A", "B"}:
+        raise CheckpointError(f"{path} has one of the two matrices of {module!r:.80} only; fetch it again.")
+    down, up = sides["A"], sides["B"]
+    if down.ndim != 2 or up.ndim != 2 or not 0 < down.shape[0] == up.shape[1]:
+        raise CheckpointError(f"{path}: the matrices for {module!r:.80} do not fit each other; fetch it again.")
+    return LowRank(down, up, scale(len(down)), turned)
+
+
 def with_adapter(weights: OpenWeights, directory: Path) -> DerivedTensors:
     """A model's tensors with the adapter of a directory merged into them, in float32.
 
     Raises:
         CheckpointError: there is no adapter, it is of another kind or damaged, or it is not this model's.
     """
-    settings = _settings(directory)
-    path = next((directory / name for name in _WEIGHTS if (directory / name).exists()), None)
-    if path is None:
-        raise CheckpointError(f"{directory} has no {_WEIGHTS[0]}; fetch the adapter again.")
-    require_file(path)
-    tensors = _read(path)
-    shapes = weights.shapes()
-    pairs: dict[tuple[str, bool], dict[str, Tensor]] = {}
-    whole_ones: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        bare = name.removeprefix(_PREFIX)
-        found = _PARTS.fullmatch(bare)
-        if found is not None:
-            pairs.setdefault((found["module"], bool(found["kind"])), {})[found["side"]] = tensor
-            continue
-        whole = _WHOLE.fullmatch(bare)
+    path, pairs, others, identity = read_folder(directory)
+    shapes, derived = weights.shapes(), dict[str, Derived]()
+    for name, tensor in others.items():
+        whole = _WHOLE.fullmatch(name)
         target = "" if whole is None else f"{whole['name']}.{whole['leaf']}"
         if target not in shapes or shapes[target] != tuple(tensor.shape):
-            raise _foreign(directory, name)
-        whole_ones[target] = tensor
-    derived = {name: Derived(shapes[name], "MERGED", 16.0, tensor.clone) for name, tensor in whole_ones.items()}
-    for (module, embeds), sides in pairs.items():
+            raise foreign(directory, name)
+        derived[target] = Derived(shapes[target], "MERGED", 16.0, tensor.clone)
+    for module, pair in pairs.items():
         target = f"{module}.weight"
-        if sides.keys() != {"A", "B"}:
-            raise CheckpointError(f"{path} has one of the two matrices of {module!r:.80} only; fetch it again.")
         if target not in shapes:
-            raise _foreign(directory, module)
+            raise foreign(directory, module)
         before = derived[target].read if target in derived else partial(weights.read, target)
-        derived[target] = _merged(before, target, sides, settings, embeds, shapes[target], directory)
+        derived[target] = _merged(before, target, pair, shapes[target], directory)
     if not derived:
         raise CheckpointError(f"{path} holds no LoRA matrices; fetch the adapter again.")
-    identity = digest_of({name: stored_tensor(tensor) for name, tensor in tensors.items()})
-    return DerivedTensors(weights, derived, also=f"{identity} {settings}", stamps=(FileStamp.of(path),))
+    return DerivedTensors(weights, derived, also=identity, stamps=(FileStamp.of(path),))
 
 
 def _merged(
-    before: Callable[[], Tensor],
-    target: str,
-    sides: Mapping[str, Tensor],
-    settings: _Settings,
-    embeds: bool,
-    shape: tuple[int, ...],
-    directory: Path,
+    before: Callable[[], Tensor], target: str, pair: LowRank, shape: tuple[int, ...], directory: Path
 ) -> Derived:
-    first, second = sides["A"], sides["B"]
-    if first.ndim != 2 or second.ndim != 2 or first.shape[0] != second.shape[1]:
-        raise CheckpointError(f"{directory}: the matrices for {target!r:.80} do not fit each other; fetch it again.")
-    turned = embeds or settings.transposed
-    made = (first.shape[1], second.shape[0]) if turned else (second.shape[0], first.shape[1])
+    made = (pair.up.shape[0], pair.down.shape[1])[:: -1 if pair.turned else 1]
     if made != shape:
-        raise CheckpointError(
-            f"{directory}: the matrices for {target!r:.80} make {list(made)}, but this model's is {list(shape)}; give "
-            "the adapter of this very model."
-        )
-    scale = settings.scale(target.removesuffix(".weight"), first.shape[0])
+        raise misfit(directory, target, made, shape)
 
     def read() -> Tensor:
-        change = second.float() @ first.float()
-        return torch.add(before().float(), change.T if turned else change, alpha=scale)
+        change = pair.up.float() @ pair.down.float()
+        return torch.add(before().float(), change.T if pair.turned else change, alpha=pair.scale)
 
     return Derived(shape, "MERGED", 16.0, read)
 
@@ -123,10 +156,10 @@ def _settings(directory: Path) -> _Settings:
     config = read_json(path)
     kind = config.get("peft_type")
     if kind != "LORA":
-        raise CheckpointError(f"{path}: peft_type is {kind!r:.40}; only LORA is merged here, so merge it with peft.")
+        raise CheckpointError(f"{path}: peft_type is {kind!r:.40}; only LORA is read here, so merge it with peft.")
     for key, what in _UNSERVED.items():
         if config.get(key):
-            raise CheckpointError(f"{path} asks for {what} ({key}), which is not merged here; merge it with peft.")
+            raise CheckpointError(f"{path} asks for {what} ({key}), which is not read here; merge it with peft.")
     alphas = config.get("alpha_pattern") or {}
     numbers = [config.get("lora_alpha", 8), *(alphas.values() if isinstance(alphas, dict) else [None])]
     if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers):
@@ -157,7 +190,16 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path} is damaged or not a safetensors file ({error}); fetch it again.") from error
 
 
-def _foreign(directory: Path, name: str) -> CheckpointError:
+def misfit(path: Path, name: str, made: Sequence[int], wanted: Sequence[int]) -> CheckpointError:
+    """Of matrices whose product is of another shape than the model's."""
+    return CheckpointError(
+        f"{path}: the matrices for {name!r:.80} make {list(made)}, but this model's is {list(wanted)}; give the "
+        "adapter of this very model."
+    )
+
+
+def foreign(directory: Path, name: str) -> CheckpointError:
+    """Of what an adapter has for a module that the model lacks."""
     return CheckpointError(
         f"{directory} adapts {name!r:.100}, which this model does not have; give the adapter of this very model."
     )

@@ -121,6 +121,8 @@ class PassBatch:
     """[sequence] slot of the state after its cached tokens, -1 where there are none; None: the model keeps none."""
     states_after: IntArray | None = None
     """[row] slot that the state after the row goes to, -1: nowhere. Never one of ``states_before``."""
+    adapters: tuple[object | None, ...] | None = None
+    """[sequence] ``Adapter.compiled``, by which its rows change the model; None: no sequence has one."""
 
     @cached_property
     def positions(self) -> IntArray:

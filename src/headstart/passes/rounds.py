@@ -210,6 +210,7 @@ class Stretches(Protocol):
         drafting: StretchDrafting,
         memories: tuple[IntArray, IntArray] | None = None,
         states: StretchStates | None = None,
+        adapters: Sequence[object | None] | None = None,
     ) -> list[RoundRecord]:
         """Rounds of the sequences whose tokens are in these blocks, each with its root after them.
 
@@ -222,6 +223,7 @@ class Stretches(Protocol):
             cached, roots, limits: [sequence] tokens in the cache, the one after them, and its limits.
             memories: lengths and tables of the encoder memories that they read, as in ``PassBatch``.
             states: where the model keeps any; their ``after`` is set.
+            adapters: of the target's passes, as in ``PassBatch``.
 
         Raises:
             GuesserFault: a guesser failed; no round counts.

@@ -99,6 +99,7 @@ class ModelRunner:
         self._stretches = backend.stretches if isinstance(backend, RunsStretches) else None
         self.unrecorded = backend.unrecorded if isinstance(backend, RecordsPasses) else 0
         """Passes of a shape that take longer than all others (``RecordsPasses``)."""
+        self._adapts = True
         self.passes = 0
         """Passes run so far."""
         self.failed_passes = 0
@@ -110,9 +111,9 @@ class ModelRunner:
 
     def sharing(self, backend: Backend) -> ModelRunner:
         """Runs passes of another backend over the sequences of this one's own cache, whose storage that backend takes:
-        its rows stand where this one's would."""
+        its rows stand where this one's would, and have no adapter."""
         other = copy(self)
-        other.backend = backend
+        other.backend, other._adapts = backend, False
         other._stretches = backend.stretches if isinstance(backend, RunsStretches) else None
         other.passes = 0
         return other
@@ -149,6 +150,7 @@ class ModelRunner:
                 memory_tables=None if memories is None else memories[1],
                 states_before=None if states is None else states[0],
                 states_after=None if states is None else states[1],
+                adapters=self.cache.adapters(ids) if self._adapts else None,
             ),
             self.cache.storage,
         )
@@ -213,7 +215,8 @@ class ModelRunner:
         tables, memories = cache.block_tables(sequence_ids), cache.memory_tables(sequence_ids)
         pools = cache.state_pools(sequence_ids)
         states = None if pools is None else StretchStates(*pools)
-        rounds = self._stretches.run(cache.storage, tables, cached, roots, limits, drafting, memories, states)
+        adapters = cache.adapters(sequence_ids) if self._adapts else None
+        rounds = self._stretches.run(cache.storage, tables, cached, roots, limits, drafting, memories, states, adapters)
         for sequence_id, after in zip(sequence_ids, () if states is None else states.after, strict=False):
             cache.place_states(sequence_id, after)
         self.passes += len(rounds)

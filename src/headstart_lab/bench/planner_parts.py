@@ -18,6 +18,7 @@ from headstart.drafting.planning.parts import PlannerParts
 from headstart.drafting.planning.pass_costs import PassCosts
 from headstart.drafting.planning.round_costs import RoundCosts
 from headstart.errors import ConfigError, closest
+from headstart.passes.adapters import Adapter
 from headstart.passes.draft_tree import MAX_GRADES
 from headstart_lab.workbench import ALL
 
@@ -85,12 +86,12 @@ class _WithoutGrades(Member):
         super().__post_init__()
         self.rates = _OneRate([_RATE] * (3 * MAX_GRADES), 1.0, c.SHARED_MEMORY)
 
-    def own_rates(self) -> GuessRates:
+    def own_rates(self, adapter: Adapter | None = None) -> GuessRates:
         return _OneRate(self.rates, c.OWN_WEIGHT, c.OWN_MEMORY)
 
 
 class _WithoutOwnRates(Member):
-    def own_rates(self) -> GuessRates:
+    def own_rates(self, adapter: Adapter | None = None) -> GuessRates:
         return self.rates
 
 
@@ -114,7 +115,7 @@ class _WithoutForgetting(Member):
         super().__post_init__()
         self.rates = first_rates(self.drafter, math.inf)
 
-    def own_rates(self) -> GuessRates:
+    def own_rates(self, adapter: Adapter | None = None) -> GuessRates:
         return GuessRates(self.rates, c.OWN_WEIGHT, math.inf)
 
 

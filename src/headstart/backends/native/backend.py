@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headstart.backends.native.adapters import NativeAdapter, handles_of
 from headstart.backends.native.key_reader import NativeKeyReader
 from headstart.backends.native.kit import NativeKit
 from headstart.backends.native.library import Pass
@@ -25,6 +26,7 @@ from headstart.backends.native.stretch import NativeStretches
 from headstart.backends.native.supported import supports
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
+from headstart.models.adapters import AdapterWeights
 from headstart.models.config import ModelConfig
 from headstart.models.weights import DecoderWeights
 from headstart.passes.backend import BackendKit
@@ -144,6 +146,10 @@ class NativeBackend:
     def nbytes(self) -> int:
         return int(self._library.bytes(self.handle))
 
+    def compiled_adapter(self, weights: AdapterWeights) -> NativeAdapter:
+        """What passes take for an adapter of this model. Any thread may ask, while they run."""
+        return NativeAdapter(self._library, self, self.handle, weights)
+
     def allocate_cache(self, num_blocks: int, block_size: int = PAGE_KEYS, num_states: int = 0) -> KVStorage:
         """Zero-filled storage.
 
@@ -194,6 +200,7 @@ class NativeBackend:
             hidden = TapStates(batch.taps, np.empty((len(batch.taps), rows, self.config.hidden_size), np.float32))
             first, size = address(hidden.states), hidden.states.strides[0]
             taps = (ctypes.c_void_p * len(batch.taps))(*range(first, first + size * len(batch.taps), size))
+        adapters = handles_of(batch.adapters)
         experts = ctypes.c_double()
         inputs = None if batch.inputs is None else self._first_inputs(batch.tokens, batch.positions, batch.inputs)
         arguments = Pass(
@@ -212,6 +219,7 @@ class NativeBackend:
             tap_rows=taps,
             memory_blocks=0 if batch.memory_tables is None else batch.memory_tables.shape[1],
             experts=ctypes.addressof(experts),
+            adapters=(ctypes.c_void_p * len(adapters))(*adapters) if adapters else None,
         )
         error = self._library.forward(self.handle, own.handle, ctypes.byref(arguments))
         if error is not None:

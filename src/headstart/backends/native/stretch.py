@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.backends.native import library as c
+from headstart.backends.native.adapters import handles_of
 from headstart.backends.native.growth import NativeHeadGrower
 from headstart.backends.native.own_weights import NativeOwnWeights
 from headstart.backends.native.packing import RopeTables, address, as_int32
@@ -67,6 +68,7 @@ class NativeStretches:
         drafting: StretchDrafting,
         memories: tuple[IntArray, IntArray] | None = None,
         states: StretchStates | None = None,
+        adapters: Sequence[object | None] | None = None,
     ) -> list[RoundRecord]:
         """See ``Stretches``."""
         if drafting.cut_rule is not None and not all(
@@ -86,6 +88,8 @@ class NativeStretches:
         rounds, spans = (c.Round * most_rounds)(), (c.Span * (most_rounds * sequences))()
         ends = [np.array(sorted(each.end_tokens), np.int32) for each in limits]
         stretched = (c.Stretched * sequences)(*map(_stretched, cached, roots, limits, ends))
+        for place, handle in enumerate(handles_of(adapters)):
+            stretched[place].adapter = handle
         entered = []
         for place, to in enumerate(stretched):
             for slot, guesser in enumerate(drafting.guessers[place] if drafting.guessers else ()):

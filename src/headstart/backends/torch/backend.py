@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headstart.backends.torch.adapters import TorchAdapter, adapting
 from headstart.backends.torch.attention import AttentionLayout
 from headstart.backends.torch.decoder import Decoder, called_experts
 from headstart.backends.torch.device import avoid_attention_plans, finish
@@ -20,6 +21,7 @@ from headstart.backends.torch.recorded_pass import RecordedPasses, can_record
 from headstart.backends.torch.recorder import Recorder
 from headstart.backends.torch.states import LayerStore, StateLayout
 from headstart.errors import ConfigError
+from headstart.models.adapters import AdapterWeights
 from headstart.models.config import ModelConfig
 from headstart.models.weights import DecoderWeights
 from headstart.passes.backend import BackendKit
@@ -189,7 +191,7 @@ class TorchBackend:
         if not 0 < depth <= config.num_layers or beyond:
             raise ValueError(f"taps {list(batch.taps)} and num_layers {depth} do not fit {config.num_layers} layers")
 
-        if storage.recorded is not None:
+        if storage.recorded is not None and batch.adapters is None:
             output = storage.recorded.forward(batch, depth)
             if output is not None:
                 finish(self.device)
@@ -212,12 +214,18 @@ class TorchBackend:
         hidden = decoder.embed(tokens, positions, self._inputs(batch.inputs))
         inputs = decoder.inputs_of_layers(tokens, hidden)
         rows, best_rows = self._tensor(batch.logit_rows), self._tensor(batch.best_rows)
-        shown = decoder.run(hidden, storage.layers[:depth], shared, batch.taps, rows, best_rows, inputs)
+        with adapting(layers, batch, self.device):
+            shown = decoder.run(hidden, storage.layers[:depth], shared, batch.taps, rows, best_rows, inputs)
         best = shown.best.numpy(force=True) if len(batch.best_rows) else None
         experts = None if config.experts is None else called_experts(layers)
         finish(self.device)
         taps = TapStates.of({tap: shown.states[tap] for tap in batch.taps})
         return PassOutput(shown.logits, taps, best, experts)
+
+    @torch.inference_mode()
+    def compiled_adapter(self, weights: AdapterWeights) -> TorchAdapter:
+        """What passes take for an adapter of this model. Any thread may ask, while they run."""
+        return TorchAdapter(weights, self.device)
 
     @torch.inference_mode()
     def embedded(self, tokens: IntArray) -> Tensor:

@@ -34,9 +34,18 @@ class Linear:
         self.sizes = [part.shape[1] for part in self.parts]
         if self.packed:
             self.parts = [torch.ops.mkldnn._reorder_linear_weight(part.contiguous(), None) for part in self.parts]
+        self.changes: list[tuple[Tensor, Linear, Linear]] = []
+        """Of adapters in the pass that runs: the rows that have one, and its two matrices, float32."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """[row, in] -> [row, out]."""
+        y = self._product(x)
+        for rows, down, up in self.changes:
+            changed = y.index_select(0, rows).float() + up(down(x.index_select(0, rows).float()))
+            y = y.index_copy(0, rows, changed.to(y.dtype))
+        return y
+
+    def _product(self, x: Tensor) -> Tensor:
         if not self.packed:
             return F.linear(x, self.parts[0], self.bias)
         if len(self.parts) == 1:

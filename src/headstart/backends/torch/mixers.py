@@ -128,7 +128,7 @@ class SelfAttention:
         self.value_dim, self.heads = config.value_dim_of(layer), config.heads_of(layer)
         self.turning = self.heads + (config.kv_heads_of(layer) if self.keeps else 0)
         """Heads of queries and of the keys that it makes."""
-        self._qkv, self.output = Linear(weights.qkv, dtype, device), Linear(weights.output, dtype, device)
+        self.input, self.output = Linear(weights.qkv, dtype, device), Linear(weights.output, dtype, device)
         self.head_norm: HeadNorm | None = None
         normed = config.attention.qk_norm is not None and (
             config.attention.qk_norm.everywhere or layer.rope is not None
@@ -140,11 +140,11 @@ class SelfAttention:
 
     @property
     def nbytes(self) -> int:
-        return self._qkv.nbytes + self.output.nbytes + (0 if self.gate is None else self.gate.nbytes)
+        return self.input.nbytes + self.output.nbytes + (0 if self.gate is None else self.gate.nbytes)
 
     def qkv(self, x: Tensor) -> Tensor:
         """[row, hidden] -> [row, heads of queries, keys and values * head_dim]."""
-        heads, keys = self._qkv(x), self.turning * self.head_dim
+        heads, keys = self.input(x), self.turning * self.head_dim
         if self.value_dim == self.head_dim:
             return heads
         values = heads[:, keys:].reshape(len(heads), -1, self.value_dim)

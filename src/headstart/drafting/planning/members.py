@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from headstart.drafting.base import Drafter
 from headstart.drafting.planning import constants as c
 from headstart.drafting.planning.allowances import Allowance, Load
 from headstart.drafting.planning.guess_rates import GuessRates, first_rates
+from headstart.passes.adapters import Adapter
 
 
 @dataclass(slots=True)
@@ -34,7 +36,9 @@ class Member:
     bit: int
     """Marks its own guesses."""
     rates: GuessRates = field(init=False)
-    """Over all sequences."""
+    """Over all sequences without an adapter."""
+    adapted: WeakKeyDictionary[Adapter, GuessRates] = field(default_factory=WeakKeyDictionary)
+    """Over all sequences that have one."""
     asking: dict[tuple[int, int], Allowance] = field(default_factory=lambda: defaultdict(Allowance))
     """By ``Load.size``: what questions and rows of guesses that brought too little may still take."""
     hearing: dict[tuple[int, int], Allowance] = field(default_factory=lambda: defaultdict(Allowance))
@@ -43,9 +47,14 @@ class Member:
     def __post_init__(self) -> None:
         self.rates = first_rates(self.drafter, c.SHARED_MEMORY)
 
-    def own_rates(self) -> GuessRates:
-        """Rates of a sequence that begins: they start from those of all."""
-        return GuessRates(self.rates, c.OWN_WEIGHT, c.OWN_MEMORY)
+    def own_rates(self, adapter: Adapter | None = None) -> GuessRates:
+        """Rates of a sequence that begins: they start from those of all with its adapter, and those from what
+        the others' have come to."""
+        shared = self.rates
+        if adapter is not None:
+            known = GuessRates(list(self.rates.rates), c.OWN_WEIGHT, c.SHARED_MEMORY)
+            shared = self.adapted.setdefault(adapter, known)
+        return GuessRates(shared, c.OWN_WEIGHT, c.OWN_MEMORY)
 
     def own_allowance(self, load: Load) -> Allowance:
         """Of a sequence that begins."""

@@ -47,6 +47,7 @@ class _Table:
     sought: int = 0
     """Tokens up to which files were read, at a step that had time for no more; ``_ALL``: there are no more."""
     held: HeldStates = field(default_factory=HeldStates)
+    adapter: object | None = None
 
 
 class _Reservation:
@@ -106,9 +107,11 @@ class PagedCache:
     def num_free_tokens(self) -> int:
         return self.allocator.num_free * self.block_size
 
-    def add(self, sequence_id: int, salt: str = "", source: EncoderInput | None = None) -> None:
+    def add(
+        self, sequence_id: int, salt: str = "", source: EncoderInput | None = None, adapter: object | None = None
+    ) -> None:
         """Know a new, empty sequence. It shares published blocks, and the encoder memory of its ``source``, with
-        sequences of the same salt only.
+        sequences of the same salt only. Those of different adapters (``Adapter.compiled``) have different ones.
 
         Raises:
             OutOfBlocksError: there is no room for the memory; nothing was changed.
@@ -116,7 +119,7 @@ class PagedCache:
         if sequence_id in self._tables:
             raise CacheError(f"sequence {sequence_id} is in the cache already.")
         if source is None:
-            self._tables[sequence_id] = _Table(salt=salt)
+            self._tables[sequence_id] = _Table(salt=salt, adapter=adapter)
         else:
             memory = self._memories.take(source, salt)
             # What tokens become depends on what the encoder read.
@@ -427,7 +430,13 @@ class PagedCache:
             chain=parent.chain.copy(),
             memory=parent.memory,
             held=self.states.fork(parent.held),
+            adapter=parent.adapter,
         )
+
+    def adapters(self, sequence_ids: Sequence[int]) -> tuple[object | None, ...] | None:
+        """As ``PassBatch.adapters``."""
+        found = tuple([self._table(sequence_id).adapter for sequence_id in sequence_ids])
+        return found if any(found) else None
 
     def block_tables(self, sequence_ids: Sequence[int]) -> IntArray:
         """int32 [sequence, block]: block ids of each sequence, padded with 0."""

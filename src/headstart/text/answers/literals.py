@@ -15,20 +15,9 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 _PLAIN = re.compile(r"[^\\]+")
 _ESCAPES = {
-    "n": "\n",
-    "t": "\t",
-    "r": "\r",
-    "b": "\b",
-    "f": "\f",
-    "v": "\v",
-    "a": "\a",
-    "0": "\0",
-    "/": "/",
-    "\\": "\\",
-    "'": "'",
-    '"': '"',
-    "\n": "",
-}
+    "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "0": "\0", "/": "/", "\\": "\\",
+    "'": "'", '"': '"', "\n": "",
+}  # fmt: skip
 _CODES = {"x": 2, "u": 4, "U": 8}
 """Escape -> hexadecimal digits behind it."""
 _DEEPEST = 64

@@ -167,6 +167,24 @@ HEADSTART_API const char *headstart_restore(void *model, int fd, int64_t start) 
 }
 HEADSTART_API int64_t headstart_bytes(const void *model) { return decoder_of(model).bytes(); }
 
+HEADSTART_API void *headstart_adapter_create(const void *model) {
+  try {
+    return new Adapter(decoder_of(model));
+  } catch (const std::bad_alloc &) {
+    return nullptr;
+  }
+}
+HEADSTART_API void headstart_adapter_destroy(void *adapter) { delete static_cast<Adapter *>(adapter); }
+HEADSTART_API const char *headstart_adapter_set(void *adapter, int layer, int which, int ranks, const float *down,
+                                                const float *up) {
+  try {
+    static_cast<Adapter *>(adapter)->set(layer, which, ranks, down, up);
+    return nullptr;
+  } catch (const std::bad_alloc &) {
+    return "no memory for the adapter";
+  }
+}
+
 HEADSTART_API void *headstart_cache_create(const void *model, int pages, int states) {
   const Decoder &decoder = decoder_of(model);
   const size_t cell = decoder.precision == Precision::fp32 ? sizeof(float) : sizeof(Bf16);

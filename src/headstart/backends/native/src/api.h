@@ -137,6 +137,7 @@ struct HeadstartPass {
   // slot that the one after the row goes to, each one of its own, -1: nowhere. Null: of texts of which nothing is
   // cached, and none is kept.
   const int32_t *states_before{}, *states_after{};
+  const void *const *adapters{};  // [sequences] of this model, null where a sequence has none; null: none has one
 };
 
 // Rows of a matrix as a file keeps them: `kind` is the number of their type in GGUF, or from 100 on of a folder's
@@ -328,6 +329,7 @@ struct HeadstartStretched {
   // Out, by the row's place behind the cached tokens: the slot of the state after it, -1: it is not kept. Those after
   // the last row of each round, and after the rows of the last round. Room for as many as rows are reserved.
   int32_t *states_after{};
+  const void *adapter{};  // of the target's passes; null: it has none
 };
 
 // Rounds of some sequences side by side, one after the other.
@@ -424,6 +426,13 @@ void headstart_first_inputs(const void *model, const int32_t *tokens, const int3
 const char *headstart_save(void *model, int fd, int64_t start);
 const char *headstart_restore(void *model, int fd, int64_t start);
 int64_t headstart_bytes(const void *model);
+
+// An adapter of a model, which outlives it: so far it changes nothing. Null when memory is short.
+void *headstart_adapter_create(const void *model);
+void headstart_adapter_destroy(void *adapter);
+// The change of one of a layer's first four matrices, copied: `down` [ranks][inputs] and `up` [outputs][ranks], whose
+// product is added to it. Null on success.
+const char *headstart_adapter_set(void *adapter, int layer, int which, int ranks, const float *down, const float *up);
 
 // `pages` pages of 32 keys and `states` slots of states, zero-filled; null when memory is short.
 void *headstart_cache_create(const void *model, int pages, int states);

@@ -60,6 +60,8 @@ class Decoder {
       note_heads(layer, {layer.heads, seen.kv_heads});
       key_dim = std::max(key_dim, seen.key_dim), value_dim = std::max(value_dim, seen.value_dim);
       for (const PackedLinear &linear : layer.linears) widest = std::max(widest, linear.padded_inputs);
+      for (int which = 0; which < kOwnLinears; ++which)
+        layer.linears[which].number = static_cast<int>(index) * kOwnLinears + which;
     }
     const uint8_t *const of_ends = of_experts + kMatrixParts;
     const int ends = 2 * std::max(s.streams - 1, 0);
@@ -118,6 +120,14 @@ class Decoder {
     if (!bias) return;
     norm.bias.assign(norm.weight.size(), 0.f);
     std::copy_n(bias, size, norm.bias.begin());
+  }
+
+  // The output that a packed column holds, -1 for padding. Gated layers put 16 gates beside their 16 ups, so that one
+  // thread has both.
+  static int output_of(const PackedLinear &linear, bool gated, int column) {
+    if (!gated) return column < linear.outputs ? column : -1;
+    const int unit = (column / kColumns) * 16 + (column & 15), units = linear.outputs / 2;
+    return unit < units ? unit + (column & 16 ? units : 0) : -1;
   }
 
   // Positions that every layer has a rope row (or a learned embedding) for.
@@ -313,13 +323,5 @@ class Decoder {
     const auto found = std::find(head_counts.begin(), head_counts.end(), heads);
     layer.head_count = static_cast<int>(found - head_counts.begin());
     if (found == head_counts.end()) head_counts.push_back(heads);
-  }
-
-  // The output that a packed column holds, -1 for padding. Gated layers put 16 gates beside their 16 ups, so that one
-  // thread has both.
-  static int output_of(const PackedLinear &linear, bool gated, int column) {
-    if (!gated) return column < linear.outputs ? column : -1;
-    const int unit = (column / kColumns) * 16 + (column & 15), units = linear.outputs / 2;
-    return unit < units ? unit + (column & 16 ? units : 0) : -1;
   }
 };

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "pass/adapter.h"
 #include "pass/attention.h"
 #include "pass/cache.h"
 #include "pass/decoder.h"
@@ -14,6 +15,8 @@
 #include "pass/output_head.h"
 #include "pass/state_mixers.h"
 #include "pass/streams.h"
+
+constexpr int kMostAlone = 2;  // rows that every thread packs for itself: cheaper than one more barrier
 
 // Rows as linear layers read them, by the form of the layer's weights.
 using PackedRows = std::array<Activations, Decoder::kForms>;
@@ -82,6 +85,7 @@ struct Panel {
       if (const char *error = encoded.layout.build_memories(asked, pages)) return error;
     if (states)
       if (const char *error = states->begin_pass(asked, of_pass.states)) return error;
+    if (const char *error = adapted.begin_pass(asked, model, kPanelRows, kMostAlone)) return error;
     cache = &of_pass, pass = &asked;
     const auto reserve = [this](auto &scratch) {
       for (auto &of_thread : scratch) of_thread.reserve(model.key_dim, model.value_dim, text.layout.tree_span());
@@ -102,6 +106,7 @@ struct Panel {
     rows = text.layout.end_of_panel(*pass, first, kPanelRows, convolves()) - first;
     context = std::min(std::max(pass->context_rows - first, 0), rows);
     finished.begin_panel(first, rows);
+    adapted.begin_panel(*pass, first, rows);
     share_out(text);
     if (model.shape.cross) share_out(encoded);
     head->begin_panel(first, rows);
@@ -133,6 +138,7 @@ struct Panel {
   int context = 0;          // the first of its rows, which leave keys and values alone
   Sight text, encoded;      // the sequences' own tokens, and their encoder memories
   FinishedRows finished;
+  AdaptedRows adapted;
   std::array<int32_t, kPanelRows> all_rows;  // 0, 1, ...
   AlignedBuffer part_memory;                 // [part][part_size] floats
   Barrier barrier;

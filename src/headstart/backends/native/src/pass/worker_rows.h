@@ -68,8 +68,8 @@ class WorkerRows {
       std::memmove(out, from, m_.hidden * sizeof(float));
   }
 
-  // Up to two rows every thread packs for itself: cheaper than one more barrier.
-  bool packs_alone(int rows) const { return rows <= 2; }
+  // Whether every thread packs so many rows for itself.
+  bool packs_alone(int rows) const { return rows <= kMostAlone; }
 
   // Packs rows for a linear layer; `source(row, scratch)` gives the padded floats.
   template <class Source>
@@ -78,8 +78,11 @@ class WorkerRows {
     const int form = m_.form_of(layer);
     const Activations &packed = (alone ? to.own[thread] : to.common)[form];
     const LinearKernel &kernel = m_.kernels[form];
-    for (int row = alone ? 0 : thread; row < count; row += alone ? 1 : threads)
-      kernel.store_row(packed, row, source(row, scratch()), layer.padded_inputs);
+    for (int row = alone ? 0 : thread; row < count; row += alone ? 1 : threads) {
+      const float *const from = source(row, scratch());
+      kernel.store_row(packed, row, from, layer.padded_inputs);
+      if (p_.adapted.any()) lower(layer, row, from, alone);
+    }
     if (!alone) barrier();
     return packed;
   }
@@ -100,13 +103,21 @@ class WorkerRows {
 
   // Attention and the MLP leave their rows in `left` as elements the next layer reads, or as floats to quantise.
   const Activations &pack_quantised(const PackedLinear &layer, const Activations &left) {
-    if (m_.middle_kind() == m_.kernel.element) return left;
+    if (m_.middle_kind() == m_.kernel.element) {
+      if (p_.adapted.any()) lower_left(layer, left);
+      return left;
+    }
     return pack(layer, rows, [&](int row, float *) { return reinterpret_cast<const float *>(left.row(row)); });
   }
 
   template <class Finish>
   void linear(const PackedLinear &layer, const Activations &input, int rows, Finish &&finish, WantedFrom wanted = {}) {
-    run_linear(m_.kernels[m_.form_of(layer)], layer, input, rows, thread, ahead, p_.deal, finish, wanted);
+    run_products(m_.kernels[m_.form_of(layer)], layer, input, rows, thread, ahead, p_.deal, wanted, {},
+                 [&](int pair, int row, int n, float *out) {
+                   add_bias(layer, pair, n, out);
+                   if (p_.adapted.any()) add_changes(layer, pair, row, n, packs_alone(rows), out);
+                   finish(pair, row, n, static_cast<const float *>(out));
+                 });
   }
 
   // Behind what a mixer leaves for its output projection: other layers' mixers may leave more.
@@ -202,6 +213,32 @@ class WorkerRows {
   }
 
  private:
+  // What a row's adapter makes of what a matrix reads of it, for `add_changes`.
+  void lower(const PackedLinear &layer, int row, const float *from, bool alone) const {
+    if (const AdaptedMatrix *const change = p_.adapted.change(layer, panel_rows[row]))
+      change->lower(from, p_.adapted.sums(layer, row, alone ? thread : -1));
+  }
+
+  // The same of rows that stand as elements already.
+  void lower_left(const PackedLinear &layer, const Activations &left) {
+    const bool alone = packs_alone(rows);
+    for (int row = alone ? 0 : thread; row < rows; row += alone ? 1 : threads) {
+      if (!p_.adapted.change(layer, panel_rows[row])) continue;
+      float *const from = scratch();
+      for (int k = 0; k < layer.padded_inputs; k += 16)
+        store(from + k, load_activation(m_.middle_kind(), left, row, k));
+      lower(layer, row, from, alone);
+    }
+    if (!alone) barrier();
+  }
+
+  // What adapters add to a pair's columns of some rows.
+  void add_changes(const PackedLinear &layer, int pair, int first, int count, bool alone, float *out) const {
+    for (int r = 0; r < count; ++r)
+      if (const AdaptedMatrix *const change = p_.adapted.change(layer, panel_rows[first + r]))
+        change->add(pair, p_.adapted.sums(layer, first + r, alone ? thread : -1), out + r * kColumns);
+  }
+
   Panel &p_;
   Decoder &m_;
   int phase_ = 0;

@@ -104,11 +104,12 @@ class Stretch {
   }
 
   void begin() {
-    sequences_.resize(s_->sequences);
+    sequences_.resize(s_->sequences), adapters_.clear();
     for (int i = 0; i < s_->sequences; ++i) {
       SequenceState &sequence = sequences_[i];
       sequence.of = &s_->stretched[i], sequence.block_table = s_->block_tables + static_cast<size_t>(i) * s_->blocks;
       sequence.said.clear(), sequence.waiting.clear();
+      adapters_.push_back(sequence.of->adapter);
       sequence.states.begin(*sequence.of, s_->most_rounds, s_->pages_per_block * kPageKeys);
       for (HeadstartGuesser &guesser : sequence.of->guessers) {
         guesser.judged = 0;
@@ -276,6 +277,8 @@ class Stretch {
     pass.wanted = static_cast<int>(logit_rows_.size()), pass.logit_rows = logit_rows_.data();
     pass.logits = logits_.data(), pass.tap_layers = s_->tap_layers, pass.tap_rows = taps_.data();
     pass.experts = &s_->round[s_->rounds].experts;
+    if (std::any_of(adapters_.begin(), adapters_.end(), [](const void *each) { return each; }))
+      pass.adapters = adapters_.data();
     if (m_.keeps_states()) pass.states_before = states_before_.data(), pass.states_after = states_after_.data();
     return runner_.run(cache, pass);
   }
@@ -385,6 +388,7 @@ class Stretch {
   std::vector<float> node_scores_;
   std::vector<int32_t> tokens_, parents_, starts_, cached_, best_rows_, logit_rows_, best_;  // of the pass
   std::vector<int32_t> states_before_, states_after_;                                        // likewise
+  std::vector<const void *> adapters_;                                                       // [sequence]
   std::vector<float> states_, logits_;
   std::vector<float *> taps_;  // [tap] into states_
 };

@@ -46,6 +46,7 @@ struct PackedLinear {
   int outputs = 0, inputs = 0, padded_inputs = 0, pairs = 0;
   size_t pair_bytes = 0;
   int level_bits = 0;           // of weights in blocks: 4 or 8
+  int number = -1;              // among those that adapters change
   std::vector<uint8_t> kinds;   // [pairs], of weights in a file's own blocks: their types
   std::vector<size_t> begins;   // [pairs + 1], likewise: where each pair stands, if all stood in one stream
   std::vector<int> first_pair;  // [threads + 1]
@@ -105,6 +106,14 @@ static inline void store_activation(ElementKind kind, const Activations &to, int
   } else {
     store(reinterpret_cast<float *>(to.row(row)) + column, x);
   }
+}
+
+// The same sixteen columns as floats.
+static inline Lanes load_activation(ElementKind kind, const Activations &from, int row, int column) {
+  if (kind != ElementKind::bf16) return load(reinterpret_cast<const float *>(from.row(row)) + column);
+  const int tile = kTiledBf16 ? column / kTileInputs : 0;
+  return load_bf16(reinterpret_cast<const Bf16 *>(from.row(row) + tile * from.tile_bytes) + column -
+                   tile * kTileInputs);
 }
 
 static inline size_t element_bytes(Precision precision) {
