@@ -5,29 +5,32 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 BLOCK_BYTES = 1 << 12
 """That a file takes at least."""
 _log = logging.getLogger(__name__)
 
 
-def put(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file for its owner alone, whole, and put it in place at once. Its folder is made, for the owner, too.
+@contextmanager
+def written(path: Path) -> Iterator[BinaryIO]:
+    """A file to be written for its owner alone, put in place at once when it is whole; of one that fails nothing is
+    left. Its folder is made, for the owner, too.
 
     Raises:
-        OSError: it cannot be written; nothing is left of it.
+        OSError: it cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, part = tempfile.mkstemp(".part", f"{path.name}.", path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.writelines(parts)
+            yield file
         os.replace(part, path)
-    except OSError:
+    except BaseException:
         with suppress(OSError):
             os.unlink(part)
         raise

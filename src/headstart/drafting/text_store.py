@@ -199,7 +199,8 @@ def _write(path: Path, texts: Sequence[bytes]) -> None:
     lengths = np.array([len(texts), *(len(text) // 4 for text in texts)], "<i4")
     content = lengths.tobytes() + b"".join(texts)
     # What users were told is nobody else's to read.
-    kept_files.put(path, (_MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n", content))
+    with kept_files.written(path) as file:
+        file.write(_MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
 
 def _parsed(content: bytes, vocab_size: int) -> list[bytes] | None:

@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -66,26 +65,16 @@ class PackedCache:
 
     def store(self, key: str, size: int, save: Transfer) -> None:
         """Keep about ``size`` bytes of weights under ``key``, unless there is no room for them."""
-        problem: str | None = None
-        partial = None
         try:
             if not self._make_room(size):
                 return
-            handle, partial = tempfile.mkstemp(suffix=".part", dir=self.directory)
-            with os.fdopen(handle, "wb", buffering=0) as file:
+            with kept_files.written(self._path(key)) as file:
                 file.write(key.encode())
-                problem = save(file.fileno(), _START)
-            if problem is None:
-                os.replace(partial, self._path(key))
-                partial = None
+                file.flush()
+                if (problem := save(file.fileno(), _START)) is not None:
+                    raise OSError(0, problem)
         except OSError as error:
-            problem = error.strerror
-        finally:
-            if partial is not None:
-                with suppress(OSError):
-                    os.unlink(partial)
-        if problem is not None:
-            logger.info("packed weights are not kept in %s: %s", self.directory, problem)
+            logger.info("packed weights are not kept in %s: %s", self.directory, error.strerror)
 
     def _path(self, key: str) -> Path:
         return self.directory / f"{key}{_ENDING}"

@@ -44,19 +44,15 @@ class PrefixFiles:
         most_bytes: of all files there, whose ever; what was used longest ago goes first.
         identity: of everything that blocks depend on beside layout, salt and tokens.
         storage, states: of the cache.
-        step_bytes: copied at a step at most, and read; a block is never too much.
     """
 
+    step_bytes = 1 << 25
+    """That a step copies at most, and reads, while others wait; a block is never too much."""
+
     def __init__(
-        self,
-        directory: Path,
-        most_bytes: int,
-        identity: str,
-        storage: PortableStorage,
-        states: StateSlots,
-        step_bytes: int = 1 << 25,
+        self, directory: Path, most_bytes: int, identity: str, storage: PortableStorage, states: StateSlots
     ) -> None:
-        self._directory, self._most_bytes, self._step_bytes = directory, most_bytes, step_bytes
+        self._directory, self._most_bytes = directory, most_bytes
         self._identity = hashlib.sha256(f"{identity} {storage.layout}".encode(errors="surrogatepass")).digest()
         self._storage, self._states = storage, states
         self._unsaved: OrderedDict[int, Link] = OrderedDict()
@@ -71,7 +67,7 @@ class PrefixFiles:
     @property
     def may_read(self) -> bool:
         """Whether a step has time for more."""
-        return self._read < self._step_bytes
+        return self._read < self.step_bytes
 
     def learn(self, link: Link) -> None:
         """A block was published."""
@@ -84,7 +80,7 @@ class PrefixFiles:
     def step(self, idle: bool) -> None:
         """Have some written of what is not there, more where nobody waits; afterwards more may be read."""
         copied = self._read = 0
-        while self._unsaved and self._waiting < _WAITING_BYTES and (idle or copied < self._step_bytes):
+        while self._unsaved and self._waiting < _WAITING_BYTES and (idle or copied < self.step_bytes):
             copied += self._save(self._unsaved.popitem(last=False)[1])
 
     def close(self) -> None:
@@ -129,8 +125,8 @@ class PrefixFiles:
                 self._uncounted = 0
                 most = self._most_bytes - 2 * (self._most_bytes // PART)
                 kept_files.make_room(self._directory.glob("prefix-*"), most)
-            sealed = self._sealed(link.digest, link.tokens, content)
-            kept_files.put(self._path(link.digest), (_MAGIC, sealed, content))
+            with kept_files.written(self._path(link.digest)) as file:
+                file.writelines((_MAGIC, self._sealed(link.digest, link.tokens, content), content))
             at: Link | None = link
             # What it follows is in use, though it may have been found in memory.
             while at is not None and not at.is_root:
