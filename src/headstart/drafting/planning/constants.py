@@ -32,8 +32,9 @@ STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80,
 tiles of 16 rows."""
 RECENT = 9
 """Timings that a median is taken of: four disturbed ones do no harm."""
-COST_MEMORY = 256
-"""Passes after which a step is forgotten that none was on: it may have been disturbed when it was timed last."""
+COST_MEMORY = 4096
+"""Passes after which a step is forgotten that none was on: it may have been disturbed when it was timed last. With 256 a
+drafter that is asked now and then is asked in vain: its rows seem to cost nothing (docs/experiments/planner.md, 0141)."""
 HOPED_SHARE, HOPED_SLOPE = 1 / 16, 1 / 2
 """What a row beyond the largest known pass is assumed to cost, as a share of that pass's average row, or of its last
 rows if that is more. Little on purpose: larger passes are tried, and timed."""

@@ -14,8 +14,7 @@ class PassCosts:
     """Time of a pass, in two parts. One is for its rows: the median of the last few passes on their step. The other
     grows with its *row-keys*, the context's tokens summed over all rows.
 
-    A step that was never timed is assumed to cost as much as the one below it, so a planner tries it now and then and
-    learns what it costs. The slope of the second part is fitted to the differences between passes on the same step.
+    A step that was never timed is assumed to lie between its neighbours. The slope of the second part is fitted to the differences between passes on the same step.
     """
 
     def __init__(self) -> None:
@@ -70,9 +69,10 @@ class PassCosts:
         rows, seconds = points[0]
         curve, rise = [seconds] * rows, 0.0
         for (few, less), (many, more) in pairwise(points):
-            first = c.STEPS[_step(many) - 1]
-            curve += [less] * (first - few) + [more] * (many - first)
             rise = (more - less) / (many - few)
+            # Within a step passes cost the same; steps between those that were timed are interpolated.
+            for count in range(few + 1, many + 1):
+                curve.append(less + rise * (c.STEPS[_step(count)] - few))
         rows, seconds = points[-1]
         hoped = max(seconds * c.HOPED_SHARE / rows, rise * c.HOPED_SLOPE)
         further = max(int(c.FURTHER * rows), c.LEAST_FURTHER, least - rows)
