@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -106,8 +106,8 @@ class _Unguarded(Safeguard):
 
 
 class _WithoutFloor(RoundCosts):
-    def budget(self, given: DraftBudget) -> DraftBudget:
-        return given
+    def budgets(self, given: Sequence[DraftBudget], roots: int) -> list[DraftBudget]:
+        return list(given)
 
 
 class _WithoutForgetting(Member):
@@ -169,7 +169,7 @@ PARTS = {
         Part(
             "min-probability",
             "drafters look for paths down to their own bound",
-            (RoundCosts.budget,),
+            (RoundCosts.budgets,),
             _costs(_WithoutFloor),
         ),
         Part(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.drafting.base import DraftBudget
-from headstart.drafting.head_trees.trees import ConfidenceTrees
+from headstart.drafting.head_trees.trees import ConfidenceTrees, path_bounds
 from headstart.passes.draft_tree import MAX_GRADES
 
 SURE, UNSURE = math.log(0.97), math.log(0.03)
@@ -45,7 +45,7 @@ def test_grades_follow_the_nodes_that_are_kept() -> None:
 
 
 def test_unlikely_paths_are_left_out_and_end_the_tree() -> None:
-    trees = ConfidenceTrees(1, 2, min_probability=0.2)
+    trees = ConfidenceTrees(1, 2, path_bounds(0.2))
     beams = trees.grow(level([math.log(0.6), math.log(0.3), math.log(0.1)]), np.array([[[5, 6, 7]]]))
     assert beams is not None
     # 0.3 stays, but is too close to the bound to be gone on from.
@@ -60,7 +60,7 @@ def test_unlikely_paths_are_left_out_and_end_the_tree() -> None:
 
 
 def test_sequences_that_are_less_sure_end_earlier_than_others_beside_them() -> None:
-    both, alone = ConfidenceTrees(2, 2, min_probability=0.2), ConfidenceTrees(1, 2, min_probability=0.2)
+    both, alone = ConfidenceTrees(2, 2, path_bounds(0.2)), ConfidenceTrees(1, 2, path_bounds(0.2))
     sure, unsure = [math.log(0.6), math.log(0.35)], [math.log(0.4), math.log(0.1)]
     both.grow(np.array([[sure], [unsure]], np.float32), np.array([[[5, 6]], [[7, 8]]]))
     alone.grow(level(unsure), np.array([[[7, 8]]]))

@@ -75,6 +75,24 @@ def test_what_is_old_is_forgotten() -> None:
     assert costs.seconds(16, 16) == [2.0]
 
 
+def test_one_more_row_is_tried_again_where_it_was_not_timed_lately() -> None:
+    """A disturbed trial would keep it out for ever."""
+    costs = costs_of({1: 1.0, 2: 3.0, 4: 3.5})
+    assert costs.seconds(1, 4) == [1.0, 3.0, 3.25, 3.5]
+    for _ in range(200):
+        costs.add(1, 1.0)
+    assert costs.seconds(1, 4) == [1.0, 1.0, 3.25, 3.5]
+    for _ in range(8):
+        costs.add(2, 1.5)
+    assert costs.seconds(1, 2) == [1.0, 1.5]
+
+
+def test_of_two_timings_the_lower_counts() -> None:
+    costs = costs_of({4: 9.0})
+    costs.add(4, 2.0)
+    assert costs.seconds(4, 4) == [2.0]
+
+
 def test_the_share_of_the_context_is_told_from_that_of_the_rows() -> None:
     costs = PassCosts()
     rng = np.random.default_rng(3)

@@ -1,7 +1,10 @@
 """How many guesses a round verifies, by what rounds cost."""
 
+from dataclasses import replace
+
 import pytest
 
+from headstart.drafting.base import DraftBudget
 from headstart.drafting.planning.round_costs import RoundCosts
 
 
@@ -29,6 +32,23 @@ def test_no_other_number_of_nodes_says_more_tokens_a_second(per_row: float) -> N
 def test_dear_rows_leave_plain_decoding_and_free_ones_everything() -> None:
     assert costs(per_row=2.0).size(1, [0.9, 0.8], 0.0).nodes == 0
     assert costs(per_row=0.0).size(1, [0.9, 0.1, 0.01], 0.0).nodes == 3
+
+
+def test_drafts_do_not_go_on_where_further_rows_cost_more_than_they_may_bring() -> None:
+    """The first guess is free, and three more take what three rounds would."""
+    known = RoundCosts()
+    for rows, seconds in ((1, 1.0), (2, 1.0), (3, 2.0), (4, 2.5), (5, 2.9), (6, 4.0), (12, 16.0)):
+        known.add(rows, seconds, 0.0, 0.0)
+    given = DraftBudget(8, 8)
+    assert known.budgets([given], 1)[0].grow_probability == 0.0
+    for _ in range(200):
+        known.said(3, 2.0, 0.0)
+    (budget,) = known.budgets([given], 1)
+    assert budget.grow_probability == pytest.approx(0.75 * 1.5 * (2.9 - 1.0) / 3, rel=0.01)
+    assert replace(budget, grow_probability=0.0) == given
+    for _ in range(200):
+        known.said(30, 2.0, 0.0)
+    assert known.budgets([given] * 2, 2)[1].grow_probability == 0.8
 
 
 def test_a_pass_that_was_never_timed_fills_a_tile() -> None:

@@ -11,7 +11,7 @@ from headstart.drafting.head_trees.draft_vocabulary import Drafted
 from headstart.drafting.head_trees.head_drafter import TreeGrowth
 from headstart.drafting.head_trees.head_source import ConfidenceOptions
 from headstart.drafting.head_trees.read_along import Reader
-from headstart.drafting.head_trees.trees import LOG_CONFIDENCE, path_bounds, pruned_trees
+from headstart.drafting.head_trees.trees import LOG_CONFIDENCE, pruned_trees
 from headstart.drafting.heads.head_pass import DraftRoot, Growth, StretchGrowth
 from headstart.passes.backend import BackendKit
 from headstart.passes.draft_tree import DraftTree
@@ -39,7 +39,7 @@ class CalledGrowth(TreeGrowth):
         roots = self._roots(drafted, budgets)
         vocabulary = self._reader.vocabulary
         ranking = vocabulary.ranking(drafted, vocabulary.further_ids(drafted))
-        bounds = path_bounds(self._options.min_probability_of(budgets, self._kit))
+        bounds = self._options.bounds_of(budgets, self._kit)
         grown = self.called.grow(roots, bounds, ranking.of if ranking.sampled else None)
         return pruned_trees(grown, sequences, allowed)
 
@@ -52,7 +52,7 @@ class CalledGrowth(TreeGrowth):
         budgets = [each.budget for each in limits]
         growers = growth.growers(
             self._roots(drafted, budgets),
-            path_bounds(self._options.min_probability_of(budgets, self._kit)),
+            self._options.bounds_of(budgets, self._kit),
             LOG_CONFIDENCE,
             [each.rows for each in limits],
             [each.guesses for each in limits],

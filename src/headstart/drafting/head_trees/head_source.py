@@ -11,8 +11,9 @@ from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_files.loading import check_format, load_head, trained_for
 from headstart.drafting.head_files.shipped import head_folders
-from headstart.drafting.head_trees.trees import ConfidenceTrees
+from headstart.drafting.head_trees.trees import ConfidenceTrees, path_bounds
 from headstart.drafting.heads.formats import TrainedHead
+from headstart.drafting.heads.head_pass import PathBounds
 from headstart.drafting.options import require
 from headstart.drafting.registry import trained_kinds
 from headstart.errors import ConfigError
@@ -97,9 +98,16 @@ class ConfidenceOptions(HeadOptions):
         alone = _MIN_PROBABILITY_IN_TILES if kit.has_cheap_rows else _MIN_PROBABILITY
         return min([each.min_probability for each in budgets if each.min_probability is not None], default=alone)
 
+    def bounds_of(self, budgets: Sequence[DraftBudget], kit: BackendKit) -> PathBounds:
+        """Of a round with these budgets: that of the one that may go on from the least likely paths."""
+        if self.min_probability is not None:
+            return path_bounds(self.min_probability)
+        grows = min([each.grow_probability for each in budgets], default=0.0)
+        return path_bounds(self.min_probability_of(budgets, kit), grows)
+
     def new_trees(self, budgets: Sequence[DraftBudget], kit: BackendKit) -> ConfidenceTrees:
         """Trees that have not grown yet, one for each budget."""
-        return ConfidenceTrees(len(budgets), self.width, self.min_probability_of(budgets, kit))
+        return ConfidenceTrees(len(budgets), self.width, self.bounds_of(budgets, kit))
 
 
 @dataclass(frozen=True)

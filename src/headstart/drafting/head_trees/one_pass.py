@@ -23,7 +23,7 @@ from headstart.drafting.head_trees.growing import CalledGrowth
 from headstart.drafting.head_trees.head_drafter import TreeGrowth
 from headstart.drafting.head_trees.head_source import SpeakingOptions
 from headstart.drafting.head_trees.marginal_trees import likeliest_paths
-from headstart.drafting.head_trees.trees import Ids, path_bounds, pruned_trees
+from headstart.drafting.head_trees.trees import Ids, pruned_trees
 from headstart.drafting.heads.formats import MOST_SLOTS
 from headstart.drafting.options import require
 from headstart.passes.backend import BackendKit
@@ -163,7 +163,7 @@ class OnePassGrowth(TreeGrowth):
             slots = range(logits.shape[1])
             logits = torch.cat([ranking.scores(logits[:, slot, None], slot + 1) for slot in slots], dim=1)
         log_probs, tokens = self._vocabulary.best(logits, further, self._options.width)
-        bounds = path_bounds(self._options.min_probability_of(wide, self._kit))
+        bounds = self._options.bounds_of(wide, self._kit)
         grown = [
             likeliest_paths(
                 log_probs[place, : budget.depth],

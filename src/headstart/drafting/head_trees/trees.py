@@ -35,15 +35,16 @@ CONFIDENCE_RATES = tuple((low + high) / 2 for low, high in pairwise(_BOUNDS)) * 
 """[grade] how often guesses of a class hold if the head is as sure as it should be."""
 
 
-def path_bounds(min_probability: float) -> PathBounds:
-    """How likely a path must be.
+def path_bounds(min_probability: float, grow_probability: float = 0.0) -> PathBounds:
+    """How likely a path must be (``DraftBudget``).
 
     What is impossible has less, whatever is asked for. Just above the bound of paths hardly any child would pass, and
     looking for one takes a step: that of parents is two thirds of the way up, so that a path of two guesses that are
     alike may have a third one like them.
     """
     min_log_prob = math.log(min_probability) if min_probability > 0 else float(IMPOSSIBLE) / 2
-    return PathBounds(min_log_prob, min_log_prob * 2 / 3)
+    going_on = min_log_prob * 2 / 3
+    return PathBounds(min_log_prob, max(going_on, math.log(grow_probability)) if grow_probability > 0 else going_on)
 
 
 def confident_tree(tokens: NDArray[np.int32], parents: NDArray[np.int32], scores: Scores) -> DraftTree:
@@ -136,13 +137,13 @@ class ConfidenceTrees(HeadTrees):
     Args:
         count: sequences.
         width: nodes of a level that get children.
-        min_probability: of the path to a node; less likely ones are left out, and have a higher bar to get children.
+        bounds: of the path to a node: less likely ones are left out, or get no children.
     """
 
-    def __init__(self, count: int, width: int, min_probability: float = 0.0) -> None:
+    def __init__(self, count: int, width: int, bounds: PathBounds | None = None) -> None:
         super().__init__(count)
         self._width = width
-        self._least, self._least_of_parents = map(np.float32, path_bounds(min_probability))
+        self._least, self._least_of_parents = map(np.float32, bounds or path_bounds(0.0))
         self._scores: Scores = np.zeros((count, 1), dtype=np.float32)
 
     def grow(self, log_probs: Scores, tokens: Ids) -> Beams | None:

@@ -14,8 +14,12 @@ OWN_START, OWN_MOST = 2.0, 4.0
 """The same of one drafter for one sequence, in its own tokens. Estimates vary less than what is measured."""
 PLAIN_EVERY = 256
 """Rounds after which plain ones are timed again. At twice plain decoding's speed that takes 0.4 % of the time."""
-PLAIN_TIMINGS, PLAIN_LEAST = 5, 2
-"""Timings that a plain round's median is taken of, the lower of two, and as few as it needs: one is often disturbed."""
+DOUBTED = 3.0
+"""Rounds lost after which plain ones are timed anew: a processor that grows hot slows down by an eighth, which would
+empty a full allowance within 256 rounds though guesses pay (0141)."""
+PLAIN_TIMINGS, PLAIN_LEAST = 5, 3
+"""Timings that a plain round's median is taken of, the lower middle one, and as few as it needs: one is often
+disturbed. Of two the lower was once an eighth too low for a whole run (0141)."""
 NEIGHBOURS = 1.5
 """What numbers of sequences may differ by, as a factor, for a plain round of one between them to be interpolated."""
 CONTEXT_LEAST, CONTEXT_CLASSES, CONTEXTS_TOGETHER = 256, 2, 4
@@ -33,8 +37,11 @@ tiles of 16 rows."""
 RECENT = 9
 """Timings that a median is taken of: four disturbed ones do no harm."""
 COST_MEMORY = 4096
-"""Passes after which a step is forgotten that none was on: it may have been disturbed when it was timed last. With 256 a
-drafter that is asked now and then is asked in vain: its rows seem to cost nothing (docs/experiments/planner.md, 0141)."""
+"""Passes after which a step is forgotten that none was on: it may have been disturbed when it was timed last. With 256
+a drafter that is asked now and then was asked in vain, since its rows seemed to cost nothing (0141)."""
+RENEWED = 128
+"""Passes after which one with a single guess is timed again: a disturbed trial made two rows seem twice as dear as they
+were, and no guess was verified from then on (0141)."""
 HOPED_SHARE, HOPED_SLOPE = 1 / 16, 1 / 2
 """What a row beyond the largest known pass is assumed to cost, as a share of that pass's average row, or of its last
 rows if that is more. Little on purpose: larger passes are tried, and timed."""
@@ -72,6 +79,12 @@ LEAST_PROBABLE, MOST_PROBABLE = 0.025, 0.2
 """Bounds of the least probability of a path that drafters look for: less likely ones cost more to look for than they
 bring, and where rows seem dear a drafter must still be seen to guess (by work the bound brings 5 %; on a matrix unit
 1.94 of plain decoding instead of 1.87, 0060)."""
+MOST_SURE = 0.8
+"""Likelier paths are always gone on from: what stands behind them may hold in a row."""
+LEVELS_AHEAD = 8
+"""Rows of a sequence that are looked at for how cheap further ones may be: drafts hardly hold further."""
+PACE_MEMORY = 32
+"""Rounds over which the tokens of a second are averaged: a fraction of a second of a small model."""
 
 # Beams.
 WIDTHS = (1, 2, 3)

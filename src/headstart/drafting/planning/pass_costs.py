@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from itertools import pairwise
-from statistics import median
+from statistics import median_low
 
 from headstart.drafting.planning import constants as c
 
@@ -14,7 +14,8 @@ class PassCosts:
     """Time of a pass, in two parts. One is for its rows: the median of the last few passes on their step. The other
     grows with its *row-keys*, the context's tokens summed over all rows.
 
-    A step that was never timed is assumed to lie between its neighbours. The slope of the second part is fitted to the differences between passes on the same step.
+    A step that was never timed is assumed to lie between its neighbours. The slope of the second part is fitted to the
+    differences between passes on the same step.
     """
 
     def __init__(self) -> None:
@@ -47,10 +48,13 @@ class PassCosts:
     def seconds(self, low: int, high: int, context: float = 0.0) -> list[float]:
         """Times of passes of ``low``, ..., ``high`` rows whose contexts have ``context`` tokens on average. Some pass
         must have been timed. The list ends early where passes would be much larger than any timed so far; the first of
-        them is always there, for its rows are run whatever they cost."""
+        them is always there, for its rows are run whatever they cost. The second costs as much as that where it was not
+        timed lately, so that it is tried again."""
         if len(self._curve) < low:
             self._curve = self._fit(low)
         bases, each = self._curve[low - 1 : high], self._slope.value * context
+        if len(bases) > 1 and self._passes - self._last_seen[_step(low + 1)] > c.RENEWED:
+            bases[1] = bases[0]
         return [base + rows * each for rows, base in enumerate(bases, start=low)] if each else bases
 
     def _is_forgotten(self, step: int) -> bool:
@@ -62,7 +66,7 @@ class PassCosts:
         points: list[tuple[int, float]] = []
         for step in range(len(c.STEPS) - 1, -1, -1):
             if self._recent[step] and not self._is_forgotten(step):
-                seconds = median(self._recent[step])
+                seconds = median_low(self._recent[step])
                 # More rows never cost less. Where they seem to, something disturbed the smaller passes.
                 points.append((c.STEPS[step], min(seconds, points[-1][1]) if points else seconds))
         points.reverse()

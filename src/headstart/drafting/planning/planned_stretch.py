@@ -77,8 +77,10 @@ class PlannedStretch:
         guessers: list[list[Guesser | None]] = [[None] * len(used) for _ in followed]
         for slot, lane in enumerate(used):
             start, follows = clock(), lane.follows
+            budgets = costs.budgets([limits[i].budget for i in follows], len(followed))
             allowed = [
-                replace(limits[i], budget=costs.budget(limits[i].budget), guesses=i in lane.asked) for i in follows
+                replace(limits[i], budget=budget, guesses=i in lane.asked)
+                for i, budget in zip(follows, budgets, strict=True)
             ]
             drafting = stretch_drafting(lane.member.drafter, [followed[i].view for i in follows], allowed)
             if drafting is None or not drafting.guessers or drafting.cut_rule is not None:
@@ -132,8 +134,8 @@ class PlannedStretch:
             other = done.walk_seconds + done.other_seconds
             plain = self.safeguard.plain.seconds(self.load)
             said = sum([span.said for span in done.spans])
-            tokens = done.row_seconds * said / (done.pass_seconds + other + sum(done.draft_seconds))
-            self.costs.add(rows, done.pass_seconds, row_keys, other, tokens)
+            self.costs.add(rows, done.pass_seconds, row_keys, other)
+            self.costs.said(said, done.pass_seconds + other + sum(done.draft_seconds), done.row_seconds)
             if self.is_plain or plain is None:
                 self.safeguard.decoded(self.load, done.pass_seconds + other)
             else:

@@ -26,17 +26,26 @@ class RoundCosts:
     def __init__(self) -> None:
         self.passes = PassCosts()
         self._other, self._min_probability = Recent(), Recent()
+        self._said = self._taken = 0.0
+        """Tokens of the latest rounds, and seconds."""
 
     @property
     def other_seconds(self) -> float:
         """Seconds of a round that are neither its pass nor its drafts."""
         return self._other.value
 
-    def budget(self, given: DraftBudget) -> DraftBudget:
-        """What a drafter is asked for: no path that is less likely than what most of a row costs, in tokens."""
-        return replace(given, min_probability=self._min_probability.value or None)
+    def budgets(self, given: Sequence[DraftBudget], roots: int) -> list[DraftBudget]:
+        """What a drafter is asked for: no path that is less likely than what most of a row costs, in tokens that are
+        said meanwhile; and none goes on that is less likely than what most of a further row costs, after one for each
+        of ``roots`` sequences, at the number of rows where they are cheapest."""
+        least, grows = self._min_probability.value or None, 0.0
+        if self._taken:
+            first, *further = self.passes.seconds(2 * roots, (2 + c.LEVELS_AHEAD) * roots)
+            rows = min([(seconds - first) / count for count, seconds in enumerate(further, start=1)], default=0.0)
+            grows = min(c.ROW_SHARE * rows * self._said / self._taken, c.MOST_SURE)
+        return [replace(each, min_probability=least, grow_probability=grows) for each in given]
 
-    def add(self, rows: int, pass_seconds: float, row_keys: float, other: float, row_tokens: float = 0.0) -> None:
+    def add(self, rows: int, pass_seconds: float, row_keys: float, other: float) -> None:
         """A round that read no prompts is over.
 
         Args:
@@ -44,12 +53,17 @@ class RoundCosts:
             pass_seconds: of its pass.
             row_keys: as in ``PassCosts``.
             other: seconds of everything but the pass and the drafts.
-            row_tokens: that are said in the time of a verified guess; 0: none was.
         """
         self.passes.add(rows, pass_seconds, row_keys)
         self._other.add(other)
-        if row_tokens:
-            self._min_probability.add(min(max(c.ROW_SHARE * row_tokens, c.LEAST_PROBABLE), c.MOST_PROBABLE))
+
+    def said(self, tokens: int, seconds: float, row_seconds: float) -> None:
+        """It said so many tokens in so many seconds, of which each verified guess took ``row_seconds``; 0: none was."""
+        self._said += tokens - self._said / c.PACE_MEMORY
+        self._taken += seconds - self._taken / c.PACE_MEMORY
+        if row_seconds:
+            least = c.ROW_SHARE * row_seconds * self._said / self._taken
+            self._min_probability.add(min(max(least, c.LEAST_PROBABLE), c.MOST_PROBABLE))
 
     def size(self, roots: int, reach: Sequence[float], context: float) -> TreeSize:
         """As many nodes as make the most expected tokens per second; ``reach`` lists their reach in falling order."""

@@ -140,7 +140,7 @@ class AutoDrafter:
             each.guesses = []
         beside_prompts = bool(budgets) and budgets[0].prompt_rows > 0
         self._round = now = _Round(None if beside_prompts else Load.of(sequences))
-        budgets = self._beams.budgets(sequences, [self.costs.budget(each) for each in budgets])
+        budgets = self._beams.budgets(sequences, self.costs.budgets(budgets, len(followed)))
         trees = [DraftTree.empty()] * len(followed)
         if now.load is not None and self.safeguard.allows(now.load):
             for place in range(len(self._members)):
@@ -298,13 +298,8 @@ class AutoDrafter:
         shown = self._clock() - start
         seconds = now.seconds + pass_seconds + first.signal_seconds + between + shown
         said = sum([len(outcome.committed) for outcome in outcomes])
-        self.costs.add(
-            first.pass_rows,
-            pass_seconds,
-            row_keys,
-            between + shown,
-            now.size.per_row * said / max(seconds, _IMPOSSIBLE),
-        )
+        self.costs.add(first.pass_rows, pass_seconds, row_keys, between + shown)
+        self.costs.said(said, max(seconds, _IMPOSSIBLE), now.size.per_row)
         plain = self.safeguard.plain.seconds(now.load)
         if not now.askings or plain is None:
             self.safeguard.decoded(now.load, pass_seconds + between)
