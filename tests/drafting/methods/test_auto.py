@@ -25,6 +25,7 @@ from headstart.common.enumerations import VerifyRule
 from headstart.drafting.base import Drafter, RoundOutcome, SpeculationParams, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.methods.auto.drafter import AutoDrafter
+from headstart.drafting.planning import constants as c
 from headstart.drafting.registry import create_drafter
 from headstart.errors import CheckpointError, ConfigError
 from headstart.passes.draft_tree import DraftTree
@@ -88,7 +89,13 @@ def test_it_turns_back_on_when_rows_become_cheap() -> None:
 
 def test_it_stops_at_the_end_of_a_step() -> None:
     drafter = auto()
-    nodes, _ = decode(drafter, [begin(drafter)], PREDICTABLE, lambda rows: 1000.0 if rows <= 8 else 9000.0, 200)
+
+    def seconds(rows: int) -> float:
+        return 1000.0 if rows <= 8 else 9000.0
+
+    for rows in c.TRIED_ROWS:
+        drafter.costs.passes.add(rows, seconds(rows))
+    nodes, _ = decode(drafter, [begin(drafter)], PREDICTABLE, seconds, 200)
     assert np.mean([count <= 7 for count in nodes[50:]]) > 0.95
     assert max(nodes[50:]) >= 5
 
@@ -258,7 +265,7 @@ def test_a_drafter_that_reads_states_is_left_out_of_large_batches(monkeypatch: p
     one = begin(drafter)
     decode(drafter, [one], PREDICTABLE, flat, 20)
     alone = oracles["head"].asked
-    assert alone == 18, "plain rounds are timed first"
+    assert alone == 17, "plain rounds are timed first"
     others = [begin(drafter, number) for number in range(2, 10)]
     decode(drafter, [one, *others], PREDICTABLE, flat, 50)
     assert oracles["head"].asked == alone

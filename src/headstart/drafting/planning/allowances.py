@@ -77,11 +77,6 @@ class PlainRounds:
         """A round was none."""
         self._since[load] += 1
 
-    def doubt(self, load: Load) -> None:
-        """What is known of a load may have changed."""
-        self._timings[load.context].pop(load.sequences, None)
-        self._since[load] = c.PLAIN_EVERY
-
     def due(self, load: Load) -> bool:
         """Whether a plain round is to be timed: none was, or not lately."""
         return self.seconds(load) is None or self._since[load] >= c.PLAIN_EVERY
@@ -105,8 +100,6 @@ class Safeguard:
         self.plain = PlainRounds()
         self.allowances: dict[tuple[int, int], Allowance] = defaultdict(Allowance)
         """By ``Load.size``."""
-        self._highest: dict[Load, float] = {}
-        """That the allowance was since plain rounds were doubted last."""
 
     def allows(self, load: Load) -> bool:
         """Whether the next round may hold guesses."""
@@ -120,14 +113,8 @@ class Safeguard:
             seconds: that it took, everything included.
             plain_seconds: of a plain round there.
         """
-        allowance = self.allowances[load.size]
-        allowance.settle(said, seconds / plain_seconds)
+        self.allowances[load.size].settle(said, seconds / plain_seconds)
         self.plain.speculated(load)
-        highest = self._highest[load] = max(self._highest.get(load, 0.0), allowance.rounds)
-        if allowance.rounds < highest - c.DOUBTED:
-            # Guesses lose, or everything takes longer than it did.
-            self.plain.doubt(load)
-            self._highest[load] = allowance.rounds
 
     def decoded(self, load: Load, seconds: float) -> None:
         """A plain round is over."""

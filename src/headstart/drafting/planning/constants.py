@@ -14,9 +14,6 @@ OWN_START, OWN_MOST = 2.0, 4.0
 """The same of one drafter for one sequence, in its own tokens. Estimates vary less than what is measured."""
 PLAIN_EVERY = 256
 """Rounds after which plain ones are timed again. At twice plain decoding's speed that takes 0.4 % of the time."""
-DOUBTED = 3.0
-"""Rounds lost after which plain ones are timed anew: a processor that grows hot slows down by an eighth, which would
-empty a full allowance within 256 rounds though guesses pay (0141)."""
 PLAIN_TIMINGS, PLAIN_LEAST = 5, 3
 """Timings that a plain round's median is taken of, the lower middle one, and as few as it needs: one is often
 disturbed. Of two the lower was once an eighth too low for a whole run (0141)."""
