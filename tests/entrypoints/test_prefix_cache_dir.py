@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from adapter_toys import write_adapter
 
 from headstart import LLM, SamplingParams
 from headstart.errors import ConfigError
@@ -79,3 +80,23 @@ def test_what_cannot_be_kept_is_refused(tiny_model_dir: Path, tmp_path: Path) ->
         LLM(tiny_model_dir, prefix_cache_dir=tmp_path, prefix_cache_bytes=1 << 20, precision="fp32")
     with pytest.raises(ConfigError, match="is run by transformers' code, whose cache has no files"):
         LLM(tiny_model_dir, backend="transformers", prefix_cache_dir=tmp_path)
+
+
+def test_adapters_find_their_own_alone(tiny_model_dir: Path, tmp_path: Path) -> None:
+    """After a restart, too, and whatever they are called there; the same matrices with another weight are others."""
+    red = write_adapter(tmp_path / "red", tiny_model_dir, 1)
+    blue = write_adapter(tmp_path / "blue", tiny_model_dir, 2)
+    louder = write_adapter(tmp_path / "louder", tiny_model_dir, 1, settings={"lora_alpha": 12})
+
+    def said(lora: dict[str, Path], keeps: bool = True) -> dict[str | None, tuple[list[int], int]]:
+        kept = {"prefix_cache_dir": tmp_path / "kept"} if keeps else {}
+        with LLM(tiny_model_dir, "suffix", precision="fp32", lora=lora, **kept) as llm:
+            outputs = {name: llm.generate([PROMPT], GREEDY, lora_request=name)[0] for name in [*lora, None]}
+        return {name: (list(output.token_ids), output.stats.cached_tokens) for name, output in outputs.items()}
+
+    first = said({"a": red, "b": blue})
+    assert [found for _, found in first.values()] == [0, 0, 0]
+    again = said({"b": red, "a": blue, "c": louder})
+    assert [found for _, found in again.values()] == [128, 128, 0, 128]
+    assert [again["b"][0], again["a"][0], again[None][0]] == [first[name][0] for name in ("a", "b", None)]
+    assert again["c"] == said({"c": louder}, keeps=False)["c"]
