@@ -326,7 +326,7 @@ def test_what_an_encoder_cannot_read_ends_its_own_request(monkeypatch: pytest.Mo
     monkeypatch.setattr(engine.runner, "encode", encode)
     monkeypatch.setattr(engine.runner.cache, "memory_blocks_needed", lambda source, salt: 0)
     add = engine.runner.cache.add
-    monkeypatch.setattr(engine.runner.cache, "add", lambda sequence_id, salt, source: add(sequence_id, salt))
+    monkeypatch.setattr(engine.runner.cache, "add", lambda sequence_id, salt, *_: add(sequence_id, salt))
     served(engine, [])
     assert unharmed(sequences, [1])
 
