@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from headstart.common.durations import seconds
 from headstart.common.enumerations import SpecDecodeMetrics
 from headstart.common.option_values import separated
 from headstart.common.options import Option, OptionError, declares
 from headstart.entrypoints.engine_options import REASONING_PARSER, TOOL_PARSER, AsyncEngineOptions
 from headstart.errors import ConfigError
+from headstart_server.durations import seconds
 from headstart_server.settings import ServerSettings
 
 if TYPE_CHECKING:

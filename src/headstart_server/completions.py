@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from headstart.engine.outputs import Completion, FinishReason, TokenLogprobs
-from headstart.entrypoints.infill import Infill
 from headstart.entrypoints.request import Sample, StreamPiece
 from headstart.errors import RequestError
 from headstart.sampling.params import SamplingParams
 from headstart.text.detokenizer import IncrementalDetokenizer
 from headstart_server.forms import ChoicesForm
+from headstart_server.infill_prompts import Infill
 from headstart_server.protocol import CompletionBody
 from headstart_server.replies import best_tokens, fewer, finite
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from headstart.engine.outputs import Completion, FinishReason
-from headstart.entrypoints.infill import Infill, OtherFile
 from headstart.entrypoints.request import Sample, StreamPiece
 from headstart.errors import RequestError
 from headstart.sampling.params import SamplingParams
 from headstart_server.completions import ending_with_middle
 from headstart_server.forms import ChoicesForm, Form
+from headstart_server.infill_prompts import Infill, OtherFile
 from headstart_server.infill_protocol import FimBody, InfillBody
 from headstart_server.replies import event, speculation
 

@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from headstart.engine.outputs import Completion
-from headstart.entrypoints.infill import Infill
 from headstart.entrypoints.request import Sample, StreamPiece
 from headstart.errors import RequestError
 from headstart.sampling.params import SamplingParams
 from headstart.text.answers.events import Answer, Arguments, Call, CallBegun, CallBroken, CallEnded, Text, Thought
 from headstart_server.completions import ending_with_middle
 from headstart_server.conversations import ConversationForm, fields_of
+from headstart_server.infill_prompts import Infill
 from headstart_server.ollama_protocol import OllamaBody, OllamaChatBody, OllamaGenerateBody
 from headstart_server.replies import speculation, to_json
 

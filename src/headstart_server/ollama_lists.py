@@ -12,8 +12,8 @@ from headstart.entrypoints.outline import Outline
 from headstart.models.checkpoint import Checkpoint
 from headstart.models.config import ModelConfig
 from headstart.text.chat import ChatTemplate
-from headstart.text.infill import InfillTokens
 from headstart.text.tokenizer import Tokenizer
+from headstart_server.infill_tokens import InfillTokens
 from headstart_server.model_files import ModelFiles
 from headstart_server.models import ListedModel
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from headstart.common.durations import seconds
 from headstart.errors import RequestError
 from headstart_server.chat_protocol import ChatBody
 from headstart_server.conversations_protocol import ConversationBody
+from headstart_server.durations import seconds
 from headstart_server.protocol import Body, ListOf, at_most, one_of
 
 _INNER = {"num_predict": "max_tokens"}

@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
-from headstart.cli.configuration import configured
 from headstart.cli.option_groups import with_groups
 from headstart.common.options import option_of
 from headstart.errors import ConfigError, HeadstartError
 from headstart_server.arguments import SERVER, ServeArguments
+from headstart_server.configuration import configured
 from headstart_server.serving import Way, ways
 
 SPARE_CONNECTIONS = 16

@@ -8,8 +8,8 @@ from tiny_checkpoint import tiny_tokenizer
 from tokenizers import AddedToken
 
 from headstart.entrypoints.prompts import EncodedPrompt
-from headstart.text.infill import InfillTokens, inner_tokens
 from headstart.text.tokenizer import Tokenizer
+from headstart_server.infill_tokens import InfillTokens, inner_tokens
 
 PIPED = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 DEEPSEEK = ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headstart.entrypoints.prompts import EncodedPrompt
 from headstart.errors import RequestError
 from headstart.loading.model import Model
-from headstart.text.infill import InfillTokens, inner_tokens
+from headstart_server.infill_tokens import InfillTokens, inner_tokens
 
 _REPOSITORY = "repository\n"
 _PREFIX_SHARE = 3
