@@ -78,7 +78,7 @@ def test_what_cannot_be_kept_is_refused(tiny_model_dir: Path, tmp_path: Path) ->
         LLM(tiny_model_dir, prefix_cache_dir=tmp_path / "file")
     with pytest.raises(ConfigError, match=r"prefix_cache_bytes is 1048576; blocks of .* need 1572864 or more"):
         LLM(tiny_model_dir, prefix_cache_dir=tmp_path, prefix_cache_bytes=1 << 20, precision="fp32")
-    with pytest.raises(ConfigError, match="is run by transformers' code, whose cache has no files"):
+    with pytest.raises(ConfigError, match="is run by transformers' code, which has no prefix_cache_dir"):
         LLM(tiny_model_dir, backend="transformers", prefix_cache_dir=tmp_path)
 
 

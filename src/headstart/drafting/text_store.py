@@ -144,7 +144,11 @@ class TextStore:
                     self._timer = None
             try:
                 for path, texts in contents.items():
-                    _write(path, texts)
+                    lengths = np.array([len(texts), *(len(text) // 4 for text in texts)], "<i4")
+                    content = lengths.tobytes() + b"".join(texts)
+                    # What users were told is nobody else's to read.
+                    with kept_files.written(path) as file:
+                        file.write(_MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
                 if contents:
                     kept_files.make_room(next(iter(contents)).parent.glob("texts-*"), self._most_bytes)
             except OSError as error:
@@ -193,14 +197,6 @@ class TextStore:
                 aside = path
             kept_files.tell(f"{path} is damaged or of another version, and is left aside as {aside.name}; delete it.")
         return texts or []
-
-
-def _write(path: Path, texts: Sequence[bytes]) -> None:
-    lengths = np.array([len(texts), *(len(text) // 4 for text in texts)], "<i4")
-    content = lengths.tobytes() + b"".join(texts)
-    # What users were told is nobody else's to read.
-    with kept_files.written(path) as file:
-        file.write(_MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
 
 def _parsed(content: bytes, vocab_size: int) -> list[bytes] | None:

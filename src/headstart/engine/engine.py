@@ -106,8 +106,7 @@ class Engine:
             seconds: after which no further round is begun; meanwhile nobody is admitted, aborted or shown tokens.
 
         Returns:
-            The sequences that took part; those that finished have left the engine. Empty when idle, and while all
-            wait for what is on disk.
+            The sequences that took part; those that finished have left the engine. Empty when idle, or files are read.
         """
         try:
             return self._step(seconds)

@@ -81,9 +81,7 @@ def make_engine(
 def _keep_in_files(target: Model, cache: PagedCache, directory: Path, most_bytes: int) -> None:
     storage = cache.storage
     if not isinstance(storage, PortableStorage):
-        raise ConfigError(
-            f"{target.name} is run by transformers' code, whose cache has no files; leave prefix_cache_dir."
-        )
+        raise ConfigError(f"{target.name} is run by transformers' code, which has no prefix_cache_dir; leave it out.")
     if (needed := 2 * PART * (storage.block_nbytes + storage.state_nbytes)) > most_bytes:
         raise ConfigError(f"prefix_cache_bytes is {most_bytes}; blocks of {target.name} need {needed} or more.")
     identity = f"{__version__} {target.checkpoint.identity()} {target.config} {target.backend.name}"

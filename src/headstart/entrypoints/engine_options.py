@@ -230,9 +230,7 @@ class EngineOptions(Options):
     ] = None
     prefix_cache_bytes: Annotated[
         int,
-        Option(
-            "Most bytes of prefix_cache_dir; what was used longest ago goes first.", MODEL, metavar="N", least=1 << 20
-        ),
+        Option("Most bytes of prefix_cache_dir; what is oldest goes first.", MODEL, metavar="N", least=1 << 20),
     ] = 4 << 30
     generation_config: Annotated[
         str | Path,

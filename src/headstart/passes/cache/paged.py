@@ -15,7 +15,6 @@ needed; a sequence adopts those that hold its next tokens instead of computing t
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -32,8 +31,6 @@ from headstart.passes.cache.prefix import Link, PrefixIndex
 from headstart.passes.cache.prefix_files import PrefixFiles
 from headstart.passes.cache.states import NO_STATE, HeldStates, Mark, StateSlots
 
-_ALL = sys.maxsize
-
 
 @dataclass
 class _Table:
@@ -45,7 +42,7 @@ class _Table:
     """[block] what the leading full blocks are known as."""
     memory: EncoderMemory | None = None
     sought: int = 0
-    """Tokens up to which files were read, at a step that had time for no more; ``_ALL``: there are no more."""
+    """Tokens up to which files were read, at a step that had time for no more; -1: there are no more."""
     held: HeldStates = field(default_factory=HeldStates)
     adapter: object | None = None
 
@@ -164,7 +161,7 @@ class PagedCache:
         """
         table = self._table(sequence_id)
         if self.prefixes is None or table.reserved or table.length != len(table.chain) * self.block_size:
-            table.sought = _ALL
+            table.sought = -1
             return 0
         links = self._known_links(table, tokens)
         self.allocator.share([link.block for link in links])
@@ -185,7 +182,7 @@ class PagedCache:
 
     def reads_on(self, sequence_id: int) -> bool:
         """Whether ``adopt`` has left blocks on disk for the next step."""
-        return 0 < self._table(sequence_id).sought < _ALL
+        return self._table(sequence_id).sought > 0
 
     def _read_links(self, table: _Table, known: Sequence[Link], tokens: Sequence[int]) -> list[Link]:
         """Blocks from files that follow those that are known, each with one reference; as many as there is time for."""
@@ -196,7 +193,7 @@ class PagedCache:
         end = [self.prefixes.root(table.salt), *table.chain, *known][-1]
         first = table.length + len(known) * size
         # What was read, and given up since, is not read again and again.
-        while table.sought <= first <= len(tokens) - size and self.allocator.num_free > len(self._tables):
+        while 0 <= table.sought <= first <= len(tokens) - size and self.allocator.num_free > len(self._tables):
             after = tokens[first : first + size]
             found = self.files.read(self.prefixes.digest(end, after), after, first // size)
             if found is None:
@@ -208,10 +205,10 @@ class PagedCache:
             storage.write_block(block, found, slot)
             links.append(end := self._insert(end, after, block))
             first += size
-            if not self.files.may_read:
+            if self.files.read_bytes >= self.files.step_bytes:
                 table.sought = first
                 return links
-        table.sought = _ALL
+        table.sought = -1
         return links
 
     def _insert(self, end: Link, tokens: Sequence[int], block: int) -> Link:
@@ -250,7 +247,7 @@ class PagedCache:
             end = self._insert(end, tokens[first : first + self.block_size], table.blocks[index])
             table.chain.append(end)
             if self.files is not None and end.block == table.blocks[index]:
-                self.files.learn(end)
+                self.files.unsaved[end.block] = end
             if end.block != table.blocks[index]:
                 size = self.block_size
                 self.states.move(table.blocks[index] * size + size - 1, end.block * size + size - 1)
@@ -504,7 +501,7 @@ class PagedCache:
         if self.prefixes is not None:
             self.prefixes.forget(block)
         if self.files is not None:
-            self.files.forget(block)
+            self.files.unsaved.pop(block, None)
 
     def _table(self, sequence_id: int) -> _Table:
         try:

@@ -29,10 +29,8 @@ PART = 16
 """Files are counted after each such part of what they may take, and brought down by two: others write there, too."""
 _WAITING_BYTES = 1 << 27
 """That wait to be written at most."""
-_SECONDS_OF_A_BLOCK = 0.001
-"""Each counts as used so much earlier than the one before it: what fewer texts share goes first."""
-_RECENT_SECONDS = 1.0
-"""Since a block was used: it is not noted again, nor of those before it."""
+_APART, _RECENT = 0.001, 1.0
+"""Seconds that a block counts as used before the one that it follows; that nothing is noted after a use."""
 _MAGIC = b"headstart prefix 1 "
 
 
@@ -55,38 +53,25 @@ class PrefixFiles:
         self._directory, self._most_bytes = directory, most_bytes
         self._identity = hashlib.sha256(f"{identity} {storage.layout}".encode(errors="surrogatepass")).digest()
         self._storage, self._states = storage, states
-        self._unsaved: OrderedDict[int, Link] = OrderedDict()
-        """By their blocks, the oldest first."""
-        self._read = self._waiting = 0
-        """Bytes, at this step; to be written."""
+        self.unsaved: OrderedDict[int, Link] = OrderedDict()
+        """Published blocks by their numbers, the oldest first; taken away by whoever lets them hold something else."""
+        self.read_bytes = self._waiting = 0
+        """At this step; to be written."""
         self._uncounted = most_bytes
         self._lock = Lock()
         # Its thread ends when nobody holds it any more; a process that ends waits for what is to be written.
         self._writer = ThreadPoolExecutor(1, "headstart-prefixes")
 
-    @property
-    def may_read(self) -> bool:
-        """Whether a step has time for more."""
-        return self._read < self.step_bytes
-
-    def learn(self, link: Link) -> None:
-        """A block was published."""
-        self._unsaved[link.block] = link
-
-    def forget(self, block: int) -> None:
-        """It will hold something else."""
-        self._unsaved.pop(block, None)
-
     def step(self, idle: bool) -> None:
         """Have some written of what is not there, more where nobody waits; afterwards more may be read."""
-        copied = self._read = 0
-        while self._unsaved and self._waiting < _WAITING_BYTES and (idle or copied < self.step_bytes):
-            copied += self._save(self._unsaved.popitem(last=False)[1])
+        copied = self.read_bytes = 0
+        while self.unsaved and self._waiting < _WAITING_BYTES and (idle or copied < self.step_bytes):
+            copied += self._save(self.unsaved.popitem(last=False)[1])
 
     def close(self) -> None:
         """Write the rest, for the last time."""
-        while self._unsaved:
-            self._save(self._unsaved.popitem(last=False)[1])
+        while self.unsaved:
+            self._save(self.unsaved.popitem(last=False)[1])
         self._writer.shutdown()
 
     def read(self, digest: bytes, tokens: Sequence[int], depth: int) -> bytes | None:
@@ -105,7 +90,7 @@ class PrefixFiles:
         except OSError as error:
             kept_files.tell(f"prefix_cache_dir {path.parent} cannot be read ({error.strerror}); prefixes are computed.")
             return None
-        self._read += len(content)
+        self.read_bytes += len(content)
         return content[start:]
 
     def _save(self, link: Link) -> int:
@@ -131,7 +116,7 @@ class PrefixFiles:
             # What it follows is in use, though it may have been found in memory.
             while at is not None and not at.is_root:
                 path = self._path(at.digest)
-                if at is not link and path.stat().st_mtime > time.time() - _RECENT_SECONDS:
+                if at is not link and path.stat().st_mtime > time.time() - _RECENT:
                     break
                 _use(path, at.depth)
                 at = at.parent
@@ -156,5 +141,5 @@ class PrefixFiles:
 
 
 def _use(path: Path, depth: int) -> None:
-    used = time.time() - depth * _SECONDS_OF_A_BLOCK
+    used = time.time() - depth * _APART
     os.utime(path, (used, used))
