@@ -41,6 +41,7 @@ WRONG: dict[str, Any] = {
     "draft_precision": "float16", "speculative_config": "{method: suffix}", "drafter_options": "3", "seed": -1,
     "drafter_store_bytes": 4095,
     "prefix_cache_bytes": 4095,
+    "cache_type": "q4_0", "draft_cache_type": "int8",
 }  # fmt: skip
 """A value that an option cannot have, as a command writes it too."""
 

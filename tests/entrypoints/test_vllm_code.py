@@ -30,7 +30,7 @@ NEUTRAL: dict[str, Any] = {
     "block_size": 16, "cpu_offload_gb": 0, "compilation_config": {}, "limit_mm_per_prompt": None,
 }  # fmt: skip
 ASKING: dict[str, Any] = {
-    "tensor_parallel_size": 2, "kv_cache_dtype": "fp8", "load_format": "dummy",
+    "tensor_parallel_size": 2, "load_format": "dummy",
     "cpu_offload_gb": 4,
     "hf_overrides": {"rope_scaling": {}}, "task": "embed", "tokenizer": "other/model", "quantization": "awq",
     "skip_tokenizer_init": True, "enable_prompt_embeds": True, "logits_processors": [print],

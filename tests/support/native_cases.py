@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from headstart.backends.native.matrices import LINEARS, linears_of
 from headstart.backends.native.packing import Packer
 from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.backends.native.toolchain import find_compiler
+from headstart.common.enumerations import CacheType
 from headstart.common.processor import architecture
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig, StreamsConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
@@ -398,7 +400,9 @@ SHUFFLED = [3, 0, 2, 1, 5, 4]
 """Six blocks in no order."""
 
 
-def check_rows_of_their_own(config: ModelConfig, precision: Precision, isa: str) -> None:
+def check_rows_of_their_own(
+    config: ModelConfig, precision: Precision, isa: str, cache_type: CacheType = CacheType.AUTO
+) -> None:
     """Rows have the same bits chunked or not, beside others' rows, in trees and along their paths, where the last layer
     has fewer rows, with one thread or two."""
     tokens, others, tree = random_tokens(24), random_tokens(40, seed=1), random_tree(9, seed=2)
@@ -406,14 +410,15 @@ def check_rows_of_their_own(config: ModelConfig, precision: Precision, isa: str)
     said: list[Tensor] = []
     for threads in (1, 2):
         backend = native(config, precision, isa, threads)
-        expected = run_chunks(backend, storage := backend.allocate_cache(6, BLOCK), tokens, [1], own)
+        room = partial(backend.allocate_cache, 6, BLOCK, cache_type=cache_type)
+        expected = run_chunks(backend, storage := room(), tokens, [1], own)
         for sizes in ([24], [2, 3, 5, 13, 1]):
-            again = run_chunks(backend, backend.allocate_cache(6, BLOCK), tokens, sizes, own)
+            again = run_chunks(backend, room(), tokens, sizes, own)
             assert torch.equal(again, expected), sizes
         beside = make_pass(Rows(others, 0, foreign), Rows(tokens, 0, own))
-        assert torch.equal(backend.forward(beside, backend.allocate_cache(6, BLOCK)).logits[40:], expected)
+        assert torch.equal(backend.forward(beside, room()).logits[40:], expected)
         some = make_pass(Rows(tokens, 0, own), logit_rows=[5, 23])
-        assert torch.equal(backend.forward(some, backend.allocate_cache(6, BLOCK)).logits, expected[[5, 23]])
+        assert torch.equal(backend.forward(some, room()).logits, expected[[5, 23]])
         nodes = backend.forward(make_pass(Rows(others[:9], 24, own, tree)), storage).logits
         for leaf in sorted(set(range(9)) - set(tree))[:2]:
             path = path_to(tree, leaf)
@@ -434,13 +439,13 @@ def check_instruction_sets_agree(config: ModelConfig, precision: Precision) -> N
     assert all(torch.equal(first, each) for each in others)
 
 
-def check_a_broken_row_is_alone(config: ModelConfig, isa: str) -> None:
+def check_a_broken_row_is_alone(config: ModelConfig, isa: str, cache_type: CacheType = CacheType.AUTO) -> None:
     """Not-a-number in a row's own embedding leaves the rows of other sequences as they were."""
     backend = native(config, "bf16", isa)
     batch = make_pass(*(Rows([token], 0, [place]) for place, token in enumerate([5, 1, 2, 3])))
-    whole = backend.forward(batch, backend.allocate_cache(4, BLOCK)).logits
+    whole = backend.forward(batch, backend.allocate_cache(4, BLOCK, cache_type=cache_type)).logits
     with no_number(backend, 5):
-        after = backend.forward(batch, backend.allocate_cache(4, BLOCK)).logits
+        after = backend.forward(batch, backend.allocate_cache(4, BLOCK, cache_type=cache_type)).logits
     assert after[0].isnan().all()
     assert torch.equal(after[1:], whole[1:])
 

@@ -15,6 +15,7 @@ from test_native_heads import VOCAB, random_head, tables
 
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.stretch import NativeStretches
+from headstart.common.enumerations import CacheType
 from headstart.drafting.abilities import stretch_drafting
 from headstart.drafting.base import Drafter, SequenceView
 from headstart.drafting.context import DraftContext
@@ -83,10 +84,11 @@ def make_engine(
     cache_tokens: int = 4096,
     prefixes: bool = False,
     num_states: int = NUM_STATES,
+    cache_type: CacheType = CacheType.AUTO,
     **limits: int,
 ) -> Engine:
     backend, index = native(config, "bf16", ISA), PrefixIndex("toy") if prefixes else None
-    runner = ModelRunner(backend, cache_tokens, prefixes=index, num_states=num_states)
+    runner = ModelRunner(backend, cache_tokens, prefixes=index, num_states=num_states, cache_type=cache_type)
     context = DraftContext(config.vocab_size, runner, lend_tables=mapped_tables)
     return Engine(
         runner,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headstart.cli.option_groups import Only
+from headstart.common.enumerations import CacheType
 from headstart.entrypoints.engine_options import EngineOptions
 from headstart.errors import ConfigError, RequestError
 
@@ -105,10 +106,10 @@ def require_template(engine: EngineOptions) -> None:
         raise ConfigError(no_template(name))
 
 
-def warn_of_losses(speculation: SpeculationParams, params: SamplingParams) -> None:
+def warn_of_losses(engine: EngineOptions, speculation: SpeculationParams, params: SamplingParams) -> None:
     """Say on stderr that the output will not be the target's own."""
-    lossy = speculation.lossy_for(params)
-    if lossy is not None:
+    cache = None if engine.cache_type == CacheType.AUTO else "cache-type"
+    for lossy in filter(None, (speculation.lossy_for(params), cache)):
         typer.echo(f"Warning: --{lossy} is LOSSY; the output no longer follows the target's own law.", err=True)
 
 

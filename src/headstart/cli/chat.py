@@ -93,7 +93,7 @@ def chat(
         activity.show(f"Looking at {engine.model}")
         params, speculation, outline = asked.checked([one_prompt("Hello", True, system)])
         activity.stop()
-        warn_of_losses(speculation, params)
+        warn_of_losses(engine, speculation, params)
         llm = asked.load(activity, outline)
     from headstart.cli.conversing import Conversation
 

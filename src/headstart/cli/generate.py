@@ -143,7 +143,7 @@ def generate(
         params, speculation, outline = asked.checked(conversations)
         activity.stop()
         refuse_if_none(conversations, quiet)
-        warn_of_losses(speculation, params)
+        warn_of_losses(engine, speculation, params)
         if not quiet:
             _remark(params, given)
         llm = asked.load(activity, outline)

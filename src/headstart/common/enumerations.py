@@ -42,6 +42,18 @@ class Precision(StrEnum):
     activations. Native pass only."""
 
 
+class CacheType(StrEnum):
+    """How keys and values are kept. What is rounded is rounded once, when it is written, and whoever reads it reads the
+    same; so guesses change no answer, but the answers are those of a target with such a cache: LOSSY."""
+
+    AUTO = "auto"
+    """As attention computes with them: in bf16, or float32 where the model is computed in it."""
+    Q8_0 = "q8_0"
+    """Blocks of 32 numbers of a head: a byte each, and a unit of 16 bits."""
+    FP8 = "fp8"
+    """Eight-bit floats (e4m3) without a unit; numbers beyond 448 are cut off. PyTorch only."""
+
+
 class BackendChoice(StrEnum):
     """Whose code computes a model."""
 

@@ -47,6 +47,7 @@ NO_SHIFT = (
     "max_context (--max-context), or shorten the conversation or sum it up"
 )
 """Why contexts are not shifted, and what to do: the end of a sentence."""
+_BOTH = "keys and values are kept alike; say cache_type"
 _TEXTS = "prompts are texts or token ids; leave it out"
 _WORKINGS = (
     "gpu_memory_utilization", "disable_log_stats", "disable_log_requests", "enable_log_requests",
@@ -83,7 +84,7 @@ FOREIGN_OPTIONS: Mapping[str, Foreign] = {
     ),
     "tokenizer": Foreign(_off, "the model's own is read; leave it out", same_as="model"),
     "skip_tokenizer_init": Foreign(_off, "texts need a tokenizer; leave it out"),
-    "kv_cache_dtype": Foreign(_among("auto"), _CACHE),
+    **dict.fromkeys(("cache_type_k", "cache_type_v"), Foreign(_among("auto", "f16", "bf16"), _BOTH)),
     **dict.fromkeys(("cpu_offload_gb", "num_gpu_blocks_override", "kv_cache_memory_bytes"), Foreign(_off, _CACHE)),
     **dict.fromkeys(("enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"), Foreign(_any, "leave it out")),
     "task": Foreign(_among("auto", "generate", "transcription"), "models write texts here"),
@@ -232,6 +233,14 @@ def precision(name: str, value: object) -> object:
     if said in ("float16", "half"):
         raise OptionError(name, f"is {said!r}, which Headstart does not compute in; give bfloat16 or float32.")
     return _PRECISIONS.get(said, said)
+
+
+def cache_type(name: str, value: object) -> object:
+    """A type of cache by vLLM's or llama.cpp's name, or by ours; theirs for 16 bits stand for what is computed with."""
+    said = str(value).removeprefix("torch.")
+    if said.startswith("fp8_e4m3") or said == "float8_e4m3fn":
+        return "fp8"
+    return "auto" if said in ("f16", "bf16", "float16", "bfloat16") else value
 
 
 def quantised(value: str, method: str | None) -> bool:

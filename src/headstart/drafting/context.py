@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from headstart.common.enumerations import CacheType
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ class DraftContext:
     learn from earlier ones of the same scope only. What one request taught shows in the timing of the
     next, so a server that serves several tenants gives each its own."""
 
+    cache_type: CacheType = CacheType.AUTO
+    """How draft models keep their own keys and values."""
     texts: TextStore | None = None
     """Texts of each scope that drafters may copy from beyond a request's own; None: they keep their own."""
 

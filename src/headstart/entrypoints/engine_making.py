@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headstart import __version__
+from headstart.common.enumerations import CacheType
 from headstart.common.phases import phase
 from headstart.drafting.options import asked_rows
 from headstart.drafting.registry import create_drafter, drafter_name, free_drafters, guesses_for_each
@@ -50,15 +51,23 @@ def make_engine(
     """
     limits = _limits(target, options, drafter, drafter_options)
     keeps = options.prefix_caching or options.prefix_cache_dir is not None
+    cache_type = CacheType(options.cache_type)
+    kept_as = f"{target.backend.name}/{cache_type.value}"
     runner = ModelRunner(
         target.backend,
-        cache_room(target.backend, limits, options.cache_tokens),
-        prefixes=PrefixIndex(target.backend.name) if keeps else None,
+        cache_room(target.backend, limits, options.cache_tokens, cache_type),
+        prefixes=PrefixIndex(kept_as) if keeps else None,
         num_states=state_room(target.backend, limits),
+        cache_type=cache_type,
     )
     if options.prefix_cache_dir is not None:
-        _keep_in_files(target, runner.cache, Path(options.prefix_cache_dir), options.prefix_cache_bytes)
+        _keep_in_files(target, kept_as, runner.cache, Path(options.prefix_cache_dir), options.prefix_cache_bytes)
     notices = [sentence for sentence in (target.notice, target.kept, target.recorded) if sentence]
+    if cache_type is not CacheType.AUTO:
+        notices.append(
+            f"Keys and values are kept in 8 bits (cache_type {cache_type.value}), which is LOSSY: answers are those of "
+            "the target with such a cache, with guesses as without."
+        )
     store = None if options.drafter_store is None else Path(options.drafter_store)
     texts = TextStore(
         store,
@@ -66,8 +75,9 @@ def make_engine(
         "" if store is None else target.tokenizer.fingerprint(),
         target.config.vocab_size,
     )
+    draft_cache = CacheType(options.draft_cache_type)
     precision = None if options.draft_precision is None else parse_precision(options.draft_precision)
-    surroundings = draft_context(target, runner, precision, cache_salt_of, notices.append, texts)
+    surroundings = draft_context(target, runner, precision, cache_salt_of, notices.append, texts, draft_cache)
     default, more = drafter_name(drafter), options.more_drafters
     with phase(f"Preparing the drafter {default}"):
         drafters = {default: create_drafter(drafter, surroundings, **drafter_options)}
@@ -78,13 +88,13 @@ def make_engine(
     return MadeEngine(engine, texts, tuple(notices))
 
 
-def _keep_in_files(target: Model, cache: PagedCache, directory: Path, most_bytes: int) -> None:
+def _keep_in_files(target: Model, kept_as: str, cache: PagedCache, directory: Path, most_bytes: int) -> None:
     storage = cache.storage
     if not isinstance(storage, PortableStorage):
         raise ConfigError(f"{target.name} is run by transformers' code, which has no prefix_cache_dir; leave it out.")
     if (needed := 2 * PART * (storage.block_nbytes + storage.state_nbytes)) > most_bytes:
         raise ConfigError(f"prefix_cache_bytes is {most_bytes}; blocks of {target.name} need {needed} or more.")
-    identity = f"{__version__} {target.checkpoint.identity()} {target.config} {target.backend.name}"
+    identity = f"{__version__} {target.checkpoint.identity()} {target.config} {kept_as}"
     cache.files = PrefixFiles(directory, most_bytes, identity, storage, cache.states)
 
 

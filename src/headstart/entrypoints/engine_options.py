@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 from headstart.common import other_names
-from headstart.common.enumerations import BackendChoice, Numerics, Precision, VerifyRule
+from headstart.common.enumerations import BackendChoice, CacheType, Numerics, Precision, VerifyRule
 from headstart.common.option_values import separated
 from headstart.common.options import Option, Options, declares
 from headstart.drafting import DEFAULT_DRAFTER, STORE_BYTES
@@ -200,6 +200,24 @@ class EngineOptions(Options):
             least=2,
         ),
     ] = None
+    cache_type: Annotated[
+        CacheType | str,
+        Option(
+            "How keys and values are kept. auto: as they are computed. q8_0 and fp8 are LOSSY: 8 bits a number, so "
+            "that nearly twice the tokens take the same memory; fp8 (without units) where PyTorch computes.",
+            MODEL,
+            elsewhere=("kv_cache_dtype",),
+            read=other_names.cache_type,
+        ),
+    ] = CacheType.AUTO
+    draft_cache_type: Annotated[
+        CacheType | str,
+        Option(
+            "The same of a draft model's own cache, which decides no answer. Trained heads keep theirs as computed.",
+            GROUP,
+            read=other_names.cache_type,
+        ),
+    ] = CacheType.AUTO
     max_rows: Annotated[
         int,
         Option(
@@ -418,6 +436,10 @@ class EngineOptions(Options):
         from headstart.models.generation_config import named_file
         from headstart.text.answers.choosing import check_names
 
+        if self.numerics == Numerics.EXACT and self.cache_type != CacheType.AUTO:
+            raise ConfigError(
+                f"cache_type {self.cache_type} is LOSSY, but numerics is 'exact'; leave one of the two out."
+            )
         check_names(self.tool_parser, self.reasoning_parser)
         named_file(self.generation_config)
         for name in ("drafter_store", "prefix_cache_dir"):

@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from headstart.common.enumerations import CacheType
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.method import HeadPasses, RunsHead
 from headstart.models.config import ModelConfig
@@ -170,6 +171,20 @@ class EncoderBackend(Backend, Protocol):
 
         What is behind the input's last position stays as it is.
         """
+        ...
+
+
+@runtime_checkable
+class KeepsFewBits(Protocol):
+    """A backend that can keep keys and values in fewer bits than it computes with, by further types of cache."""
+
+    cache_types: tuple[CacheType, ...]
+    """Beside ``AUTO``."""
+
+    def allocate_cache(
+        self, num_blocks: int, block_size: int, num_states: int = 0, cache_type: CacheType = CacheType.AUTO
+    ) -> KVStorage:
+        """As ``Backend`` has it."""
         ...
 
 

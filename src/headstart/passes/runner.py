@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.passes.backend import Backend, EncoderBackend, RecordsPasses, RunsStretches
-from headstart.passes.batch import EncoderInput, IntArray, PassBatch, RowInputs, TapStates, path_lengths
+from headstart.common.enumerations import CacheType
+from headstart.errors import ConfigError
+from headstart.passes.backend import Backend, EncoderBackend, KeepsFewBits, RecordsPasses, RunsStretches
+from headstart.passes.batch import EncoderInput, IntArray, KVStorage, PassBatch, RowInputs, TapStates, path_lengths
 from headstart.passes.cache.paged import PagedCache
 from headstart.passes.cache.prefix import PrefixIndex
 from headstart.passes.rounds import RoundRecord, StretchDrafting, StretchLimits, StretchStates
@@ -79,6 +81,10 @@ class ModelRunner:
         block_size: tokens of a cache block.
         prefixes: lets sequences share what they begin with; None: each computes its own.
         num_states: slots of states, where the model keeps any.
+        cache_type: how keys and values are kept.
+
+    Raises:
+        ConfigError: the backend has no such cache, or memory is short.
     """
 
     def __init__(
@@ -88,13 +94,12 @@ class ModelRunner:
         block_size: int = BLOCK_SIZE,
         prefixes: PrefixIndex | None = None,
         num_states: int = NUM_STATES,
+        cache_type: CacheType = CacheType.AUTO,
     ) -> None:
         self.backend = backend
         num_blocks = -(-cache_tokens // block_size)
-        if backend.config.keeps_states:
-            storage = backend.allocate_cache(num_blocks, block_size, num_states)
-        else:
-            storage, num_states = backend.allocate_cache(num_blocks, block_size), 0
+        num_states = num_states if backend.config.keeps_states else 0
+        storage = _allocated(backend, cache_type, num_blocks, block_size, num_states)
         self.cache = PagedCache(storage, prefixes, num_states)
         self._stretches = backend.stretches if isinstance(backend, RunsStretches) else None
         self.unrecorded = backend.unrecorded if isinstance(backend, RecordsPasses) else 0
@@ -251,9 +256,33 @@ def _pass_rows(rows: Sequence[IntArray], starts: Sequence[int]) -> IntArray:
     return _joined([_moved(each, start) for each, start in zip(rows, starts, strict=False)])
 
 
-def cache_bytes_per_token(backend: Backend) -> int:
-    """Bytes that a cached token takes."""
-    one, two = (backend.allocate_cache(count, BLOCK_SIZE).nbytes for count in (1, 2))
+def _allocated(
+    backend: Backend, cache_type: CacheType, num_blocks: int, block_size: int, num_states: int = 0
+) -> KVStorage:
+    """Storage of a backend.
+
+    Raises:
+        ConfigError: it keeps nothing in that form, or memory is short.
+    """
+    if cache_type is CacheType.AUTO:
+        return backend.allocate_cache(num_blocks, block_size, *([num_states] if num_states else []))
+    types = backend.cache_types if isinstance(backend, KeepsFewBits) else ()
+    if cache_type not in types:
+        raise ConfigError(
+            f"cache_type is {cache_type.value!r}, which {backend.name} does not have; give "
+            f"{' or '.join((*types, CacheType.AUTO))}."
+        )
+    assert isinstance(backend, KeepsFewBits)
+    return backend.allocate_cache(num_blocks, block_size, num_states, cache_type)
+
+
+def cache_bytes_per_token(backend: Backend, cache_type: CacheType = CacheType.AUTO) -> int:
+    """Bytes that a cached token takes.
+
+    Raises:
+        ConfigError: the backend has no such cache.
+    """
+    one, two = (_allocated(backend, cache_type, count, BLOCK_SIZE).nbytes for count in (1, 2))
     return max((two - one) // BLOCK_SIZE, 1)
 
 

@@ -158,7 +158,7 @@ def transcribe(
         drawing = outline.sampling_defaults.params(given, {"max_tokens": None})
         check_sampling(drawing)
         activity.stop()
-        warn_of_losses(speculation, drawing)
+        warn_of_losses(engine, speculation, drawing)
         llm = asked.load(activity, outline)
         seconds = sum(len(samples) / rate for samples, rate in heard)
         ends = [0.0] * len(heard)

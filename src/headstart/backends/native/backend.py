@@ -25,6 +25,7 @@ from headstart.backends.native.storage import PAGE_KEYS, NativeStorage
 from headstart.backends.native.stretch import NativeStretches
 from headstart.backends.native.supported import supports
 from headstart.backends.native.team import team_size
+from headstart.common.enumerations import CacheType
 from headstart.errors import ConfigError
 from headstart.models.adapters import AdapterWeights
 from headstart.models.config import ModelConfig
@@ -56,6 +57,7 @@ class NativeBackend:
     exact_rows = True
     finds_best = True
     opens_layers = True
+    cache_types = (CacheType.Q8_0,)
 
     def __init__(
         self,
@@ -150,13 +152,19 @@ class NativeBackend:
         """What passes take for an adapter of this model. Any thread may ask, while they run."""
         return NativeAdapter(self._library, self, self.handle, weights)
 
-    def allocate_cache(self, num_blocks: int, block_size: int = PAGE_KEYS, num_states: int = 0) -> KVStorage:
+    def allocate_cache(
+        self,
+        num_blocks: int,
+        block_size: int = PAGE_KEYS,
+        num_states: int = 0,
+        cache_type: CacheType = CacheType.AUTO,
+    ) -> KVStorage:
         """Zero-filled storage.
 
         Raises:
             ConfigError: ``block_size`` is no multiple of 32, or memory is short.
         """
-        return NativeStorage(self._library, self.handle, num_blocks, block_size, num_states)
+        return NativeStorage(self._library, self.handle, num_blocks, block_size, num_states, cache_type)
 
     def read_seconds(self) -> float:
         """Seconds that one read of all weights took just now: the floor of a pass."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.backends.native.library import Library
+from headstart.common.enumerations import CacheType
 from headstart.errors import ConfigError
 
 PAGE_KEYS = 32
@@ -19,14 +20,23 @@ PAGE_KEYS = 32
 class NativeStorage:
     """Blocks of one model's cache (``PortableStorage``), and slots of its states."""
 
-    def __init__(self, library: Library, model: int, num_blocks: int, block_size: int, num_states: int = 0) -> None:
+    def __init__(
+        self,
+        library: Library,
+        model: int,
+        num_blocks: int,
+        block_size: int,
+        num_states: int = 0,
+        cache_type: CacheType = CacheType.AUTO,
+    ) -> None:
         if block_size % PAGE_KEYS:
             raise ConfigError(f"block_size is {block_size}; the native pass needs a multiple of {PAGE_KEYS}")
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.model = model
         self.pages_per_block = block_size // PAGE_KEYS
-        handle = library.cache_create(model, num_blocks * self.pages_per_block, num_states)
+        pages, in_bytes = num_blocks * self.pages_per_block, cache_type is CacheType.Q8_0
+        handle = library.cache_create(model, pages, num_states, in_bytes)
         if not handle:
             states = f" and {num_states} states" if num_states else ""
             raise ConfigError(f"{num_blocks} cache blocks{states} do not fit in memory; ask for fewer")

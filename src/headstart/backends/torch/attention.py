@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headstart.backends.torch.few_bit_rows import read_rows
 from headstart.models.config import Alibi, Sight
 from headstart.passes.batch import IntArray, PassBatch
 
@@ -289,7 +290,8 @@ def attend(
     """[row, head * value_dim] attention output of one layer.
 
     ``queries``: [row, head, head_dim], rotated. ``cache``: [slot, 2, kv_head, head_dim], keys and values of this
-    layer, the pass's own already written; [slot, 1, ...] where the first ``value_dim`` of a key are its value.
+    layer as ``kept_row`` has them, the pass's own already written; [slot, 1, ...] where the first ``value_dim`` of a
+    key are its value.
     ``softcap``: scores become softcap * tanh(score / softcap) before the mask (Gemma 2, section 2). ``masks``: [group]
     in place of the views', with biases [sequence, head, row, key]; every query head has a key-value head of its own
     then. ``sinks``: float32 [head] a score of every head that no key has.
@@ -320,7 +322,8 @@ def _attend_group(
     planes, kv_heads = cache.shape[1:3]
     if group.rows is not None:
         queries = queries.index_select(0, group.rows)
-    gathered = cache[view.slots] if isinstance(view.slots, slice) else cache.index_select(0, view.slots)
+    kept = cache[view.slots] if isinstance(view.slots, slice) else cache.index_select(0, view.slots)
+    gathered = read_rows(kept, head_dim, queries.dtype)
     by_plane = gathered.view(group.num_sequences, view.num_keys, planes, kv_heads, head_dim).permute(2, 0, 3, 1, 4)
     keys, values = by_plane[0], by_plane[-1][..., :value_dim]
 

@@ -14,12 +14,14 @@ from headstart.backends.torch.adapters import TorchAdapter, adapting
 from headstart.backends.torch.attention import AttentionLayout
 from headstart.backends.torch.decoder import Decoder, called_experts
 from headstart.backends.torch.device import avoid_attention_plans, finish
+from headstart.backends.torch.few_bit_rows import kept_row
 from headstart.backends.torch.key_reader import TorchKeyReader
 from headstart.backends.torch.kit import TorchKit
 from headstart.backends.torch.mixers import cache_row, sights_of, state_shapes
 from headstart.backends.torch.recorded_pass import RecordedPasses, can_record
 from headstart.backends.torch.recorder import Recorder
 from headstart.backends.torch.states import LayerStore, StateLayout
+from headstart.common.enumerations import CacheType
 from headstart.errors import ConfigError
 from headstart.models.adapters import AdapterWeights
 from headstart.models.config import ModelConfig
@@ -40,9 +42,9 @@ NAMES = {torch.float32: "torch-fp32", torch.bfloat16: "torch-bf16"}
 
 
 class TorchStorage:
-    """What tokens keep, paged: ``pages`` [layer, slot, *``cache_row``] of the layers that keep keys and values, one for
-    each shape of row, slots block by block; and the states of the others, with one slot more than there are, which
-    holds zeros: that of an empty text."""
+    """What tokens keep, paged: ``pages`` [layer, slot, *``cache_row``] (in fewer bits, as ``kept_row`` says) of the
+    layers that keep keys and values, one for each shape of row, slots block by block; and the states of the others,
+    with one slot more than there are, which holds zeros: that of an empty text."""
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class TorchStorage:
         dtype: torch.dtype,
         device: torch.device,
         num_states: int = 0,
+        cache_type: CacheType = CacheType.AUTO,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -59,7 +62,10 @@ class TorchStorage:
         keeping = [layer for layer in config.layers if layer.attends and layer.reads is None]
         counts = Counter(cache_row(config, layer) for layer in keeping)
         slots = num_blocks * block_size
-        by_row = {row: torch.zeros((count, slots, *row), dtype=dtype, device=device) for row, count in counts.items()}
+        by_row = {}
+        for row, count in counts.items():
+            shape, kept = kept_row(row, dtype, cache_type)
+            by_row[row] = torch.zeros((count, slots, *shape), dtype=kept, device=device)
         self.pages = list(by_row.values())
         left = {row: iter(pages) for row, pages in by_row.items()}
         self.layers: list[LayerStore] = []
@@ -74,8 +80,8 @@ class TorchStorage:
             else:
                 pages = next(left[cache_row(config, layer)])
             states = [
-                torch.zeros((num_states + 1, *size), dtype=kept, device=device)
-                for size, kept in state_shapes(config, layer, dtype)
+                torch.zeros((num_states + 1, *size), dtype=of_state, device=device)
+                for size, of_state in state_shapes(config, layer, dtype)
             ]
             self.layers.append(LayerStore(pages, states))
 
@@ -135,6 +141,7 @@ class TorchBackend:
 
     exact_rows = False
     opens_layers = True
+    cache_types = (CacheType.Q8_0, CacheType.FP8)
 
     def __init__(
         self,
@@ -169,8 +176,10 @@ class TorchBackend:
         """Whether passes are recorded and replayed."""
         return self._recorder is not None
 
-    def allocate_cache(self, num_blocks: int, block_size: int, num_states: int = 0) -> KVStorage:
-        storage = TorchStorage(self.config, num_blocks, block_size, self.dtype, self.device, num_states)
+    def allocate_cache(
+        self, num_blocks: int, block_size: int, num_states: int = 0, cache_type: CacheType = CacheType.AUTO
+    ) -> KVStorage:
+        storage = TorchStorage(self.config, num_blocks, block_size, self.dtype, self.device, num_states, cache_type)
         if self._recorder is not None:
             storage.recorded = RecordedPasses(self.decoder, storage.layers, block_size, self._recorder)
         return storage

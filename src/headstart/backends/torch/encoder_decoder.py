@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backends.torch.attention import MEMORY, AttentionLayout, attend
-from headstart.backends.torch.backend import NAMES, TorchStorage
+from headstart.backends.torch.backend import NAMES, TorchBackend, TorchStorage
 from headstart.backends.torch.device import avoid_attention_plans, finish
 from headstart.backends.torch.encoder import Embedder, Encoder, StackMatrices, optional_norm
+from headstart.backends.torch.few_bit_rows import write_rows
 from headstart.backends.torch.kit import TorchKit
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.norms import Norm
+from headstart.common.enumerations import CacheType
 from headstart.models.config import EVERYTHING, ModelConfig
 from headstart.models.encoder_decoder_weights import EncoderDecoderWeights
 from headstart.models.layers.cross_attention import StackLayer
@@ -54,6 +56,7 @@ class EncoderDecoderBackend:
     exact_rows = False
     finds_best = False
     opens_layers = True
+    cache_types = TorchBackend.cache_types
 
     def __init__(
         self,
@@ -92,8 +95,10 @@ class EncoderDecoderBackend:
         own = self.encoder.embedder.nbytes if self.encoder.config.vocab_size is not None else 0
         return self._embedding.nbytes + own + self.encoder.nbytes + matrices + self._head.nbytes
 
-    def allocate_cache(self, num_blocks: int, block_size: int, num_states: int = 0) -> KVStorage:
-        return TorchStorage(self.config, num_blocks, block_size, self.dtype, self.device)
+    def allocate_cache(
+        self, num_blocks: int, block_size: int, num_states: int = 0, cache_type: CacheType = CacheType.AUTO
+    ) -> KVStorage:
+        return TorchStorage(self.config, num_blocks, block_size, self.dtype, self.device, cache_type=cache_type)
 
     @torch.inference_mode()
     def encode(self, source: EncoderInput, storage: KVStorage, blocks: Sequence[int]) -> None:
@@ -105,7 +110,7 @@ class EncoderDecoderBackend:
         places = torch.from_numpy(slots).to(self.device)
         shape = (len(states), 2, self.config.num_kv_heads, self.config.head_dim)
         for index, cross in enumerate(self._cross):
-            own.layers[index].pages.index_copy_(0, places, cross.kv(states).view(shape))
+            write_rows(own.layers[index].pages, places, cross.kv(states).view(shape))
         finish(self.device)
 
     @torch.inference_mode()
@@ -196,7 +201,7 @@ class EncoderDecoderBackend:
     def _attend(self, heads: Tensor, cache: Tensor, layout: AttentionLayout, masks: Sequence[Tensor] | None) -> Tensor:
         config = self.config
         keys_values = heads[:, config.num_heads :].reshape(len(heads), 2, -1, config.head_dim)
-        cache.index_copy_(0, layout.new_slots, keys_values)
+        write_rows(cache, layout.new_slots, keys_values)
         return attend(heads[:, : config.num_heads], cache, layout, EVERYTHING, config.score_scale, None, masks)
 
     def _masks(self, layout: AttentionLayout) -> Masks:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headstart.backends.torch.attention import Layout, attend
+from headstart.backends.torch.few_bit_rows import write_rows
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.norms import HeadNorm, Norm
 from headstart.backends.torch.states import LayerStore, StateLayout
@@ -174,7 +175,7 @@ class SelfAttention:
         if self.keeps:
             kept = heads[:, self.heads :].view(len(heads), -1, cache.shape[2], self.head_dim)
             kept = torch.cat((kept, values[:, None]), dim=1) if self.layer.values_are_keys else kept
-            cache.index_copy_(0, layout.new_slots, kept)
+            write_rows(cache, layout.new_slots, kept)
         queries = heads[:, : self.heads]
         grown = config.attention.query_growth
         if shared.growth is not None and grown is not None and (grown.everywhere or self.layer.rope is None):
@@ -225,7 +226,7 @@ class LatentAttention:
             rotation = shared.rotations[self.layer.rope]
             rotation.apply_(queries[..., rank:])
             rotation.apply_(states[:, None, rank:])
-        cache.index_copy_(0, shared.layout.new_slots, states[:, None, None])
+        write_rows(cache, shared.layout.new_slots, states[:, None, None])
         if shared.growth is not None:
             queries = queries * shared.growth
         seen = attend(queries, cache, shared.layout, self.layer.sight, self.config.score_scale, value_dim=rank)

@@ -164,11 +164,12 @@ def second_model(
     target = None if context.runner is None else context.runner.cache.states.num_states
     num_states = target or NUM_STATES
     require_room(
-        cache_tokens * cache_bytes_per_token(backend) + num_states * state_bytes(backend),
+        cache_tokens * cache_bytes_per_token(backend, context.cache_type) + num_states * state_bytes(backend),
         f"a draft model's cache of {cache_tokens} tokens",
         "give a smaller cache_tokens, or fewer to the target's cache",
     )
-    return SecondModel(ModelRunner(backend, cache_tokens, num_states=num_states), vocab_size or context.vocab_size)
+    runner = ModelRunner(backend, cache_tokens, num_states=num_states, cache_type=context.cache_type)
+    return SecondModel(runner, vocab_size or context.vocab_size)
 
 
 def load_draft_model(context: DraftContext, name: str) -> Backend:

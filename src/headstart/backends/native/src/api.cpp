@@ -185,11 +185,11 @@ HEADSTART_API const char *headstart_adapter_set(void *adapter, int layer, int wh
   }
 }
 
-HEADSTART_API void *headstart_cache_create(const void *model, int pages, int states) {
+HEADSTART_API void *headstart_cache_create(const void *model, int pages, int states, int in_bytes) {
   const Decoder &decoder = decoder_of(model);
   const size_t cell = decoder.precision == Precision::fp32 ? sizeof(float) : sizeof(Bf16);
   try {
-    return new Cache{{decoder.kept_keys(), pages, cell}, {decoder.kept_states(), states}};
+    return new Cache{{decoder.kept_keys(), pages, cell, in_bytes != 0}, {decoder.kept_states(), states}};
   } catch (const std::bad_alloc &) {
     return nullptr;
   }
@@ -236,9 +236,9 @@ HEADSTART_API void headstart_write_memory(const void *model, const void *cache, 
       const int logical = i / kPageKeys;
       const int page = blocks[logical / pages_per_block] * pages_per_block + logical % pages_per_block;
       const float *key = keys_values + (2 * static_cast<size_t>(i) * kv_heads + head) * head_dim;
-      write_key(cache_of(cache).keys_values.keys<Cell>(layer, page, head), i % kPageKeys, key, head_dim);
-      write_value(cache_of(cache).keys_values.values<Cell>(layer, page, head), i % kPageKeys,
-                  key + static_cast<size_t>(kv_heads) * head_dim, head_dim);
+      const KvCache &kept = cache_of(cache).keys_values;
+      kept.write_key<Cell>(layer, page, head, i % kPageKeys, key);
+      kept.write_value<Cell>(layer, page, head, i % kPageKeys, key + static_cast<size_t>(kv_heads) * head_dim);
     }
   };
 #pragma omp parallel for num_threads(decoder.shape.threads) schedule(static)

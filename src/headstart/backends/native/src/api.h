@@ -434,8 +434,9 @@ void headstart_adapter_destroy(void *adapter);
 // product is added to it. Null on success.
 const char *headstart_adapter_set(void *adapter, int layer, int which, int ranks, const float *down, const float *up);
 
-// `pages` pages of 32 keys and `states` slots of states, zero-filled; null when memory is short.
-void *headstart_cache_create(const void *model, int pages, int states);
+// `pages` pages of 32 keys and `states` slots of states, zero-filled; null when memory is short. `in_bytes`: keys and
+// values in 8 bits; else in the cells that attention computes with.
+void *headstart_cache_create(const void *model, int pages, int states, int in_bytes);
 void headstart_cache_destroy(void *cache);
 // Pages alone, and bytes of all slots, with a blank one.
 void *headstart_cache_data(const void *cache);

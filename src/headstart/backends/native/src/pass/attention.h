@@ -126,13 +126,16 @@ class AttentionTile {
     const int first = layer_.window ? std::max(0, position - layer_.window + 1) : 0;
     return layer_.chunk ? std::max(first, position / layer_.chunk * layer_.chunk) : first;
   }
-  const Cell *key_page(int logical, int kv_head) const {
-    return layer_.cache.template keys<Cell>(layer_.layer, layer_.layout.page(sequence_, logical), kv_head);
+  // As they are kept.
+  const char *key_page(int logical, int kv_head) const {
+    return layer_.cache.keys(layer_.layer, layer_.layout.page(sequence_, logical), kv_head);
   }
-  const Cell *value_page(int logical, int kv_head) const {
-    return layer_.cache.template values<Cell>(layer_.layer, layer_.layout.page(sequence_, logical), kv_head);
+  const char *value_page(int logical, int kv_head) const {
+    return layer_.cache.values(layer_.layer, layer_.layout.page(sequence_, logical), kv_head);
   }
-  const Cell *value_page(int logical) const { return value_page(logical, item_.kv_head); }
+  const char *value_page(int logical) const { return value_page(logical, item_.kv_head); }
+  BytePage<const int8_t> value_bytes(int logical) const { return byte_page(value_page(logical), layer_.value_dim); }
+  bool in_bytes() const { return layer_.cache.in_bytes(); }
 
   void load_queries() {
     const int d = layer_.key_dim;
@@ -160,15 +163,17 @@ class AttentionTile {
   bool needs_slots(int chunk) const { return !sequence_.straight && (chunk + 1) * kChunkPages > shared_; }
 
   void score_page(int logical, float *scores, int stride, PagesAhead ahead = {}) {
-    multiply_tiles<Cell>(entries_, s_.query, layer_.key_dim, Stream<Cell>{key_page(logical, item_.kv_head)},
-                         layer_.key_dim / 32, scores, stride, false, ahead);
+    const Cell *const keys =
+        layer_.cache.read_keys(layer_.layer, layer_.layout.page(sequence_, logical), item_.kv_head, s_.widened[0]);
+    multiply_tiles<Cell>(entries_, s_.query, layer_.key_dim, Stream<Cell>{keys}, layer_.key_dim / 32, scores, stride,
+                         false, ahead);
   }
 
   // What is read after the keys of page `page`, of those before `end`; all of the page where it is the next kv head's.
   PagesAhead pages_ahead(int page, int end) const {
     if (ask_ < 0) return {};
     const int keys = ask_ == item_.kv_head ? page + 1 : page;
-    const int bytes = kPageKeys * layer_.key_dim * static_cast<int>(sizeof(Cell));
+    const int bytes = static_cast<int>(layer_.cache.key_bytes(layer_.layer));
     return {keys < end ? key_page(keys, ask_) : nullptr, value_page(page, ask_), bytes};
   }
 
@@ -241,11 +246,18 @@ class AttentionTile {
     const int d = layer_.value_dim, start = chunk * kChunkKeys;
     const Cell *pages[kChunkPages];
     const int shared = std::max(shared_end - page, 0);
-    for (int i = 0; i < shared; ++i) pages[i] = value_page(page + i);
-    // The page that holds the last row may hold slots nobody has written.
-    if (shared > 0 && (page + shared) * kPageKeys > last + 1)
-      pages[shared - 1] = gather(page + shared - 1, last, nullptr);
-    multiply_pages(entries_, s_.weights + page * kPageKeys - start, pages, shared, s_.partial, false);
+    // Pages that are widened are few at a time: they stay in the nearest cache. Sums go on as in one product.
+    const int most = in_bytes() ? AttentionScratch<Cell>::kWidened : kChunkPages;
+    for (int first = 0; first == 0 || first < shared; first += most) {
+      const int count = std::min(shared - first, most);
+      for (int i = 0; i < count; ++i)
+        pages[i] = layer_.cache.read_values(layer_.layer, layer_.layout.page(sequence_, page + first + i),
+                                            item_.kv_head, s_.widened[i]);
+      // The page that holds the last row may hold slots nobody has written.
+      if (count > 0 && (page + first + count) * kPageKeys > last + 1)
+        pages[count - 1] = gather(page + first + count - 1, last, nullptr);
+      multiply_pages(entries_, s_.weights + (page + first) * kPageKeys - start, pages, count, s_.partial, first > 0);
+    }
     if (sequence_.straight) return;
     gathered_ = 0;
     for (int row = item_.first_row; row < item_.end_row; ++row) {
@@ -270,16 +282,49 @@ class AttentionTile {
 
   // The values of logical page `logical` in order of position, up to `last`; without a path slots are positions.
   const Cell *gather(int logical, int last, const int32_t *path, int into = kChunkPages) {
+    if (in_bytes()) return gather_bytes(logical, last, path, into);
     const Cell *cells[kPageKeys];
     int keys[kPageKeys];
     const int count = std::min(last + 1 - logical * kPageKeys, kPageKeys);
     for (int i = 0; i < count; ++i) {
       const int position = logical * kPageKeys + i;
       const int slot = path && position >= sequence_.cached ? path[position - sequence_.cached] : position;
-      cells[i] = value_page(slot / kPageKeys);
+      cells[i] = reinterpret_cast<const Cell *>(value_page(slot / kPageKeys));
       keys[i] = slot % kPageKeys;
     }
     gather_values(s_.gathered[into], cells, keys, count, layer_.value_dim);
+    return s_.gathered[into];
+  }
+
+  // The same in bytes: below the cached length slots are positions, and the page is the sequence's own.
+  const Cell *gather_bytes(int logical, int last, const int32_t *path, int into) {
+    const BytePage<int8_t> page = byte_page(s_.bytes[into], layer_.value_dim);
+    const int first = logical * kPageKeys, end = std::min(last + 1, first + kPageKeys);
+    if (!path || first < sequence_.cached)
+      std::memcpy(page.levels, value_page(logical), byte_page_bytes(page.dim));
+    else
+      std::memset(page.levels, 0, byte_page_bytes(page.dim));
+    for (int block = 0; block < page.dim / kByteBlock; ++block)
+      std::fill(page.units(block) + (end - first), page.units(block) + kPageKeys, Bf16{0});
+    return path ? along_path(logical, end, path, into) : widened(into);
+  }
+
+  // Puts the tree's own keys of a path into a gathered page.
+  const Cell *along_path(int logical, int end, const int32_t *path, int into) {
+    for (int position = std::max(sequence_.cached, logical * kPageKeys); position < end; ++position) {
+      const int slot = path[position - sequence_.cached], key = position % kPageKeys;
+      if (in_bytes())
+        copy_bytes<ValuePlace<Cell>>(byte_page(s_.bytes[into], layer_.value_dim), key, value_bytes(slot / kPageKeys),
+                                     slot % kPageKeys);
+      else
+        copy_value(s_.gathered[into], key, reinterpret_cast<const Cell *>(value_page(slot / kPageKeys)),
+                   slot % kPageKeys, layer_.value_dim);
+    }
+    return in_bytes() ? widened(into) : s_.gathered[into];
+  }
+
+  const Cell *widened(int into) {
+    widen_values(byte_page(const_cast<const char *>(s_.bytes[into]), layer_.value_dim), s_.gathered[into]);
     return s_.gathered[into];
   }
 
@@ -292,13 +337,7 @@ class AttentionTile {
       gathered_ = into + 1;
       return gather(logical, last, path, into);
     }
-    const int end = std::min(last + 1, (logical + 1) * kPageKeys);
-    for (int position = std::max(sequence_.cached, logical * kPageKeys); position < end; ++position) {
-      const int slot = path[position - sequence_.cached];
-      copy_value(s_.gathered[into], position % kPageKeys, value_page(slot / kPageKeys), slot % kPageKeys,
-                 layer_.value_dim);
-    }
-    return s_.gathered[into];
+    return along_path(logical, std::min(last + 1, (logical + 1) * kPageKeys), path, into);
   }
 
   void begin_merge() {

@@ -11,6 +11,7 @@ class AttentionScratch {
  public:
   using Query = typename QueryElement<Cell>::type;
   static constexpr int kScoreStride = kChunkKeys + 16;  // no power of two: rows must not share cache sets
+  static constexpr int kWidened = 4;                    // pages in 8 bits that are widened together
 
   // Room for tiles of such keys and values, and for trees of `tree_span` slots.
   void reserve(int key_dim, int value_dim, int tree_span) {
@@ -18,6 +19,8 @@ class AttentionScratch {
     key_dim_ = key_dim, value_dim_ = value_dim;
     tree_span_ = std::max(tree_span, tree_span_);
     const size_t page_cells = static_cast<size_t>(kPageKeys) * value_dim;
+    const size_t widened_cells = static_cast<size_t>(kPageKeys) * std::max(key_dim, value_dim);
+    const size_t page_bytes = byte_page_bytes(value_dim);
     size_t bytes = 0;
     const auto take = [&](size_t n) {
       const size_t at = bytes;
@@ -31,6 +34,8 @@ class AttentionScratch {
     const size_t partial_at = take(2 * kTileEntries * value_dim * sizeof(float));
     const size_t sum_at = take(kTileEntries * value_dim * sizeof(float));
     const size_t pages_at = take((kChunkPages + 1) * page_cells * sizeof(Cell));
+    const size_t widened_at = take(kWidened * widened_cells * sizeof(Cell));
+    const size_t bytes_at = take((kChunkPages + 1) * page_bytes);
     memory_ = AlignedBuffer(bytes);
     char *base = memory_.data();
     query = reinterpret_cast<Query *>(base + query_at);
@@ -40,6 +45,8 @@ class AttentionScratch {
     partial = reinterpret_cast<float *>(base + partial_at);
     sum = reinterpret_cast<float *>(base + sum_at);
     for (int i = 0; i <= kChunkPages; ++i) gathered[i] = reinterpret_cast<Cell *>(base + pages_at) + i * page_cells;
+    for (int i = 0; i < kWidened; ++i) widened[i] = reinterpret_cast<Cell *>(base + widened_at) + i * widened_cells;
+    for (int i = 0; i <= kChunkPages; ++i) this->bytes[i] = base + bytes_at + i * page_bytes;
   }
   int slot_stride() const { return tree_span_ + 16; }
 
@@ -50,6 +57,8 @@ class AttentionScratch {
   float *partial = nullptr;      // [entry][value_dim], one chunk's values
   float *sum = nullptr;          // [entry][value_dim]
   Cell *gathered[kChunkPages + 1] = {};
+  Cell *widened[kWidened] = {};       // pages of keys or of values that are kept in 8 bits
+  char *bytes[kChunkPages + 1] = {};  // those that `gathered` are widened from
   float maximum[kTileEntries] = {}, total[kTileEntries] = {}, chunk_maximum[kTileEntries] = {},
         chunk_total[kTileEntries] = {};
 

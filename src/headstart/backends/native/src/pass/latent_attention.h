@@ -41,16 +41,14 @@ class LatentAttention {
   // What attention leaves in the states' space, in floats [row][head * value_dim].
   const Activations &seen() const { return seen_; }
 
-  // Writes one row's key and value. `lowered`: what the layer's first product gave of it.
-  template <class Cell>
-  void store(const DecoderLayer &layer, const RopeTable *rope, int position, const float *lowered, Cell *keys,
-             Cell *values, int key, int thread) const {
+  // One row's key, whose first numbers are its value. `lowered`: what the layer's first product gave of it.
+  const float *state(const DecoderLayer &layer, const RopeTable *rope, int position, const float *lowered,
+                     int thread) const {
     float *const state = scratch_[thread], *from = state + m_.key_dim + kPadding;
     std::memcpy(from, lowered + layer.queries, of_.kv_rank * sizeof(float));
     normalise(NormKind::rms, layer.norms[kKeyNorm], of_.norm_eps, from, of_.kv_rank, state);
     turn(rope, position, lowered + layer.queries + of_.kv_rank, state + of_.kv_rank);
-    write_key(keys, key, state, m_.key_dim);
-    write_value(values, key, state, m_.value_dim);
+    return state;
   }
 
   // One thread's part of the queries: `lowered(row)` is what the layer's first product gave, `position(row)` where the

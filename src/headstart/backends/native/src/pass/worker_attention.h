@@ -117,12 +117,12 @@ class WorkerAttention {
     if (head >= kv_heads) {
       const Norm &norm = layer.norms[kValueNorm];
       if (norm.present()) normalise(NormKind::rms, norm, m_.shape.norm_eps, from, layer.value_dim, to);
-      write_value(p_.cache->keys_values.values<Cell>(index, page, head - kv_heads), slot % kPageKeys,
-                  norm.present() ? to : from, layer.value_dim);
+      p_.cache->keys_values.write_value<Cell>(index, page, head - kv_heads, slot % kPageKeys,
+                                              norm.present() ? to : from);
       return;
     }
     of_keys.apply(head, from, p_.text.layout.text_positions()[row], to);
-    write_key(p_.cache->keys_values.keys<Cell>(index, page, head), slot % kPageKeys, to, d);
+    p_.cache->keys_values.write_key<Cell>(index, page, head, slot % kPageKeys, to);
   }
 
   // The same of latent attention. Keys whose values share words are one thread's.
@@ -134,9 +134,10 @@ class WorkerAttention {
       const int slot = s.slot(row), page = p_.text.layout.page(s, slot / kPageKeys);
       if (slot / 2 % t_.threads != t_.thread) continue;
       t_.ahead.ask(kLinesAUnit);
-      p_.latent->store(layer, t_.rope_of(layer), p_.text.layout.text_positions()[row],
-                       p_.qkv + panel_row * p_.qkv_stride, p_.cache->keys_values.keys<Cell>(index, page, 0),
-                       p_.cache->keys_values.values<Cell>(index, page, 0), slot % kPageKeys, t_.thread);
+      const float *const state = p_.latent->state(layer, t_.rope_of(layer), p_.text.layout.text_positions()[row],
+                                                  p_.qkv + panel_row * p_.qkv_stride, t_.thread);
+      p_.cache->keys_values.write_key<Cell>(index, page, 0, slot % kPageKeys, state);
+      p_.cache->keys_values.write_value<Cell>(index, page, 0, slot % kPageKeys, state);
     }
   }
 
