@@ -252,7 +252,7 @@ class AttentionTile {
       const int count = std::min(shared - first, most);
       for (int i = 0; i < count; ++i)
         pages[i] = layer_.cache.read_values(layer_.layer, layer_.layout.page(sequence_, page + first + i),
-                                            item_.kv_head, s_.widened[i]);
+                                            item_.kv_head, s_.widened[i % AttentionScratch<Cell>::kWidened]);
       // The page that holds the last row may hold slots nobody has written.
       if (count > 0 && (page + first + count) * kPageKeys > last + 1)
         pages[count - 1] = gather(page + first + count - 1, last, nullptr);
