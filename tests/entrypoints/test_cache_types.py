@@ -129,3 +129,18 @@ def test_other_programs_names_and_values(model: Model, tiny_model_dir: Path) -> 
     assert run.exit_code == 0, run.output
     assert "LOSSY" in run.stderr
     assert "cache_type is 'q4_0'" in refusal(headstart("serve", "--cache-type", "q4_0"))
+
+
+@pytest.mark.parametrize("types", [("auto", "q8_0"), ("q8_0", "fp8")])
+def test_prefixes_in_files_are_those_of_one_type(
+    types: tuple[str, str], tiny_model_dir: Path, torch_model_dir: Path, tmp_path: Path
+) -> None:
+    directory, prompt = torch_model_dir if "fp8" in types else tiny_model_dir, [*range(3, 153)]
+    found, said = [], []
+    for cache_type in (*types, *types):
+        with LLM(directory, "suffix", cache_type=cache_type, prefix_cache_dir=tmp_path, precision="fp32") as llm:
+            (output,) = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=16, ignore_eos=True))
+        found.append(output.stats.cached_tokens)
+        said.append(output.token_ids)
+    assert found == [0, 0, 128, 128]
+    assert said[:2] == said[2:]
