@@ -11,6 +11,7 @@ from itertools import count
 
 from torch import Tensor
 
+from headstart.common.enumerations import CacheType
 from headstart.drafting.base import Drafter, SpeculationParams
 from headstart.drafting.common_prefix import common_prefix
 from headstart.drafting.context import DraftContext
@@ -139,6 +140,7 @@ class Workbench:
         max_context: prompt and output tokens of a sequence.
         max_sequences: sequences that decode together.
         draft_rows: guesses of each sequence at most.
+        cache_type: how the target's keys and values are kept.
     """
 
     def __init__(
@@ -150,6 +152,7 @@ class Workbench:
         max_context: int = 2048,
         max_sequences: int = 1,
         draft_rows: int = Limits.draft_rows,
+        cache_type: CacheType = CacheType.AUTO,
     ) -> None:
         self.backend = backend
         self.eos_token_ids = eos_token_ids
@@ -163,7 +166,7 @@ class Workbench:
         )
         source = min(self.limits.max_source, max_context)
         room = max_sequences * (max_context + source) + self.limits.draft_rows
-        self.runner = WatchedRunner(backend, room, num_states=state_room(backend, self.limits))
+        self.runner = WatchedRunner(backend, room, num_states=state_room(backend, self.limits), cache_type=cache_type)
         bare = DraftContext(backend.config.vocab_size, self.runner)
         self._context = bare if surroundings is None else surroundings(self.runner)
         self._ids = count()
@@ -172,7 +175,12 @@ class Workbench:
 
     @classmethod
     def of_model(
-        cls, model: Model, max_sequences: int = 1, max_context: int = 4096, draft_rows: int = Limits.draft_rows
+        cls,
+        model: Model,
+        max_sequences: int = 1,
+        max_context: int = 4096,
+        draft_rows: int = Limits.draft_rows,
+        cache_type: CacheType = CacheType.AUTO,
     ) -> Workbench:
         """A workbench for a loaded model. Draft models are computed in the target's precision."""
         return cls(
@@ -182,6 +190,7 @@ class Workbench:
             max_context=min(model.config.max_positions, max_context),
             max_sequences=max_sequences,
             draft_rows=draft_rows,
+            cache_type=cache_type,
         )
 
     def open(self, contender: Contender, wrap: Callable[[Drafter], Drafter] | None = None) -> Engine:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_runs import headstart, refusal
+from cli_runs import headstart, refusal, rows
 from native_cases import needs_native
 from tiny_encoder_decoders import WIDE
 from tiny_encoder_decoders import make_model as make_encoder_decoder
@@ -144,3 +144,14 @@ def test_prefixes_in_files_are_those_of_one_type(
         said.append(output.token_ids)
     assert found == [0, 0, 128, 128]
     assert said[:2] == said[2:]
+
+
+@needs_native
+def test_what_it_costs_is_measured(tiny_model_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("abc hello there " * 20)
+    model = ["--model", tiny_model_dir, "--text", tmp_path / "text", "--per-group", 1, "--max-tokens", 4]
+    run = headstart("quality", *model, "--precisions", "bf16", "--cache-type", "q8_0", "--json")
+    assert run.exit_code == 0, run.output
+    (said,) = rows(run)[0]["precisions"]
+    assert "q8_0" in said["precision"]
+    assert 0 < said["mean_kl"] < 0.05

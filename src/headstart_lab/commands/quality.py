@@ -11,6 +11,7 @@ from headstart.cli import options
 from headstart.cli.asking import READING
 from headstart.cli.option_groups import Only, with_groups
 from headstart.common import enumerations
+from headstart.common.enumerations import CacheType
 from headstart.entrypoints.engine_options import MODEL, EngineOptions
 from headstart.errors import ConfigError
 from headstart_lab.commands.bench import Out, PerGroup, Prompts
@@ -28,7 +29,7 @@ ALL = "all"
 @with_groups
 def quality(
     *,
-    engine: Annotated[EngineOptions, Only("model", *(name for name in READING if name != "precision"))],
+    engine: Annotated[EngineOptions, Only("model", "cache_type", *(name for name in READING if name != "precision"))],
     precisions: Annotated[
         str,
         typer.Option(
@@ -61,8 +62,9 @@ def quality(
 
     Both read the same text: perplexity, how far their laws are apart at each token (KL), how often they find the same
     token best. Then both answer prompts greedily: how far do they say the same? One line for each precision sums it
-    up. A precision is a target of its own: speculation keeps its law to the last bit, whatever this command says.
-    Ctrl-C ends it with the precisions that have been judged until then.
+    up. A precision is a target of its own: speculation keeps its law to the last bit, whatever this command says. So is
+    a --cache-type, which the reference does without. Ctrl-C ends it with the precisions that have been judged until
+    then.
 
     Examples:
 
@@ -81,7 +83,7 @@ def quality(
     from headstart_lab.quality.report import exhibits, to_json
     from headstart_lab.quality.run import GreedyPair, Quality, answer_greedily, read_texts
 
-    against = _named("--reference", reference.value)
+    against, cache_type = _named("--reference", reference.value), CacheType(engine.cache_type)
     wanted = _wanted(precisions, against)
     passages, chosen = read_passages(text), choose(read_prompts(prompts), per_group)
     where = Origin()
@@ -94,11 +96,12 @@ def quality(
             return list(answer_greedily(bench, [*asked.values()], max_tokens, lambda n: activity.advance(1, n)))
 
         def judge(precision: Precision) -> Quality:
-            other, bench = _loaded(engine, precision, activity)
+            other, bench = _loaded(engine, precision, activity, cache_type)
             activity.show(f"Reading in {precision.value}", len(pieces))
             figures = read_texts(base_bench, bench, pieces, lambda n: activity.advance(1, n))
             pairs = map(GreedyPair.of, asked, base_answers, answers(precision, bench))
-            names, backend = (precision.value, against.value), other.backend
+            kept = "" if cache_type is CacheType.AUTO else f" with a cache of {cache_type.value}"
+            names, backend = (precision.value + kept, against.value), other.backend
             return Quality(*names, backend.name, backend.nbytes, figures, tuple(pairs))
 
         base, base_bench = _loaded(engine, against, activity)
@@ -144,14 +147,16 @@ def quality(
     interruption.end()
 
 
-def _loaded(engine: EngineOptions, precision: Precision, activity: Activity) -> tuple[Model, Workbench]:
+def _loaded(
+    engine: EngineOptions, precision: Precision, activity: Activity, cache_type: CacheType = CacheType.AUTO
+) -> tuple[Model, Workbench]:
     """The model in one precision, and what it is measured on; says what memory they take."""
     from headstart.common.memory import MemoryUse
     from headstart_lab.workbench import Workbench
 
     activity.show(f"Loading {engine.model} in {precision.value}")
     loaded = engine.changed(precision=precision).load_target()
-    bench = Workbench.of_model(loaded)
+    bench = Workbench.of_model(loaded, cache_type=cache_type)
     use = MemoryUse(loaded.backend.nbytes, bench.runner.cache.storage.nbytes, drafters=0)
     activity.say(f"Memory in {precision.value}: {use}.")
     return loaded, bench
