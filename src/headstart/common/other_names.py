@@ -237,10 +237,9 @@ def precision(name: str, value: object) -> object:
 
 def cache_type(name: str, value: object) -> object:
     """A type of cache by vLLM's or llama.cpp's name, or by ours; theirs for 16 bits stand for what is computed with."""
-    said = str(value).removeprefix("torch.")
-    if said.startswith("fp8_e4m3") or said == "float8_e4m3fn":
-        return "fp8"
-    return "auto" if said in ("f16", "bf16", "float16", "bfloat16") else value
+    if value in ("f16", "bf16", "float16", "bfloat16"):
+        return "auto"
+    return "fp8" if str(value) in ("fp8_e4m3", "float8_e4m3fn", "torch.float8_e4m3fn") else value
 
 
 def quantised(value: str, method: str | None) -> bool:

@@ -51,16 +51,14 @@ def state_room(backend: Backend, limits: Limits) -> int:
     return count
 
 
-def cache_room(
-    backend: Backend, limits: Limits, cache_tokens: int | None, cache_type: CacheType = CacheType.AUTO
-) -> int:
+def cache_room(backend: Backend, limits: Limits, cache_tokens: int | None, kind: CacheType = CacheType.AUTO) -> int:
     """Tokens of the target's cache, those of drafts and of encoder memories included; ``cache_tokens`` None: about
     1 GiB, but at least one whole context, and one of the encoder.
 
     Raises:
         ConfigError: there is not enough memory, or the backend has no cache of that type.
     """
-    size, context = cache_bytes_per_token(backend, cache_type), limits.max_context + limits.max_source
+    size, context = cache_bytes_per_token(backend, kind), limits.max_context + limits.max_source
     if cache_tokens is None:
         cache_tokens = min(max(_CACHE_BYTES // size, context), limits.max_sequences * context)
     require_room(

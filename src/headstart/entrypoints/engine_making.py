@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,9 +76,9 @@ def make_engine(
         "" if store is None else target.tokenizer.fingerprint(),
         target.config.vocab_size,
     )
-    draft_cache = CacheType(options.draft_cache_type)
     precision = None if options.draft_precision is None else parse_precision(options.draft_precision)
-    surroundings = draft_context(target, runner, precision, cache_salt_of, notices.append, texts, draft_cache)
+    surroundings = draft_context(target, runner, precision, cache_salt_of, notices.append, texts)
+    surroundings = replace(surroundings, cache_type=CacheType(options.draft_cache_type))
     default, more = drafter_name(drafter), options.more_drafters
     with phase(f"Preparing the drafter {default}"):
         drafters = {default: create_drafter(drafter, surroundings, **drafter_options)}

@@ -437,9 +437,7 @@ class EngineOptions(Options):
         from headstart.text.answers.choosing import check_names
 
         if self.numerics == Numerics.EXACT and self.cache_type != CacheType.AUTO:
-            raise ConfigError(
-                f"cache_type {self.cache_type} is LOSSY, but numerics is 'exact'; leave one of the two out."
-            )
+            raise ConfigError(f"cache_type {self.cache_type} is LOSSY, but numerics is 'exact'; leave one out.")
         check_names(self.tool_parser, self.reasoning_parser)
         named_file(self.generation_config)
         for name in ("drafter_store", "prefix_cache_dir"):

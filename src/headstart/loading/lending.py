@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from headstart.backends.native.packing import read_matrix
-from headstart.common.enumerations import CacheType, Precision
+from headstart.common.enumerations import Precision
 from headstart.drafting.base import SequenceView
 from headstart.drafting.context import DraftContext, LoadedModel, SmallModel, one_scope
 from headstart.drafting.head_files.loading import load_head
@@ -48,7 +48,6 @@ def draft_context(
     scope_of: Callable[[SequenceView], Hashable] = one_scope,
     tell: Callable[[str], None] = lambda sentence: None,
     texts: TextStore | None = None,
-    draft_cache_type: CacheType = CacheType.AUTO,
 ) -> DraftContext:
     """The surroundings of drafters for ``model``; what they do not ask for is not loaded.
 
@@ -59,7 +58,6 @@ def draft_context(
         tell: hears which head is used and why, and why one that is at hand is not; and what else users should know of
             a drafter.
         texts: that drafters may copy from beyond a request's own.
-        draft_cache_type: how draft models keep keys and values.
     """
     precision = model.precision if draft_precision is None else draft_precision
 
@@ -153,7 +151,6 @@ def draft_context(
         tell=tell,
         scope_of=scope_of,
         texts=texts,
-        cache_type=draft_cache_type,
         target=model,
     )
 

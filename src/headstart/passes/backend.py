@@ -176,16 +176,13 @@ class EncoderBackend(Backend, Protocol):
 
 @runtime_checkable
 class KeepsFewBits(Protocol):
-    """A backend that can keep keys and values in fewer bits than it computes with, by further types of cache."""
+    """A backend that has ``cache_types`` beside ``AUTO``."""
 
     cache_types: tuple[CacheType, ...]
-    """Beside ``AUTO``."""
 
     def allocate_cache(
         self, num_blocks: int, block_size: int, num_states: int = 0, cache_type: CacheType = CacheType.AUTO
-    ) -> KVStorage:
-        """As ``Backend`` has it."""
-        ...
+    ) -> KVStorage: ...
 
 
 @runtime_checkable

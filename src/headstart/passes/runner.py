@@ -81,10 +81,7 @@ class ModelRunner:
         block_size: tokens of a cache block.
         prefixes: lets sequences share what they begin with; None: each computes its own.
         num_states: slots of states, where the model keeps any.
-        cache_type: how keys and values are kept.
-
-    Raises:
-        ConfigError: the backend has no such cache, or memory is short.
+        cache_type: how keys and values are kept; refused where the backend has no such cache.
     """
 
     def __init__(
@@ -98,8 +95,9 @@ class ModelRunner:
     ) -> None:
         self.backend = backend
         num_blocks = -(-cache_tokens // block_size)
+        sizes = (num_blocks, block_size, num_states) if backend.config.keeps_states else (num_blocks, block_size)
+        storage = _allocated(backend, cache_type, *sizes)
         num_states = num_states if backend.config.keeps_states else 0
-        storage = _allocated(backend, cache_type, num_blocks, block_size, num_states)
         self.cache = PagedCache(storage, prefixes, num_states)
         self._stretches = backend.stretches if isinstance(backend, RunsStretches) else None
         self.unrecorded = backend.unrecorded if isinstance(backend, RecordsPasses) else 0
@@ -256,32 +254,18 @@ def _pass_rows(rows: Sequence[IntArray], starts: Sequence[int]) -> IntArray:
     return _joined([_moved(each, start) for each, start in zip(rows, starts, strict=False)])
 
 
-def _allocated(
-    backend: Backend, cache_type: CacheType, num_blocks: int, block_size: int, num_states: int = 0
-) -> KVStorage:
-    """Storage of a backend.
-
-    Raises:
-        ConfigError: it keeps nothing in that form, or memory is short.
-    """
+def _allocated(backend: Backend, cache_type: CacheType, *sizes: int) -> KVStorage:
     if cache_type is CacheType.AUTO:
-        return backend.allocate_cache(num_blocks, block_size, *([num_states] if num_states else []))
+        return backend.allocate_cache(*sizes)
     types = backend.cache_types if isinstance(backend, KeepsFewBits) else ()
-    if cache_type not in types:
-        raise ConfigError(
-            f"cache_type is {cache_type.value!r}, which {backend.name} does not have; give "
-            f"{' or '.join((*types, CacheType.AUTO))}."
-        )
-    assert isinstance(backend, KeepsFewBits)
-    return backend.allocate_cache(num_blocks, block_size, num_states, cache_type)
+    if cache_type in types and isinstance(backend, KeepsFewBits):
+        return backend.allocate_cache(*sizes, cache_type=cache_type)
+    choice = " or ".join((*types, CacheType.AUTO))
+    raise ConfigError(f"cache_type is {cache_type.value!r}, which {backend.name} does not have; give {choice}.")
 
 
 def cache_bytes_per_token(backend: Backend, cache_type: CacheType = CacheType.AUTO) -> int:
-    """Bytes that a cached token takes.
-
-    Raises:
-        ConfigError: the backend has no such cache.
-    """
+    """Bytes that a cached token takes; what the backend does not have is refused."""
     one, two = (_allocated(backend, cache_type, count, BLOCK_SIZE).nbytes for count in (1, 2))
     return max((two - one) // BLOCK_SIZE, 1)
 

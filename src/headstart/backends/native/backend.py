@@ -153,18 +153,15 @@ class NativeBackend:
         return NativeAdapter(self._library, self, self.handle, weights)
 
     def allocate_cache(
-        self,
-        num_blocks: int,
-        block_size: int = PAGE_KEYS,
-        num_states: int = 0,
-        cache_type: CacheType = CacheType.AUTO,
+        self, num_blocks: int, block_size: int = PAGE_KEYS, num_states: int = 0, cache_type: CacheType = CacheType.AUTO
     ) -> KVStorage:
         """Zero-filled storage.
 
         Raises:
             ConfigError: ``block_size`` is no multiple of 32, or memory is short.
         """
-        return NativeStorage(self._library, self.handle, num_blocks, block_size, num_states, cache_type)
+        in_bytes = cache_type is CacheType.Q8_0
+        return NativeStorage(self._library, self.handle, num_blocks, block_size, num_states, in_bytes)
 
     def read_seconds(self) -> float:
         """Seconds that one read of all weights took just now: the floor of a pass."""

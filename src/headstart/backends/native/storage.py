@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.backends.native.library import Library
-from headstart.common.enumerations import CacheType
 from headstart.errors import ConfigError
 
 PAGE_KEYS = 32
@@ -27,7 +26,7 @@ class NativeStorage:
         num_blocks: int,
         block_size: int,
         num_states: int = 0,
-        cache_type: CacheType = CacheType.AUTO,
+        in_bytes: bool = False,
     ) -> None:
         if block_size % PAGE_KEYS:
             raise ConfigError(f"block_size is {block_size}; the native pass needs a multiple of {PAGE_KEYS}")
@@ -35,8 +34,7 @@ class NativeStorage:
         self.block_size = block_size
         self.model = model
         self.pages_per_block = block_size // PAGE_KEYS
-        pages, in_bytes = num_blocks * self.pages_per_block, cache_type is CacheType.Q8_0
-        handle = library.cache_create(model, pages, num_states, in_bytes)
+        handle = library.cache_create(model, num_blocks * self.pages_per_block, num_states, q8_0)
         if not handle:
             states = f" and {num_states} states" if num_states else ""
             raise ConfigError(f"{num_blocks} cache blocks{states} do not fit in memory; ask for fewer")
