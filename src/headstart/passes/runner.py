@@ -95,9 +95,8 @@ class ModelRunner:
     ) -> None:
         self.backend = backend
         num_blocks = -(-cache_tokens // block_size)
-        sizes = (num_blocks, block_size, num_states) if backend.config.keeps_states else (num_blocks, block_size)
-        storage = _allocated(backend, cache_type, *sizes)
         num_states = num_states if backend.config.keeps_states else 0
+        storage = _allocated(backend, cache_type, num_blocks, block_size, num_states)
         self.cache = PagedCache(storage, prefixes, num_states)
         self._stretches = backend.stretches if isinstance(backend, RunsStretches) else None
         self.unrecorded = backend.unrecorded if isinstance(backend, RecordsPasses) else 0
@@ -254,12 +253,12 @@ def _pass_rows(rows: Sequence[IntArray], starts: Sequence[int]) -> IntArray:
     return _joined([_moved(each, start) for each, start in zip(rows, starts, strict=False)])
 
 
-def _allocated(backend: Backend, cache_type: CacheType, *sizes: int) -> KVStorage:
+def _allocated(backend: Backend, cache_type: CacheType, blocks: int, block_size: int, states: int = 0) -> KVStorage:
     if cache_type is CacheType.AUTO:
-        return backend.allocate_cache(*sizes)
+        return backend.allocate_cache(blocks, block_size, *([states] if states else []))
     types = backend.cache_types if isinstance(backend, KeepsFewBits) else ()
     if cache_type in types and isinstance(backend, KeepsFewBits):
-        return backend.allocate_cache(*sizes, cache_type=cache_type)
+        return backend.allocate_cache(blocks, block_size, states, cache_type)
     choice = " or ".join((*types, CacheType.AUTO))
     raise ConfigError(f"cache_type is {cache_type.value!r}, which {backend.name} does not have; give {choice}.")
 

@@ -20,13 +20,7 @@ class NativeStorage:
     """Blocks of one model's cache (``PortableStorage``), and slots of its states."""
 
     def __init__(
-        self,
-        library: Library,
-        model: int,
-        num_blocks: int,
-        block_size: int,
-        num_states: int = 0,
-        in_bytes: bool = False,
+        self, library: Library, model: int, num_blocks: int, block_size: int, num_states: int = 0, q8_0: bool = False
     ) -> None:
         if block_size % PAGE_KEYS:
             raise ConfigError(f"block_size is {block_size}; the native pass needs a multiple of {PAGE_KEYS}")
