@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 from adapter_toys import write_adapter, write_merged
+from head_toys import shake
 from tiny_checkpoint import write_tiny_model
 from tiny_encoder_decoders import make_model, save_model
 
 from headstart import LLM, AsyncLLM, ConfigError, LoRARequest, RequestError, SamplingParams
 from headstart.backends.native.loader import load_library
+from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.loading.lending import identity_of
+from headstart.loading.model import load_model
+from headstart_train.files.heads import save_head
 
 NAMES = ("red", "green", "blue", "grey")
 WHOSE = [*NAMES, None] * 3 + ["red"]
@@ -71,6 +76,24 @@ def test_texts_of_a_mixed_batch_are_those_of_each_alone(toys: Toys, precision: s
         drafted = LLM(toys.model, drafter, **options)
         assert texts(drafted) == wanted
         assert texts(drafted, drawn) == wanted_draws
+
+
+@needs_native
+@pytest.mark.parametrize("drafter", ["eagle3", "draft-model", "self"])
+def test_what_guesses_unchanged_goes_on_guessing(toys: Toys, tmp_path: Path, drafter: str) -> None:
+    wanted = alone(LLM(toys.model, "none", precision="bf16", lora=toys.lora))
+    model = toys.model
+    if drafter == "eagle3":
+        target = load_model(toys.model, "bf16")
+        head = EagleHead(eagle_config(target.config, "eagle3", None))
+        shake(head, 3)
+        model = tmp_path / "head"
+        save_head(head, model, record={"head": "eagle3", "target": "tiny", **identity_of(target).record()})
+    options = {} if drafter == "self" else {"draft_model": model}
+    llm = LLM(toys.model, drafter, precision="bf16", lora=toys.lora, **options)
+    outputs = llm.generate(PROMPTS, ANSWER, lora_request=WHOSE)
+    assert [output.token_ids for output in outputs] == wanted
+    assert all(output.stats.drafted for output in outputs)
 
 
 @needs_native
