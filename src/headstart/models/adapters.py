@@ -21,7 +21,13 @@ from headstart.models.layout_tensors import Shape
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.lora import LowRank, foreign, low_rank, misfit, read_folder, require_room_for
 from headstart.models.weight_loading import config_of
-from headstart.models.weights import ExpertsWeights, LayerWeights, MlpAndExpertsWeights, TwoMixersWeights
+from headstart.models.weights import (
+    AttentionWeights,
+    ExpertsWeights,
+    LayerWeights,
+    MlpAndExpertsWeights,
+    TwoMixersWeights,
+)
 
 
 class AdapterWeights(NamedTuple):
@@ -35,13 +41,14 @@ class AdapterWeights(NamedTuple):
 
 
 def adaptable(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
-    """A layer's matrices that can be changed: into its mixer, out of it, and up and down of its dense channel part or
-    shared expert; None: it has no such one."""
+    """A layer's matrices that can be changed: into its mixer, out of it, up and down of its dense channel part or
+    shared expert, and the gate of its attention; None: it has no such one."""
     mixer = layer.mixer.attention if isinstance(layer.mixer, TwoMixersWeights) else layer.mixer
     dense = layer.channel.mlp if isinstance(layer.channel, MlpAndExpertsWeights) else layer.channel
     dense = dense.shared if isinstance(dense, ExpertsWeights) else dense
     mixing = (None, None) if mixer is None else (next(iter(mixer.linears)), mixer.output)
-    return (*mixing, *((None, None) if dense is None else (dense.up, dense.down)))
+    gate = layer.mixer.gate if isinstance(layer.mixer, AttentionWeights) else None
+    return (*mixing, *((None, None) if dense is None else (dense.up, dense.down)), gate)
 
 
 def load_adapter(path: str | Path, checkpoint: Checkpoint) -> AdapterWeights:

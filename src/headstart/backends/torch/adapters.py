@@ -53,4 +53,5 @@ def _linears(layer: DecoderLayer) -> tuple[Linear | None, ...]:
     dense = layer.channel.mlp if isinstance(layer.channel, MlpAndExperts) else layer.channel
     dense = dense.shared if isinstance(dense, Experts) else dense
     first = mixer.down if isinstance(mixer, LatentAttention) else getattr(mixer, "input", None)
-    return first, getattr(mixer, "output", None), getattr(dense, "up", None), getattr(dense, "down", None)
+    named = ((mixer, "output"), (dense, "up"), (dense, "down"), (mixer, "gate"))
+    return first, *(getattr(part, name, None) for part, name in named)

@@ -430,8 +430,8 @@ int64_t headstart_bytes(const void *model);
 // An adapter of a model, which outlives it: so far it changes nothing. Null when memory is short.
 void *headstart_adapter_create(const void *model);
 void headstart_adapter_destroy(void *adapter);
-// The change of one of a layer's first four matrices, copied: `down` [ranks][inputs] and `up` [outputs][ranks], whose
-// product is added to it. Null on success.
+// The change of one of a layer's first four matrices or of its attention's gate, copied: `down` [ranks][inputs] and
+// `up` [outputs][ranks], whose product is added to it. Null on success.
 const char *headstart_adapter_set(void *adapter, int layer, int which, int ranks, const float *down, const float *up);
 
 // `pages` pages of 32 keys and `states` slots of states, zero-filled; null when memory is short. `in_bytes`: keys and

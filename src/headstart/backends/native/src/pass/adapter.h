@@ -4,8 +4,6 @@
 
 #include "pass/decoder.h"
 
-constexpr int kAdapted = kOwnLinears;  // a layer's matrices that can be changed: the first ones by number
-
 // The change of one matrix, in float32. Each sum is one chain of a row by itself, over inputs and then over ranks in
 // order, so that a row's bits do not depend on the rows beside it.
 class AdaptedMatrix {

@@ -60,8 +60,9 @@ class Decoder {
       note_heads(layer, {layer.heads, seen.kv_heads});
       key_dim = std::max(key_dim, seen.key_dim), value_dim = std::max(value_dim, seen.value_dim);
       for (const PackedLinear &linear : layer.linears) widest = std::max(widest, linear.padded_inputs);
-      for (int which = 0; which < kOwnLinears; ++which)
-        layer.linears[which].number = static_cast<int>(index) * kOwnLinears + which;
+      const bool gates = s.attention_gate && layer.is(Mixer::attention);
+      for (int which = 0; which < kOwnLinears + gates; ++which)
+        layer.linears[which].number = static_cast<int>(index) * kAdapted + which;
     }
     const uint8_t *const of_ends = of_experts + kMatrixParts;
     const int ends = 2 * std::max(s.streams - 1, 0);

@@ -28,7 +28,8 @@ enum BlockLinearIndex { kAttentionTaps = kOwnLinears, kMlpTaps };  // of a block
 enum SideLinearIndex { kSideDown = kInputOutput + 1, kSideUp };    // behind those of an input
 // Of no layer; those of streams follow: what spreads all but the first, then what merges them.
 enum ModelLinearIndex { kOutputHead, kFuse, kInputsProjection, kStreamLinears };
-constexpr int kLinears = 8;  // places of a layer's matrices
+constexpr int kLinears = 8;          // places of a layer's matrices
+constexpr int kAdapted = kGate + 1;  // those that adapters can change: a layer's own, and the gate of its attention
 // Small parts of a layer.
 enum ConstantIndex {
   kKernel,

@@ -217,6 +217,9 @@ class WorkerRows {
   void lower(const PackedLinear &layer, int row, const float *from, bool alone) const {
     if (const AdaptedMatrix *const change = p_.adapted.change(layer, panel_rows[row]))
       change->lower(from, p_.adapted.sums(layer, row, alone ? thread : -1));
+    // A gate reads what queries are made of.
+    if (layer.number >= 0 && layer.number % kAdapted == kQkv)
+      lower(m_.layers[layer.number / kAdapted].linears[kGate], row, from, alone);
   }
 
   // The same of rows that stand as elements already.
