@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headstart.entrypoints.llm import LLM
-from headstart.errors import HeadstartError, RequestError
+from headstart.errors import ConfigError, HeadstartError, RequestError
 from headstart.passes.adapters import Adapter
 from headstart_server.engine_thread import EngineThread
 from headstart_server.generation import Generator
@@ -185,6 +185,8 @@ class OneModel(Models):
     def __init__(self, served: Served) -> None:
         super().__init__(served.settings)
         self._served = served
+        if taken := set(served.llm.adapters) & set(served.settings.names):
+            raise ConfigError(f"lora names an adapter {min(taken)!r:.80}, as the model is named; take another name.")
 
     @property
     def only(self) -> Served:
@@ -202,8 +204,9 @@ class OneModel(Models):
         if name is not None and (adapter := self._served.adapter(name)) is not None:
             return self._listed(names[0]).adapted(adapter)
         if name is not None and bare_name(name, names) not in names:
+            adapters = self._served.llm.adapters
             raise UnknownModelError(
-                f"model {name!r} is not served here; it is {' or '.join(map(repr, names))}.", "model"
+                f"model {name!r} is not served here; it is {' or '.join(map(repr, [*names, *adapters]))}.", "model"
             )
         return self._listed(names[0] if name is None else bare_name(name, names))
 

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from headstart.backends.torch.backend import TorchBackend
 from headstart.errors import CheckpointError
 from headstart.models.checkpoint import open_checkpoint
+from headstart.models.lora import read_folder
 from headstart.models.weight_loading import load_decoder
 from headstart.passes.runner import ModelRunner, Span
 
@@ -145,3 +146,47 @@ def test_an_adapter_alone_is_refused_with_the_mend(tmp_path: Path) -> None:
     lora = adapter(tmp_path / "lora", make_model("qwen3"), QWEN)
     with pytest.raises(CheckpointError, match=r"name its model as the model .* with --lora"):
         open_checkpoint(lora)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"alpha_pattern": {r"(\w|\W|.)+\d$": 2}}, "alpha_pattern takes too long"),
+        ({"alpha_pattern": {"(?P<": 2}}, "is no pattern"),
+        ({"lora_alpha": 10**400}, "must be numbers"),
+        ({"lora_alpha": float("nan")}, "must be numbers"),
+        ({"alpha_pattern": {"q_proj": 10**400}}, "must be numbers"),
+        ({"use_rslora": "false"}, "use_rslora is 'false'"),
+        ({"fan_in_fan_out": "no"}, "fan_in_fan_out is 'no'"),
+    ],
+)
+def test_settings_that_make_no_scale_are_refused_at_once(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
+    pair = {"A": torch.ones(2, 4), "B": torch.ones(4, 2)}
+    write_pair(tmp_path, pair, settings)
+    with pytest.raises(CheckpointError, match=said):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        ({"A": torch.ones(2, 4, dtype=torch.int64), "B": torch.ones(4, 2)}, "give floats"),
+        ({"A": torch.ones(2, 4), "B": torch.ones(4, 2, dtype=torch.complex64)}, "give floats"),
+        ({"A": torch.full((2, 4), 1e300, dtype=torch.float64), "B": torch.ones(4, 2)}, "not finite"),
+        ({"A": torch.ones(2, 4), "B": torch.full((4, 2), 2e38)}, "not finite"),
+        ({"A": torch.full((2, 4), float("nan")).to(torch.float8_e4m3fn), "B": torch.ones(4, 2)}, "not finite"),
+    ],
+)
+def test_matrices_that_are_no_finite_floats_are_refused(pair: dict[str, Tensor], said: str, tmp_path: Path) -> None:
+    write_pair(tmp_path, pair, {})
+    with pytest.raises(CheckpointError, match=said):
+        read_folder(tmp_path)
+
+
+def write_pair(directory: Path, pair: dict[str, Tensor], settings: dict[str, Any]) -> None:
+    module = "model.layers.0.self_attn.q_proj"
+    save_file(
+        {f"base_model.model.{module}.lora_{side}.weight": tensor for side, tensor in pair.items()},
+        directory / "adapter_model.safetensors",
+    )
+    (directory / "adapter_config.json").write_text(json.dumps(SETTINGS | settings))

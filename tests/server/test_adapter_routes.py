@@ -14,7 +14,7 @@ pytest.importorskip("fastapi", reason="needs the extra 'server'")
 from adapter_toys import write_adapter
 from serving import CHAT, GREEDY, alive, ask, assert_openai_error
 
-from headstart import LLM, SamplingParams
+from headstart import LLM, ConfigError, SamplingParams
 from headstart_server.app import app_of
 from headstart_server.arguments import ServeArguments
 from headstart_server.many_models import Keeping, ManyModels
@@ -109,6 +109,14 @@ def test_adapters_come_and_go_while_requests_run(tiny_model_dir: Path, adapters:
         assert_openai_error(await post(UNLOAD, {"lora_name": "tiny"}), 400)
 
     ask(llm, work)
+
+
+def test_an_adapter_is_not_named_as_its_model(tiny_model_dir: Path, adapters: dict[str, str]) -> None:
+    async def work(client: httpx.AsyncClient) -> None:
+        raise AssertionError("it is served")
+
+    with pytest.raises(ConfigError, match="lora names an adapter 'tiny', as the model is named"):
+        ask(LLM(tiny_model_dir, "none", lora={"tiny": adapters["red"]}), work, ServerSettings("tiny"))
 
 
 def test_adapters_need_the_key(tiny_model_dir: Path, adapters: dict[str, str]) -> None:

@@ -268,6 +268,8 @@ def assignments(name: str, value: object, like: str = "max_order=3") -> object:
         key, equals, text = str(item).partition("=")
         if not key or not equals:
             raise OptionError(name, f"is {item!r:.60}, which is not of the form KEY=VALUE, like {like}.")
+        if key in found:
+            raise OptionError(name, f"says {key!r:.60} twice; give it once.")
         found[key] = said(text)
     return found
 

@@ -58,6 +58,8 @@ def load_adapter(path: str | Path, checkpoint: Checkpoint) -> AdapterWeights:
         CheckpointError: there is none, it is damaged or not this model's, or it changes what can only be merged.
         NoRoomError: memory is short.
     """
+    if "\0" in str(path):
+        raise CheckpointError(f"{str(path)!r:.80} is no path.")
     source, config = local_path(path), config_of(checkpoint)
     pairs = _of_folder(source) if source.is_dir() else _of_file(source, checkpoint)
     try:
@@ -80,10 +82,14 @@ def load_adapter(path: str | Path, checkpoint: Checkpoint) -> AdapterWeights:
         met.add(module)
         pair = pairs[module]
         made = (pair.up.shape[0], pair.down.shape[1])[:: -1 if pair.turned else 1]
-        if made != shape or len(pair.down) > min(made):
+        if made != shape:
             raise misfit(source, module, made, shape)
         changed = torch.zeros(made[:: -1 if pair.turned else 1])
-        changed[:, : len(pair.down)] = pair.up.float() * pair.scale
+        if len(pair.down) > changed.shape[1]:
+            raise CheckpointError(
+                f"{source}: rank {len(pair.down)} of {module!r:.80} is more than its inputs; merge it."
+            )
+        changed[:, : len(pair.down)] = pair.up * pair.scale
         return changed.T if pair.turned else changed
 
     # The assembly puts rows in order, as it does those of the model's own matrices.
@@ -98,7 +104,7 @@ def load_adapter(path: str | Path, checkpoint: Checkpoint) -> AdapterWeights:
             place = next((place for place, each in enumerate(places) if each is linear), None)
             if place is None:
                 laid.difference_update(modules)
-            elif downs := [pairs[module].down.float() for module in modules if module in pairs]:
+            elif downs := [pairs[module].down for module in modules if module in pairs]:
                 ups = [
                     part.read()[:, : len(pairs[module].down)] if module in pairs else torch.zeros(part.rows, 0)
                     for part, module in zip(parts, modules, strict=True)
@@ -107,13 +113,11 @@ def load_adapter(path: str | Path, checkpoint: Checkpoint) -> AdapterWeights:
                 laid.update(modules)
                 for tensor in changes[index, place]:
                     digest.update(f"{index} {place} {tuple(tensor.shape)}".encode() + tensor.numpy().tobytes())
-    for module, pair in pairs.items():
+    for module in pairs:
         if module not in met:
             raise foreign(source, module)
         if module not in laid:
             raise _only_merged(source, module)
-        if not (pair.down.isfinite().all() and pair.up.isfinite().all()):
-            raise CheckpointError(f"{source}: the matrices for {module!r:.80} are not finite; fetch the adapter again.")
     if not changes:
         raise CheckpointError(f"{source} holds no LoRA matrices; fetch the adapter again.")
     return AdapterWeights(changes, digest.hexdigest())

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import regex
 import torch
 from torch import Tensor
 
@@ -29,6 +30,8 @@ _PREFIX = "base_model.model."
 _PARTS = re.compile(r"(?P<module>.+)\.lora_(?P<kind>embedding_)?(?P<side>[AB])(\.default)?(\.weight)?")
 _WHOLE = re.compile(r"(?P<name>.+?)(\.modules_to_save(\.default)?|\.base_layer)?\.(?P<leaf>weight|bias)")
 """A tensor that takes the place of the model's; peft saves tables that it adapts so."""
+_PATTERN_SECONDS = 0.05
+"""That a pattern of scales may take for one module."""
 _UNSERVED = {"use_dora": "DoRA", "lora_bias": "biases of LoRA matrices", "use_qalora": "QALoRA"}
 
 
@@ -43,8 +46,13 @@ class _Settings:
     """Its model's matrices are [in, out]."""
 
     def scale(self, module: str, rank: int) -> float:
-        matching = [value for pattern, value in self.alphas.items() if re.fullmatch(rf"(.*\.)?({pattern})", module)]
-        alpha = matching[0] if matching else self.alpha
+        """Raises TimeoutError where a pattern takes too long: adapters come from anywhere."""
+        matching = (
+            value
+            for pattern, value in self.alphas.items()
+            if regex.fullmatch(_whole(pattern), module, timeout=_PATTERN_SECONDS)
+        )
+        alpha = next(matching, self.alpha)
         return alpha / (rank**0.5 if self.stabilised else rank)
 
 
@@ -107,7 +115,16 @@ def low_rank(
     down, up = sides["A"], sides["B"]
     if down.ndim != 2 or up.ndim != 2 or not 0 < down.shape[0] == up.shape[1]:
         raise CheckpointError(f"{path}: the matrices for {module!r:.80} do not fit each other; fetch it again.")
-    return LowRank(down, up, scale(len(down)), turned)
+    if not (down.is_floating_point() and up.is_floating_point()):
+        raise CheckpointError(f"{path}: the matrices for {module!r:.80} are {down.dtype}, {up.dtype}; give floats.")
+    try:
+        factor = scale(len(down))
+    except TimeoutError:
+        raise CheckpointError(f"{path}: alpha_pattern takes too long for {module!r:.80}; name the modules.") from None
+    down, up = down.float(), up.float()
+    if not (down.isfinite().all() and (up * factor).isfinite().all()):
+        raise CheckpointError(f"{path}: the matrices for {module!r:.80} are not finite; fetch the adapter again.")
+    return LowRank(down, up, factor, turned)
 
 
 def with_adapter(weights: OpenWeights, directory: Path) -> DerivedTensors:
@@ -143,10 +160,15 @@ def _merged(
         raise misfit(directory, target, made, shape)
 
     def read() -> Tensor:
-        change = pair.up.float() @ pair.down.float()
+        change = pair.up @ pair.down
         return torch.add(before().float(), change.T if pair.turned else change, alpha=pair.scale)
 
     return Derived(shape, "MERGED", 16.0, read)
+
+
+def _whole(pattern: str) -> str:
+    """That a module's name ends so, as peft reads it."""
+    return rf"(.*\.)?({pattern})"
 
 
 def _settings(directory: Path) -> _Settings:
@@ -162,12 +184,15 @@ def _settings(directory: Path) -> _Settings:
             raise CheckpointError(f"{path} asks for {what} ({key}), which is not read here; merge it with peft.")
     alphas = config.get("alpha_pattern") or {}
     numbers = [config.get("lora_alpha", 8), *(alphas.values() if isinstance(alphas, dict) else [None])]
-    if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers):
+    if not all(isinstance(each, int | float) and not isinstance(each, bool) and abs(each) < 1e30 for each in numbers):
         raise CheckpointError(f"{path}: lora_alpha and alpha_pattern must be numbers; fetch the adapter again.")
+    for key in ("use_rslora", "fan_in_fan_out"):
+        if not isinstance(config.get(key) or False, bool):
+            raise CheckpointError(f"{path}: {key} is {config[key]!r:.40}; it must be true or false.")
     for pattern in alphas:
         try:
-            re.compile(pattern)
-        except re.error as error:
+            regex.compile(_whole(pattern))
+        except regex.error as error:
             raise CheckpointError(f"{path}: alpha_pattern {pattern!r:.60} is no pattern; fetch it again.") from error
     return _Settings(
         float(config.get("lora_alpha", 8)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import stat
 from contextlib import suppress
@@ -127,6 +128,15 @@ def test_a_wrong_file_costs_a_log_line(
     assert "is damaged or foreign, and is deleted" in record.getMessage()
     # The next one finds what this one has computed.
     assert Run(tmp_path).say(PROMPTS[:1]) == (plain[:1], len(BEGINNING))
+
+
+def test_what_is_no_file_is_not_read(tmp_path: Path, plain: list[list[int]]) -> None:
+    """Reading a pipe would wait for whoever writes to it."""
+    fill(tmp_path, plain)
+    for path in written(tmp_path):
+        path.unlink()
+        os.mkfifo(path)
+    assert Run(tmp_path).say(PROMPTS[:1]) == (plain[:1], 0)
 
 
 def test_the_bound_is_kept_and_what_is_used_stays(tmp_path: Path, plain: list[list[int]]) -> None:

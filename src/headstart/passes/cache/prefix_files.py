@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISREG
 from threading import Lock
 
 import numpy as np
@@ -78,6 +79,10 @@ class PrefixFiles:
         """What the storage gave of a chain's block, by its digest; ``depth``: blocks before it. None: there is none."""
         path = self._path(digest)
         try:
+            status = path.stat()
+            if not S_ISREG(status.st_mode) or status.st_size > self._most_bytes:
+                kept_files.tell(f"{path} is no block of a prefix; its tokens are computed.")
+                return None
             content = path.read_bytes()
             start = len(_MAGIC) + 32
             if not content.startswith(_MAGIC + self._sealed(digest, tokens, content[start:])):
