@@ -74,8 +74,9 @@ print(output.stats.cached_tokens)
 
 def test_what_cannot_be_kept_is_refused(tiny_model_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"prefix_cache_dir is .* which is no directory"):
-        LLM(tiny_model_dir, prefix_cache_dir=tmp_path / "file")
+    for path in ("", tmp_path / "file"):
+        with pytest.raises(ConfigError, match=r"prefix_cache_dir is .* which is no directory"):
+            LLM(tiny_model_dir, prefix_cache_dir=path)
     with pytest.raises(ConfigError, match=r"prefix_cache_bytes is 1048576; blocks of .* need 1572864 or more"):
         LLM(tiny_model_dir, prefix_cache_dir=tmp_path, prefix_cache_bytes=1 << 20, precision="fp32")
     with pytest.raises(ConfigError, match="is run by transformers' code, which has no prefix_cache_dir"):

@@ -88,6 +88,10 @@ def test_adapters_come_and_go_while_requests_run(tiny_model_dir: Path, adapters:
             return await client.post(path, json=body)
 
         assert_openai_error(await post("/v1/completions", long), 404)
+        for name in (" ", "x\ny"):
+            refused = await post(LOAD, {"lora_name": name, "lora_path": adapters["red"]})
+            assert_openai_error(refused, 400)
+            assert "is empty or unprintable; give another name" in refused.json()["error"]["message"]
         loaded = await post(LOAD, {"lora_name": "red", "lora_path": adapters["red"]})
         assert loaded.status_code == 200, loaded.text
         wanted = (await post("/v1/completions", long)).json()["choices"][0]["text"]

@@ -44,9 +44,15 @@ class Adapters(dict[str, Adapter]):
         """
         if (known := self.get(name)) is not None and known.path == str(path):
             return known
-        if known is not None or not name:
-            other = f"is the adapter from {known.path}; unload it first, or take" if known else "is empty; give"
+        if known is not None or not name.strip() or not name.isprintable():
+            other = (
+                f"is the adapter from {known.path}; unload it first, or take"
+                if known
+                else "is empty or unprintable; give"
+            )
             raise RequestError(f"lora_name {name!r:.80} {other} another name.", "lora_name")
+        if not str(path):
+            raise RequestError(f"lora_path of {name!r:.80} is empty; give a folder or a .gguf file.", "lora_path")
         model = self._model()
         compiled = getattr(model.backend, "compiled_adapter", None)
         if compiled is None or model.config.encoder is not None:

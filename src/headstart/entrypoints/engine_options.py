@@ -441,8 +441,9 @@ class EngineOptions(Options):
         check_names(self.tool_parser, self.reasoning_parser)
         named_file(self.generation_config)
         for name in ("drafter_store", "prefix_cache_dir"):
-            if (given := getattr(self, name)) is not None and (path := Path(given)).exists() and not path.is_dir():
-                raise ConfigError(f"{name} is {str(path)!r}, which is no directory; name one, or one to be made.")
+            given = getattr(self, name)
+            if given is not None and (not str(given) or (Path(given).exists() and not Path(given).is_dir())):
+                raise ConfigError(f"{name} is {str(given)!r}, which is no directory; name one, or one to be made.")
         self.requests_speculation()
         chosen = self.chosen_drafter()
         for other in self.more_drafters or ():
