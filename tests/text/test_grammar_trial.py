@@ -99,7 +99,7 @@ def test_what_was_given_up_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.thorough
 def test_a_costly_structure_lets_others_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    monkeypatch.setattr(grammar_trial, "_SECONDS", (0.05, 0.2))
+    monkeypatch.setattr(grammar_trial, "_SECONDS", (0.3, 0.6))
 
     def compile_(name: str, **structure: Any) -> None:
         with suppress(RequestError):

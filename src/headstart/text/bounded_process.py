@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import weakref
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+from headstart.common.turns import Turns
 
 _LONGEST_ANSWER = 1 << 26
 """Bytes."""
@@ -40,7 +41,7 @@ class BoundedProcess:
         self._connection: Connection | None = None
         self._owner = os.getpid()
         """The process that asks it."""
-        self._turn = threading.Lock()
+        self._turns = Turns()
         self._end: weakref.finalize[..., BoundedProcess] | None = None
 
     @property
@@ -50,15 +51,15 @@ class BoundedProcess:
         return alive and not (self._connection is None or self._connection.poll())
 
     def ask(self, *work: object) -> Any:
-        """What the process answers, as JSON has it. Threads take turns.
+        """What the process answers, as JSON has it. Threads take turns, first come first served.
 
         Raises:
             EndedError: it ended over this work.
             OSError: no process can be started.
         """
         if self._owner != os.getpid():  # a fork: its parent's process and lock are not ours
-            self._owner, self._turn, self._connection, self._end = os.getpid(), threading.Lock(), None, None
-        with self._turn:
+            self._owner, self._turns, self._connection, self._end = os.getpid(), Turns(), None, None
+        with self._turns:
             return self._answered(work)
 
     def _answered(self, work: tuple[object, ...]) -> Any:
