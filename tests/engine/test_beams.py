@@ -110,7 +110,7 @@ def test_a_preempted_group_goes_on_with_shared_pages(drafter: str, prefixes: boo
     calm = group_of(expected, params=params)
     run_all(expected, calm.results)
     engine = new_engine(drafter, cache_tokens=120 if prefixes else 144)
-    engine.runner.cache.prefixes = PrefixIndex("toy") if prefixes else None
+    engine.runner.cache.pool.prefixes = PrefixIndex("toy") if prefixes else None
     group = group_of(engine, first_id=5, params=params)
     greedy = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
     other = toy_sequence(engine, PROMPT, params=greedy)
@@ -140,7 +140,7 @@ def test_a_group_without_room_for_its_first_step_says_nothing() -> None:
 
 def test_a_prefix_is_read_once() -> None:
     engine = new_engine("ngram")
-    engine.runner.cache.prefixes = PrefixIndex("toy")
+    engine.runner.cache.pool.prefixes = PrefixIndex("toy")
     groups = [group_of(engine, PROMPT * 3, first_id=10 * i) for i in range(2)]
     run_all(engine, groups[0].results)
     run_all(engine, groups[1].results)

@@ -257,7 +257,7 @@ def break_text(engine: Engine, guilty: set[int]) -> None:
 def test_an_error_between_passes_ends_whose_it_was(broken: Callable[[Engine, set[int]], None], prefixes: bool) -> None:
     engine = poisoned_engine()
     if prefixes:
-        engine.runner.cache.prefixes = PrefixIndex("toy")
+        engine.runner.cache.pool.prefixes = PrefixIndex("toy")
     sequences = requests(engine)
     for sequence in sequences:
         engine.add(sequence)

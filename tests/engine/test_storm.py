@@ -76,10 +76,10 @@ def alone(sequence: Sequence) -> list[int]:
 def poison_free_slots(engine: Engine) -> None:
     """Overwrite everything that no sequence and no published block owns."""
     cache = engine.runner.cache
-    assert cache.prefixes is not None
-    kept = {link.block * BLOCK + i for link in cache.prefixes.links() for i in range(BLOCK)}
+    assert cache.pool.prefixes is not None
+    kept = {link.block * BLOCK + i for link in cache.pool.prefixes.links() for i in range(BLOCK)}
     for sequence in engine.running:
-        (table,) = cache.block_tables([sequence.id])
+        (table,) = cache.tables([sequence.id]).blocks
         kept |= {int(table[i // BLOCK]) * BLOCK + i % BLOCK for i in range(cache.length(sequence.id))}
     tokens = cache.storage.tokens  # type: ignore[attr-defined]
     tokens[[slot for slot in range(len(tokens)) if slot not in kept]] = POISON

@@ -117,8 +117,8 @@ class Engine:
             return self._leave()
         finally:
             self.work = None
-            if self.runner.cache.files is not None:
-                self.runner.cache.files.step(self.idle)
+            if self.runner.cache.pool.files is not None:
+                self.runner.cache.pool.files.step(self.idle)
 
     def _step(self, seconds: float) -> list[Sequence]:
         self._admit()
@@ -184,8 +184,8 @@ class Engine:
     def close(self) -> None:
         """End every sequence, and write what is not on disk yet of their prefixes."""
         self.abort_all()
-        if self.runner.cache.files is not None:
-            self.runner.cache.files.close()
+        if self.runner.cache.pool.files is not None:
+            self.runner.cache.pool.files.close()
 
     def check(self) -> None:
         """Integrity between rounds: cache lengths follow the committed tokens, and no block is lost.
@@ -335,7 +335,7 @@ class Engine:
             if leader is not None:
                 self._take_over(leader, sequence)
             # A sequence that wants the target's logits over its prompt must have every row computed.
-            if cache.prefixes is not None and sequence.params.prompt_logprobs is None and unread(sequence, cache):
+            if cache.pool.prefixes is not None and sequence.params.prompt_logprobs is None and unread(sequence, cache):
                 sequence.stats.cached_tokens += cache.adopt(sequence.id, sequence.tokens[:-1])
                 if cache.reads_on(sequence.id):  # others ride meanwhile
                     continue

@@ -96,7 +96,7 @@ def _keep_in_files(target: Model, kept_as: str, cache: PagedCache, directory: Pa
     if (needed := 2 * PART * (storage.block_nbytes + storage.state_nbytes)) > most_bytes:
         raise ConfigError(f"prefix_cache_bytes is {most_bytes}; blocks of {target.name} need {needed} or more.")
     identity = f"{__version__} {target.checkpoint.identity()} {target.config} {kept_as}"
-    cache.files = PrefixFiles(directory, most_bytes, identity, storage, cache.states)
+    cache.pool.files = PrefixFiles(directory, most_bytes, identity, storage, cache.states)
 
 
 def _limits(

@@ -130,19 +130,18 @@ class ModelRunner:
             "best" of a backend that ``finds_best``.
         """
         ids = [span.sequence_id for span in spans]
-        cached = [self.cache.length(sequence_id) for sequence_id in ids]
+        tables = self.cache.tables(ids)
         starts = list(accumulate(map(len, spans), initial=0))
         wanted = [_wanted_rows(span) for span in spans]
         best = [np.arange(len(span) if span.logits == "best" else 0, dtype=np.int32) for span in spans]
-        memories = self.cache.memory_tables(ids)
-        states = self.cache.state_tables(ids, list(map(len, spans)))
+        memories, states = tables.memories, tables.states(list(map(len, spans)))
         output = self.backend.forward(
             PassBatch(
                 tokens=_joined([span.tokens for span in spans]),
                 parents=_joined([_moved(span.parents, start) for span, start in zip(spans, starts, strict=False)]),
                 row_starts=np.array(starts, dtype=np.int32),
-                cached_lengths=np.array(cached, dtype=np.int32),
-                block_tables=self.cache.block_tables(ids),
+                cached_lengths=np.array(tables.lengths, dtype=np.int32),
+                block_tables=tables.blocks,
                 logit_rows=_pass_rows(wanted, starts),
                 best_rows=_pass_rows(best, starts),
                 taps=taps,
@@ -152,7 +151,7 @@ class ModelRunner:
                 memory_tables=None if memories is None else memories[1],
                 states_before=None if states is None else states[0],
                 states_after=None if states is None else states[1],
-                adapters=self.cache.adapters(ids) if self._adapts else None,
+                adapters=tables.adapters if self._adapts else None,
             ),
             self.cache.storage,
         )
@@ -213,12 +212,20 @@ class ModelRunner:
         which stand in order."""
         assert self._stretches is not None
         cache = self.cache
-        cached = [cache.length(sequence_id) for sequence_id in sequence_ids]
-        tables, memories = cache.block_tables(sequence_ids), cache.memory_tables(sequence_ids)
-        pools = cache.state_pools(sequence_ids)
+        tables = cache.tables(sequence_ids)
+        pools = tables.state_pools
         states = None if pools is None else StretchStates(*pools)
-        adapters = cache.adapters(sequence_ids) if self._adapts else None
-        rounds = self._stretches.run(cache.storage, tables, cached, roots, limits, drafting, memories, states, adapters)
+        rounds = self._stretches.run(
+            cache.storage,
+            tables.blocks,
+            tables.lengths,
+            roots,
+            limits,
+            drafting,
+            tables.memories,
+            states,
+            tables.adapters if self._adapts else None,
+        )
         for sequence_id, after in zip(sequence_ids, () if states is None else states.after, strict=False):
             cache.place_states(sequence_id, after)
         self.passes += len(rounds)

@@ -217,7 +217,7 @@ def test_the_draft_cache_holds_committed_tokens_only() -> None:
             length = model.cached(sequence.id)
             assert length <= engine.runner.cache.length(sequence.id) == len(sequence.tokens) - 1
             if length:
-                (table,) = cache.block_tables([sequence.id])
+                (table,) = cache.tables([sequence.id]).blocks
                 slots = [table[i // cache.block_size] * cache.block_size + i % cache.block_size for i in range(length)]
                 assert cache.storage.tokens[slots].tolist() == sequence.tokens[:length]
     assert small.rows_seen > 0

@@ -192,7 +192,7 @@ def whole_blocks(engine: Engine, sequence_id: int, count: int) -> np.ndarray:
     pages = cache.storage.memory
     page = 32 * 2 * config.num_kv_heads * config.head_dim * 2
     bytes_of = pages[: layers * cache.storage.num_blocks * page].reshape(layers, cache.storage.num_blocks, page)
-    return bytes_of[:, cache.block_tables([sequence_id])[0, :count]].copy()
+    return bytes_of[:, cache.tables([sequence_id]).blocks[0, :count]].copy()
 
 
 @pytest.fixture(scope="module")

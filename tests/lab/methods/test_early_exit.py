@@ -67,12 +67,12 @@ def test_the_targets_cache_is_left_as_it_was() -> None:
         with runner.cache.reserve({sequence.id: len(prompt)}):
             runner.forward([prompt])
             runner.cache.commit(sequence.id, range(len(prompt)))
-    tables = runner.cache.block_tables([1, 2]).tolist()
+    tables = runner.cache.tables([1, 2]).blocks.tolist()
     trees = drafter.propose(sequences, [DraftBudget(20, 20)] * 2)
     # 9 and 18 tokens in blocks of 8 leave 3 of 8 blocks free: the second takes two of them, the first runs out.
     assert [len(tree) for tree in trees] == [15, 20]
     assert [runner.cache.length(i) for i in (1, 2)] == [9, 18]
-    assert runner.cache.block_tables([1, 2]).tolist() == tables
+    assert runner.cache.tables([1, 2]).blocks.tolist() == tables
     runner.cache.check()
 
 

@@ -56,7 +56,7 @@ def test_a_fork_reads_the_same_memory() -> None:
     extend(cache, 0, 3)
     cache.fork(0, 1)
     assert cache.memory_of(1) is cache.memory_of(0)
-    lengths, tables = cache.memory_tables([1, 0]) or (None, None)
+    lengths, tables = cache.tables([1, 0]).memories or (None, None)
     assert lengths.tolist() == [3, 3]
     assert tables.tolist()[0] == tables.tolist()[1]
     cache.remove(0)
@@ -69,12 +69,12 @@ def test_tables_are_padded_and_none_where_there_is_no_encoder() -> None:
     cache = make()
     cache.add(0, source=source(*range(9)))
     cache.add(1, source=source(1))
-    lengths, tables = cache.memory_tables([0, 1]) or (None, None)
+    lengths, tables = cache.tables([0, 1]).memories or (None, None)
     assert lengths.dtype == tables.dtype == np.int32
     assert lengths.tolist() == [9, 1]
     assert tables.shape == (2, 3)
     cache.add(2)
-    assert cache.memory_tables([2]) is None
+    assert cache.tables([2]).memories is None
 
 
 def test_without_room_nothing_is_changed() -> None:

@@ -20,14 +20,14 @@ def make(num_blocks: int = 8) -> PagedCache:
 
 def write(cache: PagedCache, sequence_id: int, values: list[int]) -> None:
     """What a pass does: write values to the reserved slots behind the committed tokens."""
-    (table,) = cache.block_tables([sequence_id])
+    (table,) = cache.tables([sequence_id]).blocks
     for offset, value in enumerate(values):
         logical = cache.length(sequence_id) + offset
         cache.storage.tokens[table[logical // BLOCK] * BLOCK + logical % BLOCK] = value
 
 
 def read(cache: PagedCache, sequence_id: int) -> list[int]:
-    (table,) = cache.block_tables([sequence_id])
+    (table,) = cache.tables([sequence_id]).blocks
     return [int(cache.storage.tokens[table[i // BLOCK] * BLOCK + i % BLOCK]) for i in range(cache.length(sequence_id))]
 
 

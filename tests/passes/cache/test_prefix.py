@@ -27,7 +27,7 @@ def make(num_blocks: int = 8, **options: object) -> PagedCache:
 
 
 def slots(cache: PagedCache, sequence_id: int, count: int) -> list[int]:
-    (table,) = cache.block_tables([sequence_id])
+    (table,) = cache.tables([sequence_id]).blocks
     return [int(table[i // BLOCK]) * BLOCK + i % BLOCK for i in range(count)]
 
 
@@ -199,9 +199,9 @@ class PrefixStorm(RuleBasedStateMachine):
 
     @invariant()
     def every_known_block_holds_what_it_is_known_for(self) -> None:
-        assert self.cache.prefixes is not None
+        assert self.cache.pool.prefixes is not None
         allocator = self.cache.allocator
-        links = list(self.cache.prefixes.links())
+        links = list(self.cache.pool.prefixes.links())
         for link in links:
             first = link.block * BLOCK
             assert tuple(self.cache.storage.tokens[first : first + BLOCK].tolist()) == link.tokens

@@ -43,8 +43,8 @@ class Run:
         runner = ModelRunner(self.backend, cache_tokens, BLOCK, PrefixIndex("toy"))
         cache = runner.cache
         if directory is not None:
-            cache.files = PrefixFiles(directory, most_bytes, identity, cache.storage, cache.states)
-            cache.files.step_bytes = step_bytes
+            cache.pool.files = PrefixFiles(directory, most_bytes, identity, cache.storage, cache.states)
+            cache.pool.files.step_bytes = step_bytes
         context = DraftContext(vocab_size=VOCAB, runner=runner)
         self.engine = Engine(runner, create_drafter("ngram", context), Limits(max_context=4096))
         self.count = 0

@@ -21,7 +21,7 @@ def make(num_blocks: int = 12, num_states: int = 10, prefixes: bool = False) -> 
 
 def state_of(cache: PagedCache, sequence_id: int) -> tuple[int, ...]:
     """The text that a sequence's state has read."""
-    tables = cache.state_tables([sequence_id], [0])
+    tables = cache.tables([sequence_id]).states([0])
     assert tables is not None
     slot = int(tables[0][0])
     return () if slot < 0 else cache.storage.states[slot]  # type: ignore[attr-defined]
@@ -29,7 +29,7 @@ def state_of(cache: PagedCache, sequence_id: int) -> tuple[int, ...]:
 
 def compute(cache: PagedCache, sequence_id: int, tokens: list[int], parents: list[int] | None = None) -> None:
     """What a pass does: states after rows, where they are wanted."""
-    tables = cache.state_tables([sequence_id], [len(tokens)])
+    tables = cache.tables([sequence_id]).states([len(tokens)])
     assert tables is not None
     paths: list[tuple[int, ...]] = []
     before = state_of(cache, sequence_id)
@@ -64,7 +64,7 @@ def test_a_round_leaves_the_state_after_its_last_kept_row() -> None:
 
 def several_rounds(cache: PagedCache, sequence_id: int, tokens: list[int], rows: list[int]) -> None:
     """What a stretch does: states after some rows of a chain, in slots of its choice."""
-    pools = cache.state_pools([sequence_id])
+    pools = cache.tables([sequence_id]).state_pools
     assert pools is not None
     before, after = state_of(cache, sequence_id), [-1] * len(tokens)
     for row, slot in zip(rows, reversed(pools[1][0]), strict=False):

@@ -75,7 +75,7 @@ class Reader:
         # As many blocks as the target's cache has, where it finds prefixes again.
         cache = target.cache
         features = np.dtype(np.float32).itemsize * len(taps) * target.backend.config.hidden_size
-        max_blocks = 0 if cache.prefixes is None else cache.allocator.num_blocks
+        max_blocks = 0 if cache.pool.prefixes is None else cache.allocator.num_blocks
         block_bytes = cache.block_size * running.row_bytes + features
         self.prefixes = ReadPrefixes(running.new_cache, cache.block_size, max_blocks, block_bytes, window)
 

@@ -17,34 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import cast
-
-import numpy as np
 
 from headstart.errors import CacheError, OutOfBlocksError
-from headstart.passes.batch import EncoderInput, IntArray, KVStorage, PortableStorage
-from headstart.passes.cache.blocks import BlockAllocator, Room
-from headstart.passes.cache.encoder_memory import EncoderMemories, EncoderMemory
+from headstart.passes.batch import EncoderInput, KVStorage
+from headstart.passes.cache.blocks import Room
+from headstart.passes.cache.encoder_memory import EncoderMemory
+from headstart.passes.cache.pool import BlockPool
 from headstart.passes.cache.prefix import Link, PrefixIndex
-from headstart.passes.cache.prefix_files import PrefixFiles
-from headstart.passes.cache.states import NO_STATE, HeldStates, Mark, StateSlots
-
-
-@dataclass
-class _Table:
-    blocks: list[int] = field(default_factory=list)
-    length: int = 0
-    reserved: int = 0
-    salt: str = ""
-    chain: list[Link] = field(default_factory=list)
-    """[block] what the leading full blocks are known as."""
-    memory: EncoderMemory | None = None
-    sought: int = 0
-    """Tokens up to which files were read, at a step that had time for no more; -1: there are no more."""
-    held: HeldStates = field(default_factory=HeldStates)
-    adapter: object | None = None
+from headstart.passes.cache.states import NO_STATE, Mark
+from headstart.passes.cache.tables import PassTables, SequenceTable
 
 
 class _Reservation:
@@ -64,24 +46,14 @@ class _Reservation:
 
 
 class PagedCache:
-    """Sequences over shared blocks. Lengths and rows are in tokens.
-
-    Args:
-        storage: the bytes.
-        prefixes: what published blocks hold; None: nothing is published.
-        num_states: slots of states that the storage has; 0: the model's layers keep none.
-    """
+    """Sequences over the blocks of a ``BlockPool``, made of the same arguments. Lengths and rows are in tokens."""
 
     def __init__(self, storage: KVStorage, prefixes: PrefixIndex | None = None, num_states: int = 0) -> None:
         self.storage = storage
         self.block_size = storage.block_size
-        self.prefixes = prefixes
-        self.allocator = BlockAllocator(storage.num_blocks, lambda block: self._evicted(block))
-        self.states = StateSlots(num_states, self.block_size)
-        self._memories = EncoderMemories(self.allocator, self.block_size, keeps=prefixes is not None)
-        self._tables: dict[int, _Table] = {}
-        self.files: PrefixFiles | None = None
-        """Where published blocks are found, and left, too."""
+        self.pool = BlockPool(storage, prefixes, num_states)
+        self.allocator, self.states = self.pool.allocator, self.pool.states
+        self._tables: dict[int, SequenceTable] = {}
 
     def __contains__(self, sequence_id: int) -> bool:
         return sequence_id in self._tables
@@ -116,38 +88,28 @@ class PagedCache:
         if sequence_id in self._tables:
             raise CacheError(f"sequence {sequence_id} is in the cache already.")
         if source is None:
-            self._tables[sequence_id] = _Table(salt=salt, adapter=adapter)
+            self._tables[sequence_id] = SequenceTable(salt=salt, adapter=adapter)
         else:
-            memory = self._memories.take(source, salt)
+            memory = self.pool.memories.take(source, salt)
             # What tokens become depends on what the encoder read.
-            self._tables[sequence_id] = _Table(salt=f"{salt}\0{source.identity}", memory=memory)
+            self._tables[sequence_id] = SequenceTable(salt=f"{salt}\0{source.identity}", memory=memory)
 
     def remove(self, sequence_id: int) -> None:
         """Forget a sequence and release its blocks; what it published stays until the memory is needed."""
         table = self._table(sequence_id)
         self.states.leave(table.held)
-        self._release(table.blocks)
+        self.pool.release(table.blocks)
         if table.memory is not None:
-            self._memories.release(table.memory)
+            self.pool.memories.release(table.memory)
         del self._tables[sequence_id]
 
     def memory_blocks_needed(self, source: EncoderInput | None, salt: str = "") -> int:
         """How many free blocks ``add`` would take."""
-        return 0 if source is None else self._memories.blocks_needed(source, salt)
+        return 0 if source is None else self.pool.memories.blocks_needed(source, salt)
 
     def memory_of(self, sequence_id: int) -> EncoderMemory | None:
         """The encoder memory that a sequence reads; None: it has none."""
         return self._table(sequence_id).memory
-
-    def memory_tables(self, sequence_ids: Sequence[int]) -> tuple[IntArray, IntArray] | None:
-        """int32 [sequence] positions of each sequence's encoder memory, and [sequence, block] its block ids, padded
-        with 0; None where a sequence has none."""
-        memories = [self._table(sequence_id).memory for sequence_id in sequence_ids]
-        found = [memory for memory in memories if memory is not None]
-        if len(found) < len(memories) or not found:
-            return None
-        lengths = np.array([memory.source.positions for memory in found], dtype=np.int32)
-        return lengths, _padded([memory.blocks for memory in found])
 
     def adopt(self, sequence_id: int, tokens: Sequence[int]) -> int:
         """Take the published blocks that hold the sequence's next tokens, instead of computing them; where there are
@@ -160,18 +122,23 @@ class PagedCache:
             How many tokens were found.
         """
         table = self._table(sequence_id)
-        if self.prefixes is None or table.reserved or table.length != len(table.chain) * self.block_size:
+        if self.pool.prefixes is None or table.reserved or table.length != len(table.chain) * self.block_size:
             table.sought = -1
             return 0
-        links = self._known_links(table, tokens)
-        self.allocator.share([link.block for link in links])
-        links += self._read_links(table, links, tokens)
+        end = self._end(table)
+        links = self.pool.find(end, tokens, table.length)
+        first = table.length + len(links) * self.block_size
+        end = links[-1] if links else end
+        # What was read, and given up since, is not read again and again.
+        reads = 0 <= table.sought <= first
+        read, more = self.pool.read(end, tokens, first, spare=len(self._tables)) if reads else ([], False)
+        links += read
+        table.sought = first + len(read) * self.block_size if more else -1
         if self.has_states:
-            last = self.block_size - 1
-            ends = [self.states.after(link.block * self.block_size + last) for link in links]
+            ends = [self.states.after_block(link.block) for link in links]
             while ends and ends[-1] is None:
                 ends.pop()
-            self._release([link.block for link in links[len(ends) :]])
+            self.pool.release([link.block for link in links[len(ends) :]])
             links = links[: len(ends)]
             if ends and ends[-1] is not None:
                 self.states.share(table.held, ends[-1])
@@ -184,54 +151,6 @@ class PagedCache:
         """Whether ``adopt`` has left blocks on disk for the next step."""
         return self._table(sequence_id).sought > 0
 
-    def _read_links(self, table: _Table, known: Sequence[Link], tokens: Sequence[int]) -> list[Link]:
-        """Blocks from files that follow those that are known, each with one reference; as many as there is time for."""
-        links: list[Link] = []
-        if self.files is None or self.prefixes is None:
-            return links
-        storage, size = cast(PortableStorage, self.storage), self.block_size
-        end = [self.prefixes.root(table.salt), *table.chain, *known][-1]
-        first = table.length + len(known) * size
-        # What was read, and given up since, is not read again and again.
-        while 0 <= table.sought <= first <= len(tokens) - size and self.allocator.num_free > len(self._tables):
-            after = tokens[first : first + size]
-            found = self.files.read(self.prefixes.digest(end, after), after, first // size)
-            if found is None:
-                break
-            (block,) = self._new_blocks(1)
-            slot = None
-            if len(found) > storage.block_nbytes and self.states.allocator.num_free > len(self._tables):
-                slot = self.states.keep(block * size + size - 1)
-            storage.write_block(block, found, slot)
-            links.append(end := self._insert(end, after, block))
-            first += size
-            if self.files.read_bytes >= self.files.step_bytes:
-                table.sought = first
-                return links
-        table.sought = -1
-        return links
-
-    def _insert(self, end: Link, tokens: Sequence[int], block: int) -> Link:
-        """Publish a full block; the chain's new end."""
-        assert self.prefixes is not None
-        end, forgotten = self.prefixes.insert(end, tokens, block)
-        if forgotten is not None:
-            self._forget(forgotten)
-            self.states.forget_blocks([forgotten])
-            self.allocator.discard(forgotten)
-        return end
-
-    def _known_links(self, table: _Table, tokens: Sequence[int]) -> list[Link]:
-        assert self.prefixes is not None
-        links: list[Link] = []
-        end = table.chain[-1] if table.chain else self.prefixes.root(table.salt)
-        for first in range(table.length, len(tokens) - self.block_size + 1, self.block_size):
-            link = self.prefixes.find(end, tokens[first : first + self.block_size])
-            if link is None:
-                break
-            links.append(end := link)
-        return links
-
     def publish(self, sequence_id: int, tokens: Sequence[int]) -> None:
         """Let others adopt the sequence's full blocks.
 
@@ -239,24 +158,19 @@ class PagedCache:
             tokens: the sequence's, from its first one; those beyond its cached length are not looked at.
         """
         table = self._table(sequence_id)
-        if self.prefixes is None or table.length // self.block_size == len(table.chain):
+        if self.pool.prefixes is None or table.length // self.block_size == len(table.chain):
             return
-        end = table.chain[-1] if table.chain else self.prefixes.root(table.salt)
+        end = self._end(table)
         for index in range(len(table.chain), table.length // self.block_size):
             first = index * self.block_size
-            end = self._insert(end, tokens[first : first + self.block_size], table.blocks[index])
+            end = self.pool.publish(end, tokens[first : first + self.block_size], table.blocks[index])
             table.chain.append(end)
-            if self.files is not None and end.block == table.blocks[index]:
-                self.files.unsaved[end.block] = end
-            if end.block != table.blocks[index]:
-                size = self.block_size
-                self.states.move(table.blocks[index] * size + size - 1, end.block * size + size - 1)
 
     def next_block(self, sequence_id: int, tokens: Sequence[int]) -> tuple[object, ...] | None:
         """Equal for sequences that would compute the very same block next; None where that will not be published."""
         table = self._table(sequence_id)
         after = tokens[table.length : table.length + self.block_size]
-        if self.prefixes is None or len(after) < self.block_size or table.length % self.block_size:
+        if self.pool.prefixes is None or len(after) < self.block_size or table.length % self.block_size:
             return None
         return (table.salt, id(table.chain[-1]) if table.chain else 0, *after)
 
@@ -303,10 +217,10 @@ class PagedCache:
             if count and table.length % self.block_size:
                 if self._tail_is_shared(table):
                     self._own_tail(table)
-                self._forget(table.blocks[-1])
+                self.pool.forget(table.blocks[-1])
                 first = table.blocks[-1] * self.block_size
                 self.states.forget_tokens(range(first + table.length % self.block_size, first + self.block_size))
-            table.blocks += self._new_blocks(self.blocks_needed(sequence_id, count))
+            table.blocks += self.pool.take(self.blocks_needed(sequence_id, count))
             table.reserved = count
             if not self.has_states:
                 continue
@@ -315,7 +229,7 @@ class PagedCache:
                 table.held.pool = self.states.allocate(pools[sequence_id], final=False)
             else:
                 table.held.pending = self.states.allocate(count, sequence_id in final)
-        if self.has_states and self.prefixes is not None:
+        if self.has_states and self.pool.prefixes is not None:
             for sequence_id, count in rows.items():
                 table = self._table(sequence_id)
                 if sequence_id in pools:
@@ -360,7 +274,7 @@ class PagedCache:
             raise CacheError(f"rows {list(rows)} of sequence {source} do not continue sequence {sequence_id}.")
         if rows and self._tail_is_shared(table):
             self._own_tail(table)
-        table.blocks += self._new_blocks(self.blocks_needed(sequence_id, len(rows)))
+        table.blocks += self.pool.take(self.blocks_needed(sequence_id, len(rows)))
         self.storage.move(self._slots(origin, rows), self._slots(table, range(len(rows))))
         if self.has_states and rows:
             self.states.share(table.held, origin.held.pending[rows[-1]])
@@ -403,10 +317,10 @@ class PagedCache:
         self.states.replace(table.held, mark.held)
         self._cut(table, mark.length)
 
-    def _cut(self, table: _Table, length: int) -> None:
+    def _cut(self, table: SequenceTable, length: int) -> None:
         self.states.drop_pending(table.held)
         keep = -(-length // self.block_size)
-        self._release(table.blocks[keep:])
+        self.pool.release(table.blocks[keep:])
         del table.blocks[keep:]
         del table.chain[length // self.block_size :]
         table.length = length
@@ -417,10 +331,10 @@ class PagedCache:
         parent = self._table(source)
         self.add(target)
         if parent.memory is not None:
-            self._memories.share(parent.memory)
+            self.pool.memories.share(parent.memory)
         keep = -(-parent.length // self.block_size)
         self.allocator.share(parent.blocks[:keep])
-        self._tables[target] = _Table(
+        self._tables[target] = SequenceTable(
             parent.blocks[:keep],
             parent.length,
             salt=parent.salt,
@@ -430,31 +344,9 @@ class PagedCache:
             adapter=parent.adapter,
         )
 
-    def adapters(self, sequence_ids: Sequence[int]) -> tuple[object | None, ...] | None:
-        """As ``PassBatch.adapters``."""
-        found = tuple([self._table(sequence_id).adapter for sequence_id in sequence_ids])
-        return found if any(found) else None
-
-    def block_tables(self, sequence_ids: Sequence[int]) -> IntArray:
-        """int32 [sequence, block]: block ids of each sequence, padded with 0."""
-        return _padded([self._table(sequence_id).blocks for sequence_id in sequence_ids])
-
-    def state_tables(self, sequence_ids: Sequence[int], rows: Sequence[int]) -> tuple[IntArray, IntArray] | None:
-        """int32 [sequence] the slot of the state that each sequence stands at, and [row] those of the states after the
-        first ``rows`` reserved rows of each (``NO_STATE``: none); None where the model has no states."""
-        if not self.has_states:
-            return None
-        tables = [self._table(sequence_id) for sequence_id in sequence_ids]
-        after = [slot for table, count in zip(tables, rows, strict=True) for slot in table.held.pending[:count]]
-        return np.array([table.held.current for table in tables], dtype=np.int32), np.array(after, dtype=np.int32)
-
-    def state_pools(self, sequence_ids: Sequence[int]) -> tuple[list[int], list[list[int]]] | None:
-        """[sequence] the slot of the state that each sequence stands at, and the slots that its reserved rows have
-        together; None where the model has no states."""
-        if not self.has_states:
-            return None
-        held = [self._table(sequence_id).held for sequence_id in sequence_ids]
-        return [each.current for each in held], [each.pool for each in held]
+    def tables(self, sequence_ids: Sequence[int]) -> PassTables:
+        """Where sequences stand, as a pass is told."""
+        return PassTables([self._table(sequence_id) for sequence_id in sequence_ids], self.has_states)
 
     def check(self, marks: Sequence[Mark] = ()) -> None:
         """Integrity of blocks, states and lengths. ``marks``: those that have not been returned to.
@@ -462,7 +354,7 @@ class PagedCache:
         Raises:
             CacheError: naming the first fault.
         """
-        memories = [memory for memory in self._memories if memory.users]
+        memories = [memory for memory in self.pool.memories if memory.users]
         self.allocator.check([*(table.blocks for table in self._tables.values()), *(each.blocks for each in memories)])
         self.states.check([table.held for table in self._tables.values()] + [mark.held for mark in marks])
         for memory in memories:
@@ -475,60 +367,27 @@ class PagedCache:
             if self.has_states and table.held.stands != (table.length > 0):
                 raise CacheError(f"sequence {sequence_id} has {table.length} tokens and {table.held}.")
 
-    def _release(self, blocks: Sequence[int]) -> None:
-        """The last block first: what others may share least is the first to be given up."""
-        prefixes, allocator = self.prefixes, self.allocator
-        if prefixes is None:
-            allocator.release(blocks[::-1])
-        else:
-            allocator.release(blocks[::-1], prefixes.__contains__)
-        if self.has_states:
-            gone = [block for block in blocks if not allocator.references(block)]
-            self.states.forget_blocks(gone if prefixes is None else [block for block in gone if block not in prefixes])
-
-    def _new_blocks(self, count: int) -> list[int]:
-        blocks = self.allocator.allocate(count)
-        self.states.forget_blocks(blocks)
-        return blocks
-
-    def _evicted(self, block: int) -> None:
-        """A kept block is handed out again."""
-        self._forget(block)
-        self.states.forget_blocks([block])
-        self._memories.forget(block)
-
-    def _forget(self, block: int) -> None:
-        if self.prefixes is not None:
-            self.prefixes.forget(block)
-        if self.files is not None:
-            self.files.unsaved.pop(block, None)
-
-    def _table(self, sequence_id: int) -> _Table:
+    def _table(self, sequence_id: int) -> SequenceTable:
         try:
             return self._tables[sequence_id]
         except KeyError:
             raise CacheError(f"sequence {sequence_id} is not in the cache.") from None
 
-    def _slots(self, table: _Table, rows: Sequence[int]) -> list[int]:
+    def _end(self, table: SequenceTable) -> Link:
+        """Where a sequence's published chain ends."""
+        assert self.pool.prefixes is not None
+        return table.chain[-1] if table.chain else self.pool.prefixes.root(table.salt)
+
+    def _slots(self, table: SequenceTable, rows: Sequence[int]) -> list[int]:
         """[row] physical slots of rows after the committed tokens."""
         blocks, size = table.blocks, self.block_size
         return [blocks[slot // size] * size + slot % size for slot in [table.length + row for row in rows]]
 
-    def _tail_is_shared(self, table: _Table) -> bool:
+    def _tail_is_shared(self, table: SequenceTable) -> bool:
         return table.length % self.block_size != 0 and self.allocator.references(table.blocks[-1]) > 1
 
-    def _own_tail(self, table: _Table) -> None:
-        (copy,) = self._new_blocks(1)
+    def _own_tail(self, table: SequenceTable) -> None:
+        (copy,) = self.pool.take(1)
         self.storage.copy_blocks([table.blocks[-1]], [copy])
-        self._release([table.blocks[-1]])
+        self.pool.release([table.blocks[-1]])
         table.blocks[-1] = copy
-
-
-def _padded(tables: Sequence[Sequence[int]]) -> IntArray:
-    """int32 [table, block], padded with 0."""
-    if len(tables) == 1:
-        return np.array(tables, dtype=np.int32)
-    padded = np.zeros((len(tables), max(map(len, tables), default=0)), dtype=np.int32)
-    for row, blocks in zip(padded, tables, strict=True):
-        row[: len(blocks)] = blocks
-    return padded

@@ -100,8 +100,7 @@ class PrefixFiles:
 
     def _save(self, link: Link) -> int:
         """Bytes that were copied."""
-        size = self._storage.block_size
-        content = self._storage.read_block(link.block, self._states.after(link.block * size + size - 1))
+        content = self._storage.read_block(link.block, self._states.after_block(link.block))
         with self._lock:
             self._waiting += len(content)
         with suppress(RuntimeError):  # the process is about to end

@@ -77,12 +77,17 @@ class StateSlots:
         """The state after the token in a physical slot, if it is still there."""
         return self._after.get(token)
 
+    def after_block(self, block: int) -> int | None:
+        """The same after a block's last token."""
+        return self._after.get(self._last_token(block))
+
     def keeps(self, state: int) -> bool:
         """Whether a slot's contents may be asked for again."""
         return state in self._token_of
 
-    def move(self, token: int, to: int) -> None:
-        """The same tokens are known by another physical slot from now on; a state that is there already stays."""
+    def move(self, block: int, other: int) -> None:
+        """The same tokens are known by another block from now on; a state after it that is there already stays."""
+        token, to = self._last_token(block), self._last_token(other)
         state = self._after.get(token)
         if state is not None and to not in self._after:
             del self._after[token]
@@ -123,10 +128,10 @@ class StateSlots:
             if 0 <= row < rows and held.pending[row] == NO_STATE and self.allocator.num_free:
                 (held.pending[row],) = self.allocator.allocate(1)
 
-    def keep(self, token: int) -> int:
-        """A slot, to be filled, for the state after the token in a physical slot; nobody holds it. One must be free."""
+    def keep(self, block: int) -> int:
+        """A slot, to be filled, for the state after a block's last token; nobody holds it. One must be free."""
         (state,) = self.allocator.allocate(1)
-        self._learn(state, token)
+        self._learn(state, self._last_token(block))
         self._release([state])
         return state
 
@@ -201,6 +206,9 @@ class StateSlots:
         for token, state in self._after.items():
             if self._token_of.get(state) != token:
                 raise CacheError(f"the state in slot {state} is known by a token that it does not follow.")
+
+    def _last_token(self, block: int) -> int:
+        return (block + 1) * self._block_size - 1
 
     def _learn(self, state: int, token: int) -> None:
         """A state follows the token in a physical slot. One that is known already stays where it is."""

@@ -97,7 +97,7 @@ class AssistantDrafter:
         options, cache, count = self._options, self._runner.cache, len(sequences)
         ids = [sequence.id for sequence in sequences]
         lengths = np.array([cache.length(each) for each in ids], dtype=np.int32)
-        tables = cache.block_tables(ids)
+        tables = cache.tables(ids).blocks
         ranking = NoiseRanking(sequences, torch.arange(self._vocab_size), self._vocab_size)
         trees = options.new_trees(budgets, self._runner.backend.kit)
         depth = min(options.draft_tokens, max(budget.depth for budget in budgets))
