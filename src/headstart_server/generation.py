@@ -106,7 +106,8 @@ class Generator:
             raise BusyError(f"{self._compiling} requests wait for their schemas to be compiled; try again later.")
         self._compiling += 1
         try:
-            await asyncio.get_running_loop().run_in_executor(self._compilers, self._llm.compile, wanted)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._compilers, lambda: self._llm.grammars.constraint(wanted))
         finally:
             self._compiling -= 1
 

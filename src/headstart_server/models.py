@@ -225,7 +225,7 @@ class OneModel(Models):
         if not self._served.engine.alive:
             self._served.engine.start()
         with suppress(RequestError):  # without it such requests are refused
-            await asyncio.to_thread(self._served.llm.prepare_structures)
+            await asyncio.to_thread(lambda: self._served.llm.grammars)
 
     def _listed(self, name: str) -> ListedModel:
         model = self._served.llm.model.checkpoint.path

@@ -65,7 +65,7 @@ def test_what_is_foreseen_is_merged_within_the_budget() -> None:
 
 def foreseen(llm: LLM, *said: str, wanted: StructuredOutputsParams = JSON) -> str:
     """What is foreseen behind an output that came in these pieces, as long as anything is."""
-    tokenizer, constraint = llm.model.tokenizer, llm._grammars.constraint(wanted)
+    tokenizer, constraint = llm.model.tokenizer, llm.grammars.constraint(wanted)
     *committed, guessed = said
     for token in tokenizer.encode("".join(committed), add_special_tokens=False):
         constraint.advance(token)

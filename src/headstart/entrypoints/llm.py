@@ -6,8 +6,10 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
+from dataclasses import replace
 from functools import cached_property, partial
-from itertools import count
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 from typing import Any, Self
@@ -18,12 +20,9 @@ from headstart.common.options import takes, tells_options
 from headstart.common.other_names import FOREIGN_CALLS, pass_over
 from headstart.common.phases import phase
 from headstart.drafting.base import SpeculationParams
-from headstart.engine.beams import BeamGroup
-from headstart.engine.constraint import TokenConstraint
 from headstart.engine.counts import Counter, Vector
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
-from headstart.engine.thought_rules import ThoughtRules
 from headstart.entrypoints.adapters import Adapters, AdapterWish
 from headstart.entrypoints.beam_search import BeamSearchOutput, BeamSearchParams
 from headstart.entrypoints.encoder_prompt import encoded_for
@@ -40,6 +39,7 @@ from headstart.entrypoints.prompts import (
     naming,
 )
 from headstart.entrypoints.request import Sample, StreamPiece, require_lossless
+from headstart.entrypoints.sample_making import SampleMaker
 from headstart.entrypoints.turns import CLOSED, Turns
 from headstart.errors import ConfigError, RequestError, require_utf8
 from headstart.loading.model import Model, parse_numerics, require_numerics
@@ -47,7 +47,6 @@ from headstart.models.generation_config import sampling_defaults
 from headstart.passes.adapters import salted
 from headstart.sampling.noise import fresh_seed
 from headstart.sampling.params import SamplingParams
-from headstart.sampling.structured import StructuredOutputsParams
 from headstart.text.answers.choosing import choose
 from headstart.text.answers.model_answers import ModelAnswers
 from headstart.text.chat_tokenizer import ChatTokenizer
@@ -71,10 +70,10 @@ class LLM:
     @takes(EngineOptions)
     def __init__(self, options: EngineOptions) -> None:
         drafter, drafter_options = options.check()
-        self._numerics = parse_numerics(options.numerics)
+        numerics = parse_numerics(options.numerics)
         self.speculation = options.requests_speculation()
         # Greedy requests lose nothing by some of the lossy rules; others are refused when they come.
-        require_lossless(self._numerics, self.speculation, SamplingParams(temperature=0))
+        require_lossless(numerics, self.speculation, SamplingParams(temperature=0))
         with phase(f"Loading {options.model}") if isinstance(options.model, str | Path) else nullcontext():
             target = options.load_target()
         require_numerics(target, options.numerics)
@@ -90,14 +89,22 @@ class LLM:
         self.drafter_name = made.engine.drafters.default
         self._model: Model | None = target
         self._turns = Turns(made.engine)
+        self._texts = made.texts
         self.adapters = Adapters(lambda: self.model)
         """Those that requests may name."""
         loaded = [self.adapters.load(name or Path(path).stem, path) for name, path in options.adapters.items()]
-        self._adapter = loaded[0] if "" in options.adapters else None
-        """Of requests that name none."""
-        self._texts = made.texts
-        self._fresh_seed = fresh_seed if options.seed is None else partial(Random(options.seed).getrandbits, 64)
-        self._ids = count()
+        self.samples = SampleMaker(
+            lambda: self.model,
+            made.engine.limits,
+            self.answers,
+            self.adapters,
+            numerics,
+            self.speculation,
+            fresh_seed if options.seed is None else partial(Random(options.seed).getrandbits, 64),
+            lambda: self.grammars,
+            loaded[0] if "" in options.adapters else None,
+        )
+        """The samples of a prompt, ready for ``engine.add``: for callers that run the engine themselves."""
         self.beside: dict[str, Any] = {}
         """What other packages keep beside the model until ``close``, by names of their own."""
 
@@ -132,12 +139,12 @@ class LLM:
     def adapted(self, wish: AdapterWish) -> Self:
         """The same engine, whose requests have this adapter where they name none; None: as they have here."""
         other = copy(self)
-        other._adapter = self.adapters.of(wish) or self._adapter
+        other.samples = self.samples.adapted(wish)
         return other
 
     def get_tokenizer(self) -> ChatTokenizer:
         """The target's tokenizer with its chat template, by the name that vLLM has for it."""
-        return self._tokenizer
+        return ChatTokenizer(self.model.tokenizer, self.model.chat_template)
 
     def get_metrics(self) -> list[Counter | Vector]:
         """What has been decoded since the start, in the form and by the names that vLLM has for it: prompt and output
@@ -152,12 +159,11 @@ class LLM:
         """End all requests (finish reason "abort") and free weights, caches and drafters. Whatever else is called from
         then on raises ConfigError. A model that was given loaded stays with its owner."""
         self._turns.close()
-        self._model = self._adapter = None
+        self._model, self.samples = None, replace(self.samples, adapter=None)
         self.adapters.clear()
         self.beside.clear()
         self._texts.close()
-        for name in ("_grammars", "_tokenizer"):
-            vars(self).pop(name, None)
+        vars(self).pop("grammars", None)
         # Caches and drafters hold on to each other in circles.
         gc.collect()
 
@@ -221,7 +227,7 @@ class LLM:
         try:
             taken = [encoded(each, tokenizer, False, may_be_empty=True).token_ids for each in listed(texts)]
             require_utf8(cache_salt, "cache_salt")
-            return self._texts.add_all(salted(cache_salt, self._adapter), taken)
+            return self._texts.add_all(salted(cache_salt, self.samples.adapter), taken)
         except RequestError as error:
             error.field = "cache_salt" if error.field == "cache_salt" else "texts"
             raise
@@ -320,7 +326,8 @@ class LLM:
             request = self.encode(prompt)
         else:
             raise RequestError("give either a prompt or messages.", "prompt")
-        samples = self._samples([request], sampling_params, speculation)
+        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
+        samples = self.samples.of_prompts([request], params, speculation)
         try:
             self._turns.admit(samples)
             for pieces in self._turns.rounds(samples, True):
@@ -356,125 +363,16 @@ class LLM:
         chat = encoded_chat(messages, model.tokenizer, model.chat_template, tools, chat_template_kwargs)
         return encoded_for(model.config, chat, model.tokenizer)
 
-    def samples(
-        self,
-        prompt: EncodedPrompt,
-        params: SamplingParams,
-        speculation: SpeculationParams | None = None,
-        *,
-        prompt_index: int = 0,
-        cache_salt: str = "",
-        trace: bool = False,
-        constraint: Callable[[], TokenConstraint] | None = None,
-        shown: frozenset[int] = frozenset(),
-        thinks: bool | None = False,
-    ) -> list[Sample]:
-        """The samples of one prompt, ready for ``engine.add``: for callers that run the engine themselves.
-
-        ``constraint`` makes what limits the output of a sample, where ``params`` ask for no structure; ``shown``:
-        special tokens that are seen in its text (``answers.shown``); ``thinks``: whether it begins inside a thought,
-        behind which what is demanded of it begins (None: it may begin with one).
-
-        Raises:
-            RequestError: a parameter does not fit the model.
-        """
-        if not isinstance(params, SamplingParams):
-            raise RequestError(
-                f"sampling_params is {type(params).__name__} {params!s:.40}; give SamplingParams.", "sampling_params"
-            )
-        speculation = speculation or self.speculation
-        require_lossless(self._numerics, speculation, params)
-        limits = self.engine.limits
-        prompt = prompt.cut(params, limits.max_context, limits.max_source)
-        seed = self._fresh_seed() if params.seed is None else params.seed
-        wanted = params.structured_outputs
-        if wanted is not None:
-            constraint = partial(self._grammars.constraint, wanted)
-        constraint = self._behind_thoughts(prompt, params, constraint, thinks)
-        samples = [
-            Sample(
-                self.model,
-                prompt,
-                prompt_index,
-                index,
-                next(self._ids),
-                params,
-                seed,
-                speculation,
-                cache_salt,
-                trace,
-                None if constraint is None else constraint(),
-                shown,
-                self._adapter,
-            )
-            for index in range(params.n)
-        ]
-        if params.beam_width is not None:
-            if speculation.lossy is not None:
-                raise RequestError(
-                    f"{speculation.lossy} is a rule for sampling, and beam search draws nothing; leave it out.",
-                    speculation.lossy,
-                )
-            BeamGroup([sample.sequence for sample in samples])
-            return samples
-        for sample in samples[1:]:
-            sample.sequence.leader = samples[0].sequence
-        return samples
-
-    def _behind_thoughts(
-        self,
-        prompt: EncodedPrompt,
-        params: SamplingParams,
-        inner: Callable[[], TokenConstraint] | None,
-        thinks: bool | None,
-    ) -> Callable[[], TokenConstraint] | None:
-        """What limits an output that may think before: thoughts have a budget, and nothing else is demanded of them."""
-        marks, budget = self.answers.thought_marks, params.thinking_token_budget
-        if budget is not None and marks is None:
-            raise RequestError(
-                "thinking_token_budget is given, but nothing shows how this model marks its thoughts; leave it out, or "
-                "name a reasoning_parser.",
-                "thinking_token_budget",
-            )
-        if marks is None or (budget is None and (inner is None or thinks is False)):
-            return inner
-        if budget is not None and thinks is False:
-            thinks = self.answers.thinks(prompt.text)
-        config, ends = self.model.config, self.model.eos_token_ids
-        return lambda: ThoughtRules(
-            config.vocab_size,
-            marks,
-            thinks is True,
-            thinks is None,
-            budget,
-            None if inner is None else inner(),
-            ends,
-        )
-
-    def prepare_structures(self) -> None:
-        """Make ready what structured outputs need of the vocabulary, which keeps all threads waiting meanwhile.
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        """What compiles structured outputs before requests ask for them. Making it looks at the whole vocabulary, which
+        keeps all threads waiting meanwhile.
 
         Raises:
             RequestError: the package for it is not installed, or the model has no end-of-sequence token.
         """
-        _ = self._grammars
-
-    def compile(self, wanted: StructuredOutputsParams) -> None:
-        """Compile a structure before a request asks for it, which then finds it.
-
-        Raises:
-            RequestError: it is wrong, cannot be enforced, or takes too long to compile.
-        """
-        self._grammars.constraint(wanted)
-
-    @cached_property
-    def _grammars(self) -> GrammarCompiler:
         model = self.model
         return GrammarCompiler(model.tokenizer, model.config.vocab_size, model.eos_token_ids)
-
-    @cached_property
-    def _tokenizer(self) -> ChatTokenizer:
-        return ChatTokenizer(self.model.tokenizer, self.model.chat_template)
 
     def _run(
         self,
@@ -486,7 +384,8 @@ class LLM:
         cache_salt: str = "",
         lora_request: AdapterWish | Sequence[AdapterWish] = None,
     ) -> list[RequestOutput]:
-        samples = self._samples(prompts, params, speculation, cache_salt, lora_request)
+        params = self.get_default_sampling_params() if params is None else params
+        samples = self.samples.of_prompts(prompts, params, speculation, cache_salt, lora_request)
         admitted = []
         try:
             for sample in samples:
@@ -503,34 +402,5 @@ class LLM:
                     on_commit(piece)  # type: ignore[misc]
         finally:
             self._turns.abort(samples)
-        together: dict[int, list[Sample]] = {}
-        for sample in samples:
-            together.setdefault(sample.prompt_index, []).append(sample)
-        return [each[0].output(each) for each in together.values()]
-
-    def _samples(
-        self,
-        prompts: Sequence[EncodedPrompt],
-        params: SamplingParams | Sequence[SamplingParams] | None,
-        speculation: SpeculationParams | None,
-        cache_salt: str = "",
-        lora_request: AdapterWish | Sequence[AdapterWish] = None,
-    ) -> list[Sample]:
-        params = self.get_default_sampling_params() if params is None else params
-        each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
-        if len(each) != len(prompts):
-            raise RequestError(
-                f"{len(each)} sampling parameters were given for {len(prompts)} prompts; give one for each."
-            )
-        wishes = lora_request if isinstance(lora_request, list | tuple) else [lora_request] * len(prompts)
-        if len(wishes) != len(prompts):
-            said = f"{len(wishes)} adapters were given for {len(prompts)} prompts"
-            raise RequestError(f"{said}; give one for each.", "lora_request")
-        samples = []
-        for index, (prompt, wanted, wish) in enumerate(zip(prompts, each, wishes, strict=True)):
-            with naming(index, len(prompts)):
-                thinks = self.answers.thinks(prompt.text) is True
-                samples += self.adapted(wish).samples(
-                    prompt, wanted, speculation, prompt_index=index, cache_salt=cache_salt, thinks=thinks
-                )
-        return samples
+        together = [list(own) for _, own in groupby(samples, attrgetter("prompt_index"))]
+        return [own[0].output(own) for own in together]

@@ -47,7 +47,7 @@ class BlockPool:
         return blocks
 
     def release(self, blocks: Sequence[int]) -> None:
-        """One reference less for each; the last block first: what others may share least is the first to be given up."""
+        """One reference less for each, the last one first: what others may share least is the first to be given up."""
         prefixes, allocator = self.prefixes, self.allocator
         if prefixes is None:
             allocator.release(blocks[::-1])
