@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 from statistics import NormalDist
-from typing import get_args
+from typing import Any, get_args
 
 from headstart.backends.native.library import Convolution, Delta, Experts, Inputs, Latent, Layer, Mamba, Mamba2, Shape
 from headstart.backends.native.precision import Precision, library_number
 from headstart.models.config import (
     Activation,
     Channel,
-    ExpertsConfig,
     ExpertScore,
     Gate,
     GroupScore,
     HeadNorms,
-    LatentConfig,
     LayerConfig,
-    LayerInputsConfig,
     Mixer,
     ModelConfig,
     NormKind,
     QueryGrowth,
 )
-from headstart.models.state_config import DeltaConfig, Mamba2Config, MambaConfig, StateNorm
+from headstart.models.state_config import StateNorm
 from headstart.models.weights import FusionWeights
 
 _MODULE, _MODULE_HIDDEN_FIRST = 5, 6
 """``Entry`` of ``src/pass/decoder.h``."""
 
 
+_CHOICES = {name: number for kind in (ExpertScore, GroupScore, StateNorm) for number, name in enumerate(get_args(kind))}
+"""As the library counts them."""
+
+
 def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
     """What all layers share."""
-    attention, streams = config.attention, config.residual.streams
+    attention, streams, inputs = config.attention, config.residual.streams, config.layer_inputs
     norms, growth, gate = (
         attention.qk_norm or HeadNorms(),
         attention.query_growth or QueryGrowth(0.0, 1),
@@ -67,13 +68,13 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         growth=growth.weight,
         growth_trained=growth.trained,
         growth_everywhere=growth.everywhere,
-        experts=_experts(config.experts if config.has_experts else None),
-        latent=_latent(config.latent),
-        convolution=Convolution(length=0 if config.convolution is None else config.convolution.length),
-        mamba=_mamba(config.mamba),
-        mamba2=_mamba2(config.mamba2),
-        delta=_delta(config.delta),
-        inputs=_inputs(config.layer_inputs),
+        experts=_record(Experts, config.experts if config.has_experts else None),
+        latent=_record(Latent, config.latent),
+        convolution=_record(Convolution, config.convolution),
+        mamba=_record(Mamba, config.mamba),
+        mamba2=_record(Mamba2, config.mamba2),
+        delta=_record(Delta, config.delta),
+        inputs=Inputs() if inputs is None else Inputs(count=inputs.count, size=inputs.size, tokens=inputs.vocab_size),
         streams=0 if streams is None else streams.count,
         side_rank=config.residual.side_rank or 0,
     )
@@ -121,82 +122,9 @@ def _dense_size(config: ModelConfig, layer: LayerConfig) -> int:
     return config.mlp_size if layer.mlp_size is None else layer.mlp_size
 
 
-def _inputs(config: LayerInputsConfig | None) -> Inputs:
+def _record(kind: type[Any], config: object | None) -> Any:
+    """A record of the library with what a configuration says by the same names; of none all is 0."""
     if config is None:
-        return Inputs()
-    return Inputs(count=config.count, size=config.size, tokens=config.vocab_size)
-
-
-def _delta(config: DeltaConfig | None) -> Delta:
-    if config is None:
-        return Delta()
-    return Delta(
-        key_heads=config.key_heads,
-        value_heads=config.value_heads,
-        key_dim=config.key_dim,
-        value_dim=config.value_dim,
-        length=config.length,
-        tiled=config.tiled,
-        norm_eps=config.norm_eps,
-    )
-
-
-def _latent(config: LatentConfig | None) -> Latent:
-    if config is None:
-        return Latent()
-    return Latent(
-        kv_rank=config.kv_rank,
-        plain_dim=config.plain_dim,
-        rope_dim=config.rope_dim,
-        value_dim=config.value_dim,
-        q_rank=config.q_rank or 0,
-        norm_eps=config.norm_eps,
-    )
-
-
-def _mamba(config: MambaConfig | None) -> Mamba:
-    if config is None:
-        return Mamba()
-    return Mamba(
-        inner=config.inner,
-        state_size=config.state_size,
-        step_rank=config.step_rank,
-        length=config.length,
-        norm_eps=config.norm_eps,
-    )
-
-
-def _mamba2(config: Mamba2Config | None) -> Mamba2:
-    if config is None:
-        return Mamba2()
-    return Mamba2(
-        heads=config.heads,
-        head_dim=config.head_dim,
-        state_size=config.state_size,
-        groups=config.groups,
-        length=config.length,
-        norm=get_args(StateNorm).index(config.norm),
-        least_step=config.least_step,
-        most_step=config.most_step,
-        norm_eps=config.norm_eps,
-    )
-
-
-def _experts(config: ExpertsConfig | None) -> Experts:
-    if config is None:
-        return Experts()
-    return Experts(
-        count=config.count,
-        used=config.used,
-        size=config.size,
-        gated=config.gated,
-        shared_gate=config.shared_gate,
-        score=get_args(ExpertScore).index(config.score),
-        groups=config.groups,
-        groups_used=config.groups_used,
-        group_score=get_args(GroupScore).index(config.group_score),
-        normalised=config.normalised,
-        scales_input=config.scales_input,
-        scale=config.scale,
-        clamp=config.clamp or 0.0,
-    )
+        return kind()
+    said = {name: getattr(config, name) for name, _ in kind._fields_}
+    return kind(**{name: 0 if value is None else _CHOICES.get(value, value) for name, value in said.items()})

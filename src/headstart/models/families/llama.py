@@ -47,7 +47,6 @@ FULL = LayerConfig()
 UNROTATED = LayerConfig(rope=None)
 GATED = MlpConfig()
 LAYER_NORMS = NormsConfig("layer")
-UNGATED = MlpConfig(gated=False)
 UNGATED_BIASED = MlpConfig(gated=False, bias=True)
 BIASED = AttentionConfig(qkv_bias=True, output_bias=True)
 
