@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from headstart.drafting.base import RoundOutcome
 from headstart.engine.beams import BeamGroup, Place
-from headstart.engine.best_ids import best_ids
 from headstart.engine.commit import NO_GUESS, commit_tokens, said_tokens
 from headstart.engine.constraint import TokenConstraint, prune
 from headstart.engine.faults import end_alone, owner
@@ -24,6 +23,7 @@ from headstart.engine.pool import DrafterPool
 from headstart.engine.round_clock import RoundClock
 from headstart.engine.schedule import PassSchedule
 from headstart.engine.sequence import Sequence
+from headstart.engine.wanted_rows import best_of_rows, wanted_rows
 from headstart.passes.draft_tree import DraftTree, TreeLaw
 from headstart.passes.runner import ModelRunner, Span, SpanOutput, Wanted
 from headstart.sampling.transforms import logprobs
@@ -123,7 +123,7 @@ class _Round:
         self._read = outputs[: len(self._chunks)]
         for each, output in zip(self._decoding, outputs[len(self._chunks) :], strict=True):
             each.output = output
-            each.top_ids = None if output is None else _best(self._drafters, each.sequence, output)
+            each.top_ids = None if output is None else best_of_rows(self._drafters, each.sequence, output)
         self._clock.signalled()
 
     def _one_by_one(self, taps: tuple[int, ...], error: Exception) -> list[SpanOutput | None]:
@@ -360,29 +360,6 @@ def _note_prompt(sequence: Sequence, first: int, output: SpanOutput) -> None:
             )
 
 
-def wanted_rows(runner: ModelRunner, drafters: DrafterPool, sequence: Sequence) -> Wanted:
-    """What a verified row is asked for: its logits, or no more than its best token where nothing else is looked at."""
-    enough = runner.backend.finds_best and sequence.transforms.only_best and says_enough(drafters, sequence)
-    return "best" if enough else "all"
-
-
-def says_enough(drafters: DrafterPool, sequence: Sequence) -> bool:
-    """Whether nothing is read off the target's rows but the tokens that it says."""
-    return sequence.constraint is None and says_tokens(drafters, sequence)
-
-
-def says_tokens(drafters: DrafterPool, sequence: Sequence) -> bool:
-    """The same as long as its constraint demands nothing."""
-    return (
-        sequence.group is None
-        and sequence.params.logprobs is None
-        and sequence.trace is None
-        and sequence.speculation.lenience is None
-        and sequence.speculation.typical is None
-        and drafters.needs_of(sequence).top_ids <= 1
-    )
-
-
 def _tree(sequence: Sequence, draft: DraftTree, wanted: Wanted) -> Span:
     """Row 0 is the root, row i + 1 node i of the draft."""
     return Span(
@@ -392,11 +369,3 @@ def _tree(sequence: Sequence, draft: DraftTree, wanted: Wanted) -> Span:
         wanted,
         inputs=None if draft.inputs is None else draft.inputs.moved(1),
     )
-
-
-def _best(drafters: DrafterPool, sequence: Sequence, output: SpanOutput) -> NDArray[np.int64] | None:
-    """The best ids of every row, as many as the sequence's drafter asks for."""
-    count = drafters.needs_of(sequence).top_ids
-    if count and output.best is not None:
-        return output.best[:, None].astype(np.int64)
-    return best_ids(output.logits, count) if count and len(output.logits) else None

@@ -11,8 +11,8 @@ from headstart.engine.commit import commit_tokens, said_tokens
 from headstart.engine.constraint import free_tokens
 from headstart.engine.faults import end_alone
 from headstart.engine.pool import DrafterPool
-from headstart.engine.round import says_tokens
 from headstart.engine.sequence import Sequence
+from headstart.engine.wanted_rows import says_tokens
 from headstart.passes.cache.blocks import Room
 from headstart.passes.rounds import GuesserFault, RoundRecord, Sampling, StretchLimits
 from headstart.passes.runner import ModelRunner
