@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from starlette.requests import Request
 
-from headstart.common.memory import free_bytes, give_back_freed, is_lack_of_memory, readable
+from headstart.common.memory import free_bytes, is_lack_of_memory, readable
 from headstart.entrypoints.async_engine import BusyError, ClosedError
-from headstart.entrypoints.outline import Outline
 from headstart.errors import HeadstartError
 from headstart_server.arguments import ServeArguments
-from headstart_server.engine_thread import EngineThread
-from headstart_server.metrics import Metrics
-from headstart_server.model_files import ModelFiles
+from headstart_server.kept_model import KeptModel, end, longest_idle
 from headstart_server.models import (
     ListedModel,
     Models,
-    ModelState,
     NotLoadedError,
     Served,
     UnknownModelError,
@@ -55,47 +49,6 @@ class Keeping:
     """Requests that may wait for one model."""
 
 
-@dataclass(eq=False)
-class _Entry:
-    """A model that may be loaded."""
-
-    name: str
-    options: ServeArguments
-    need: int
-    """Bytes that it takes: by its files, until it has been loaded once."""
-    metrics: Metrics = field(default_factory=Metrics)
-    """They outlast its unloading."""
-    served: Served | None = None
-    holds: int = 0
-    """Requests that are answered with it."""
-    used: float = 0.0
-    """When the last one began or ended."""
-    keep: float = 0.0
-    expires: float | None = None
-    """When it is unloaded (``time.monotonic``), unless it is asked again."""
-    timer: asyncio.TimerHandle | None = None
-    """Looks then whether it is so."""
-    loading: asyncio.Task[None] | None = None
-    waiting: int = 0
-    """Requests that wait for it."""
-    deserted: bool = False
-    """Whether the last of them left."""
-    obstacle: str = ""
-    """What its loading waits for, a sentence."""
-    failure: str = ""
-    """Why it could not be loaded at last, a sentence."""
-    again: bool = False
-    """Whether that may pass."""
-    failed: float = -math.inf
-    """When that was."""
-
-    def has_adapter(self, name: str) -> bool:
-        """Whether an adapter of this name is loaded, or is with the model."""
-        if self.served is not None:
-            return self.served.adapter(name) is not None
-        return bare_name(name, list(self.options.adapters)) in self.options.adapters
-
-
 class ManyModels(Models):
     """Models by name, each with an engine of its own while it is loaded.
 
@@ -116,9 +69,7 @@ class ManyModels(Models):
         super().__init__(settings)
         self._keeping = keeping
         self._free = free
-        self._entries = {
-            name: _Entry(name, options, ModelFiles.of(str(options.model)).nbytes) for name, options in models.items()
-        }
+        self._entries = {name: KeptModel.of(name, options) for name, options in models.items()}
         self._moving = asyncio.Lock()
         """Held while a model is loaded or unloaded."""
         self._changed = asyncio.Event()
@@ -144,11 +95,11 @@ class ManyModels(Models):
         """See ``Models``."""
         entry = self._entry(name)
         adapter = None if name is None or entry.served is None else entry.served.adapter(name)
-        return self._listed(entry) if adapter is None else self._listed(entry).adapted(adapter)
+        return entry.listed() if adapter is None else entry.listed().adapted(adapter)
 
     def listed(self) -> Sequence[ListedModel]:
         """See ``Models``."""
-        return [each for entry in self._entries.values() for each in self._listed(entry).with_adapters()]
+        return [each for entry in self._entries.values() for each in entry.listed().with_adapters()]
 
     @property
     def serving(self) -> bool:
@@ -163,18 +114,7 @@ class ManyModels(Models):
         await asyncio.gather(*loading, *self._tasks, return_exceptions=True)
         await super().close()
 
-    def _listed(self, entry: _Entry) -> ListedModel:
-        state = ModelState.UNLOADED
-        if entry.served is not None:
-            state = ModelState.LOADED
-        elif entry.loading is not None:
-            state = ModelState.LOADING
-        elif entry.failure:
-            state = ModelState.FAILED
-        expires = None if entry.expires is None else time.time() + entry.expires - time.monotonic()
-        return ListedModel(entry.name, entry.name, Path(str(entry.options.model)), state, entry.served, expires)
-
-    def _entry(self, name: str | None) -> _Entry:
+    def _entry(self, name: str | None) -> KeptModel:
         if name is None:
             return max(self._entries.values(), key=lambda entry: (entry.served is not None, entry.used))
         found = self._entries.get(bare_name(name, list(self._entries)))
@@ -185,7 +125,7 @@ class ManyModels(Models):
             raise UnknownModelError(f"model {name!r} is not served here; there are {', '.join(names)}.", "model")
         return found
 
-    async def _until_loaded(self, entry: _Entry, request: Request) -> None:
+    async def _until_loaded(self, entry: KeptModel, request: Request) -> None:
         """Wait for a model; the caller holds it before anything else happens."""
         deadline = time.monotonic() + self._keeping.load_seconds
         gone = asyncio.create_task(_gone(request))
@@ -195,7 +135,7 @@ class ManyModels(Models):
         finally:
             gone.cancel()
 
-    async def _wait(self, entry: _Entry, gone: asyncio.Task[None], deadline: float) -> None:
+    async def _wait(self, entry: KeptModel, gone: asyncio.Task[None], deadline: float) -> None:
         """Until an attempt to load a model is over.
 
         Args:
@@ -229,7 +169,7 @@ class ManyModels(Models):
                 again=True,
             )
 
-    async def _load(self, entry: _Entry) -> None:
+    async def _load(self, entry: KeptModel) -> None:
         """Load a model once there is room, or note why that cannot be."""
         try:
             while not self._closing and (entry.waiting or not entry.obstacle):
@@ -252,11 +192,11 @@ class ManyModels(Models):
         finally:
             entry.loading, entry.obstacle = None, ""
 
-    async def _try(self, entry: _Entry) -> bool:
+    async def _try(self, entry: KeptModel) -> bool:
         """Load a model; False: memory was short after all, and may be there later."""
         begun = time.monotonic()
         try:
-            served = await asyncio.to_thread(self._begin, entry, begun)
+            served = await asyncio.to_thread(entry.begin, self.settings, begun)
         except Exception as error:
             if not is_lack_of_memory(error):
                 raise
@@ -264,7 +204,7 @@ class ManyModels(Models):
             if not others:
                 raise
             entry.obstacle = f"{str(error).rstrip('.')}, and {_named(others)} must be unloaded first"
-            idle = _idle(others)
+            idle = longest_idle(others)
             if idle is not None:
                 await self._unload(idle)
                 return await self._try(entry)
@@ -276,22 +216,7 @@ class ManyModels(Models):
         _log.info("Loaded %s in %.1f s. %s", entry.name, served.loading_seconds, served.llm.memory.sentence())
         return True
 
-    def _begin(self, entry: _Entry, begun: float) -> Served:
-        """A model's engine, at work; runs on a thread."""
-        options = entry.options
-        llm = options.load()
-        engine = EngineThread(llm, options.max_waiting, options.max_seconds, entry.metrics)
-        try:
-            engine.start()
-            engine.rehearse()
-        except BaseException:
-            engine.close()
-            llm.close()
-            raise
-        settings = replace(self.settings, served_name=entry.name, other_names=())
-        return Served.of(llm, engine, settings, time.monotonic() - begun)
-
-    async def _make_room(self, entry: _Entry) -> bool:
+    async def _make_room(self, entry: KeptModel) -> bool:
         """Unload what is idle until a model fits; False: what is left is at work.
 
         Raises:
@@ -302,16 +227,16 @@ class ManyModels(Models):
             if self._obstacle(entry, sum(each.need for each in loaded), places=False) is not None:
                 raise NotLoadedError(f"it takes {obstacle}; give a smaller model.", again=False)
             if not entry.obstacle:
-                await asyncio.to_thread(_look, entry.options)  # what cannot be loaded takes nobody's place
-            idle = _idle(loaded)
-            spare = sum(each.need for each in loaded if _idle([each]) is not None)
+                await asyncio.to_thread(entry.look)  # what cannot be loaded takes nobody's place
+            idle = longest_idle(loaded)
+            spare = sum(each.need for each in loaded if each.idle)
             if idle is None or self._obstacle(entry, spare, places=False) is not None:
                 entry.obstacle = f"it takes {obstacle}, and {_named(loaded)} must be unloaded first"
                 return False
             await self._unload(idle)
         return True
 
-    def _obstacle(self, entry: _Entry, spare: int, places: bool = True) -> str | None:
+    def _obstacle(self, entry: KeptModel, spare: int, places: bool = True) -> str | None:
         """What a model takes and is not there, as a part of a sentence; None: it fits.
 
         Args:
@@ -326,16 +251,16 @@ class ManyModels(Models):
             return f"{readable(entry.need)} of memory, but {readable(free)} are free"
         return None
 
-    async def _unload(self, entry: _Entry) -> None:
+    async def _unload(self, entry: KeptModel) -> None:
         """Let a model go that nobody holds; ``_moving`` is held."""
         assert entry.served is not None
         last = [entry.served]
         entry.served = entry.expires = None
-        await asyncio.to_thread(_end, last)
+        await asyncio.to_thread(end, last)
         _log.info("Unloaded %s.", entry.name)
         self._tell_change()
 
-    def _let_go(self, entry: _Entry) -> None:
+    def _let_go(self, entry: KeptModel) -> None:
         """A request has been answered."""
         entry.holds -= 1
         entry.used = time.monotonic()
@@ -343,7 +268,7 @@ class ManyModels(Models):
             self._expire_later(entry)
             self._tell_change()
 
-    def _expire_later(self, entry: _Entry) -> None:
+    def _expire_later(self, entry: KeptModel) -> None:
         """Unload a model when its time is over, unless it is held or asked again until then."""
         if entry.keep == math.inf:
             entry.expires = None
@@ -353,7 +278,7 @@ class ManyModels(Models):
             entry.timer.cancel()
         entry.timer = asyncio.get_running_loop().call_later(entry.keep, lambda: self._spawn(self._expire(entry)))
 
-    async def _expire(self, entry: _Entry) -> None:
+    async def _expire(self, entry: KeptModel) -> None:
         async with self._moving:
             over = entry.expires is not None and time.monotonic() >= entry.expires
             if over and entry.served is not None and not entry.holds and not self._closing:
@@ -364,7 +289,7 @@ class ManyModels(Models):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _loaded(self) -> list[_Entry]:
+    def _loaded(self) -> list[KeptModel]:
         return [entry for entry in self._entries.values() if entry.served is not None]
 
     def _tell_change(self) -> None:
@@ -378,31 +303,5 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def _idle(entries: Sequence[_Entry]) -> _Entry | None:
-    """The one that was asked longest ago of those that nobody holds, or is about to."""
-    free = (entry for entry in entries if not entry.holds and not entry.waiting)
-    return min(free, key=lambda entry: entry.used, default=None)
-
-
-def _named(entries: Sequence[_Entry]) -> str:
+def _named(entries: Sequence[KeptModel]) -> str:
     return " or ".join(repr(entry.name) for entry in entries)
-
-
-def _end(last: list[Served]) -> None:
-    """End a model that nobody else holds; what it took is given back before anybody asks for room."""
-    served = last.pop()
-    served.close()
-    served.llm.close()
-    del served
-    # An engine and its thread hold on to each other in circles.
-    gc.collect()
-    give_back_freed()
-
-
-def _look(options: ServeArguments) -> None:
-    """Read all of a model but its weights.
-
-    Raises:
-        HeadstartError: it cannot be loaded.
-    """
-    Outline.open(str(options.model), options.revision, options.generation_config, options.reading)
