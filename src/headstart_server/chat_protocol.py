@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from headstart_server.protocol import Body, GenerationBody, ListOf, Some, one_of
+from headstart_server.fields import Body, ListOf, Some, one_of
+from headstart_server.protocol import GenerationBody
 
 
 class Function(Body):

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import AliasChoices, Field
 
-from headstart_server.protocol import Body, GenerationBody, ListOf
+from headstart_server.fields import Body, ListOf
+from headstart_server.protocol import GenerationBody
 
 
 class ExtraFile(Body):

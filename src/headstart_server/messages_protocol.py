@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field
 from headstart.errors import RequestError
 from headstart_server.chat_protocol import ChatBody
 from headstart_server.conversations_protocol import ConversationBody
-from headstart_server.protocol import Body, ListOf, Some, one_of
+from headstart_server.fields import Body, ListOf, Some, one_of
 
 _OWN_NAMES = {"stop": "stop_sequences", "prompt": "messages", "structured_outputs": "output_config"}
 _SILENT = ("redacted_thinking",)

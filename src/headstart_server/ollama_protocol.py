@@ -16,7 +16,7 @@ from headstart.errors import RequestError
 from headstart_server.chat_protocol import ChatBody
 from headstart_server.conversations_protocol import ConversationBody
 from headstart_server.durations import seconds
-from headstart_server.protocol import Body, ListOf, at_most, one_of
+from headstart_server.fields import Body, ListOf, at_most, one_of
 
 _INNER = {"num_predict": "max_tokens"}
 """Option -> its name in a chat, where that differs."""

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AliasChoices,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict, Field
 
 from headstart.common.enumerations import VerifyRule
-from headstart.common.options import option_of
 from headstart.drafting.base import SpeculationParams
 from headstart.errors import RequestError
 from headstart.sampling.defaults import SamplingDefaults
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.structured import StructuredOutputsParams
-from headstart_server.refused_fields import OTHER_NAMES, refuse_foreign
+from headstart_server.fields import Biases, Body, Choices, Count, ListOf, TokenId, also_called, declared, one_of
+from headstart_server.refused_fields import refuse_foreign
 from headstart_server.settings import ServerSettings
 
 _SAME = (
@@ -41,72 +30,6 @@ _STRUCTURES = (
     *("structured_outputs", "response_format", "guided_json", "guided_regex", "guided_choice"),
     *("json_schema", "regex"),
 )
-Count = Annotated[int, Field(ge=0, le=1 << 20)]
-# Only documented here, and checked in the code: pydantic's messages would not say what to do instead.
-Some = Field(json_schema_extra={"minItems": 1})
-_TokenId = Annotated[int, Field(json_schema_extra={"minimum": 0})]
-Item = TypeVar("Item")
-ListOf = Annotated[list[Item], Field(fail_fast=True)]
-"""Refused at its first wrong item: a complaint about each would take seconds and a gigabyte."""
-
-
-def one_of(forms: str) -> WrapValidator:
-    """Name all allowed forms when a value has none of them, instead of complaining about the first one."""
-
-    def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-        try:
-            return validate(value)
-        except ValidationError:
-            raise PydanticCustomError("form", "It must be {forms}", {"forms": forms}) from None
-
-    return WrapValidator(check)
-
-
-_Choices = Annotated[ListOf[Annotated[str, Field(json_schema_extra={"minLength": 1})]] | None, Some]
-_MOST_ENTRIES = 1024
-"""Of an object whose values are looked at one by one; for the sake of time alone."""
-
-
-def at_most(entries: int) -> BeforeValidator:
-    """Refuse an object of more entries before each of them is looked at."""
-
-    def check(value: Any) -> Any:
-        if isinstance(value, dict) and len(value) > entries:
-            raise PydanticCustomError(
-                "too_many", "It has {count} entries; give at most {most}", {"count": len(value), "most": entries}
-            )
-        return value
-
-    return BeforeValidator(check)
-
-
-def _also_called(own: str) -> Any:
-    """An optional field that goes by the names of other servers, too."""
-    others = [name for name, meant in OTHER_NAMES.items() if meant == own]
-    return Field(default=None, validation_alias=AliasChoices(own, *others))
-
-
-def _biases(value: Any) -> Any:
-    """A bias for each token as llama.cpp's pairs have it; false bans a token."""
-    if not isinstance(value, list):
-        return value
-    if len(value) > _MOST_ENTRIES:
-        raise PydanticCustomError("too_many", "It has {count} pairs; give fewer", {"count": len(value)})
-    pairs = [pair for pair in value if isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int]
-    if len(pairs) < len(value):
-        raise PydanticCustomError("form", "It must be an object of token ids and biases, or a list of such pairs")
-    return {str(token): -math.inf if bias is False else bias for token, bias in pairs}
-
-
-class Body(BaseModel):
-    """Unknown fields are ignored, as OpenAI's clients expect. Values must have the declared type."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, protected_namespaces=(), use_attribute_docstrings=True)
-
-
-def _declared(option: str) -> Any:
-    """What is said of an option where it is declared."""
-    return Field(description=option_of(SpeculationParams, option).option.help)
 
 
 class Speculation(Body):
@@ -116,9 +39,9 @@ class Speculation(Body):
     model_config = ConfigDict(extra="forbid")
 
     drafter: str | None = Field(default=None, max_length=100)
-    draft_tokens: Annotated[Count | None, _declared("draft_tokens")] = None
-    tree_nodes: Annotated[Count | None, _declared("tree_nodes")] = None
-    verify: Annotated[Annotated[VerifyRule, Field(strict=False)] | None, _declared("verify")] = None
+    draft_tokens: Annotated[Count | None, declared("draft_tokens")] = None
+    tree_nodes: Annotated[Count | None, declared("tree_nodes")] = None
+    verify: Annotated[Annotated[VerifyRule, Field(strict=False)] | None, declared("verify")] = None
     off: bool = False
     metrics: bool = False
     """true: the reply has ``metrics.speculative_decoding``, in vLLM's form."""
@@ -162,7 +85,7 @@ class StructuredOutputs(Body):
     json_schema: dict[str, Any] | bool | str | None = Field(default=None, alias="json")
     json_object: bool | None = None
     regex: str | None = None
-    choice: _Choices = None
+    choice: Choices = None
 
 
 class TextPart(Body):
@@ -187,7 +110,7 @@ class GenerationBody(Body):
     model_config = ConfigDict(extra="allow")
 
     model: str | None = Field(default=None, max_length=500)
-    max_tokens: int | None = _also_called("max_tokens")
+    max_tokens: int | None = also_called("max_tokens")
     """-1: as many as fit into the context."""
     temperature: float | None = None
     """0 is greedy; null or left out: the model's default."""
@@ -199,11 +122,11 @@ class GenerationBody(Body):
     """null or left out: the model's default."""
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    repetition_penalty: float | None = _also_called("repetition_penalty")
+    repetition_penalty: float | None = also_called("repetition_penalty")
     """null or left out: the model's default."""
     repeat_last_n: int | None = None
     """0: there is no repetition penalty. Otherwise it covers prompt and output."""
-    logit_bias: Annotated[dict[str, float] | None, at_most(_MOST_ENTRIES), BeforeValidator(_biases)] = None
+    logit_bias: Biases = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     """null, -1 or left out: a fresh one."""
     stop: Annotated[str | ListOf[str] | None, one_of("a text or a list of texts")] = None
@@ -215,7 +138,7 @@ class GenerationBody(Body):
     """No run of so many tokens comes a second time, the prompt's included; null or left out: the model's default."""
     encoder_no_repeat_ngram_size: int | None = None
     """No run of so many tokens of what the encoder reads (of the prompt, where there is none) is said."""
-    include_stop_str_in_output: bool | None = _also_called("include_stop_str_in_output")
+    include_stop_str_in_output: bool | None = also_called("include_stop_str_in_output")
     """true: the text ends after its stop string instead of before it."""
     skip_special_tokens: bool | None = None
     """false: special tokens are shown in the text."""
@@ -227,7 +150,7 @@ class GenerationBody(Body):
     """true: the reply also has ``token_ids`` and ``prompt_token_ids``."""
     return_tokens_as_token_ids: bool | None = None
     """true: log-probabilities name tokens as ``token_id:ID``."""
-    min_tokens: int | None = _also_called("min_tokens")
+    min_tokens: int | None = also_called("min_tokens")
     ignore_eos: bool | None = None
     n: int | None = None
     use_beam_search: bool | None = None
@@ -252,7 +175,7 @@ class GenerationBody(Body):
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | bool | str | None = None
     guided_regex: str | None = None
-    guided_choice: _Choices = None
+    guided_choice: Choices = None
     json_schema: dict[str, Any] | bool | str | None = None
     """llama.cpp's and SGLang's name for ``structured_outputs.json``."""
     regex: str | None = None
@@ -366,7 +289,7 @@ class CompletionBody(GenerationBody):
     add_special_tokens: bool | None = None
     """false: a text is read without the special tokens that the tokenizer adds."""
     logprobs: int | None = None
-    decoder_prompt: Annotated[str | ListOf[_TokenId] | None, one_of("a text or a list of token ids")] = None
+    decoder_prompt: Annotated[str | ListOf[TokenId] | None, one_of("a text or a list of token ids")] = None
     """Of a model with an encoder, which reads the prompt: what the output begins with, behind the start token."""
     src_lang: str | None = None
     tgt_lang: str | None = None
@@ -378,7 +301,7 @@ class CompletionBody(GenerationBody):
 class DetokenizeBody(Body):
     """``POST /detokenize``."""
 
-    tokens: ListOf[_TokenId]
+    tokens: ListOf[TokenId]
     model: str | None = Field(default=None, max_length=500)
 
 

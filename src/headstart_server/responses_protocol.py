@@ -14,14 +14,8 @@ from pydantic import ConfigDict, Field
 from headstart.errors import RequestError
 from headstart_server.chat_protocol import ChatBody, Function, FunctionName, NamedTool, Tool
 from headstart_server.conversations_protocol import ConversationBody
-from headstart_server.protocol import (
-    Body,
-    JsonSchemaFormat,
-    ListOf,
-    ResponseFormat,
-    at_most,
-    one_of,
-)
+from headstart_server.fields import Body, ListOf, at_most, one_of
+from headstart_server.protocol import JsonSchemaFormat, ResponseFormat
 
 LOGPROBS = "message.output_text.logprobs"
 """The entry of ``include`` that asks for log-probabilities."""

@@ -24,8 +24,9 @@ from headstart_lab.page.rules_at_work import TRIALS, rules_at_work
 from headstart_lab.provenance import provenance
 from headstart_server.access import TENANT
 from headstart_server.engine_thread import EngineThread
+from headstart_server.fields import ListOf
 from headstart_server.models import Models, Served
-from headstart_server.protocol import GenerationBody, ListOf, Speculation
+from headstart_server.protocol import GenerationBody, Speculation
 from headstart_server.replies import Reply, event
 
 Share = Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)]
