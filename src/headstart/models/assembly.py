@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from headstart.models.config import (
     ExpertsConfig,
     HeadNorms,
-    LatentConfig,
     LayerConfig,
     LayerInputsConfig,
     StreamsConfig,
 )
-from headstart.models.layout_tensors import Shape, require_weights, stacked
+from headstart.models.latent_assembly import latent_weights
+from headstart.models.layout_tensors import LayoutTensors, Shape, stacked
 from headstart.models.linear_weights import LinearWeights, NormWeights
-from headstart.models.state_assembly import StateAssembly
-from headstart.models.stored import FileMatrix, MatrixPart
+from headstart.models.state_assembly import convolution_weights, delta_weights, mamba2_weights, mamba_weights
+from headstart.models.stored import FileMatrix
 from headstart.models.weights import (
     AttentionWeights,
     ChannelWeights,
     DecoderWeights,
     ExpertsWeights,
-    LatentWeights,
     LayerInputsWeights,
     LayerInputWeights,
     LayerWeights,
@@ -41,7 +39,7 @@ from headstart.models.weights import (
 
 
 @dataclass(frozen=True)
-class Assembly(StateAssembly):
+class Assembly(LayoutTensors):
     """How a decoder is put together."""
 
     embedding: str
@@ -53,7 +51,7 @@ class Assembly(StateAssembly):
         bias = None
         if config.head.bias:
             bias = self.fetch(f"{layout.head}.bias", (config.vocab_size,)).float()
-        head = LinearWeights(head_table, bias, stored_bits=self._stored_bits(f"{self._head_name}.weight"))
+        head = LinearWeights(head_table, bias, stored_bits=self.stored_bits(f"{self._head_name}.weight"))
         positions = factors = None
         if config.embedding.positions == "learned":
             table = (layout.first_position + config.max_positions, config.hidden_size)
@@ -61,10 +59,10 @@ class Assembly(StateAssembly):
             positions = positions.to(self.dtype)
         if has_factors:
             factors = self.fetch(layout.rope_factors, (config.ropes[0].dim // 2,)).float()
-        final_norm = self._norm(layout.final_norm, "final_norm", config.hidden_size)
+        final_norm = self.norm(layout.final_norm, "final_norm", config.hidden_size)
         embedding_norm = None
         if config.embedding.norm:
-            embedding_norm = self._norm(layout.embedding_norm, "embedding_norm", config.hidden_size)
+            embedding_norm = self.norm(layout.embedding_norm, "embedding_norm", config.hidden_size)
         return DecoderWeights(
             embedding=embedding,
             layers=tuple(self.layer(i, layer) for i, layer in enumerate(config.layers)),
@@ -87,7 +85,7 @@ class Assembly(StateAssembly):
 
     def _table(self, name: str) -> FileMatrix:
         size = self.config.hidden_size
-        part = self._part(f"{name}.weight", (self.config.vocab_size, size))
+        part = self.part(f"{name}.weight", (self.config.vocab_size, size))
         return FileMatrix((part,), size, self.dtype, keeps=True)
 
     def table(self, name: str) -> FileMatrix:
@@ -96,19 +94,19 @@ class Assembly(StateAssembly):
 
     def stream_norm(self, name: str, role: str = "") -> NormWeights:
         """A norm of the stream that is none of the decoder's own; ``role``: the one of that whose values it has."""
-        return self._norm(name, role, self.config.hidden_size)
+        return self.norm(name, role, self.config.hidden_size)
 
     def matrix(self, name: str, shape: Shape) -> LinearWeights:
         """A matrix [out, in] that is none of the decoder's own."""
-        part = self._part(f"{name}.weight", shape)
-        return LinearWeights(FileMatrix((part,), shape[1], self.dtype), stored_bits=self._stored_bits(f"{name}.weight"))
+        part = self.part(f"{name}.weight", shape)
+        return LinearWeights(FileMatrix((part,), shape[1], self.dtype), stored_bits=self.stored_bits(f"{name}.weight"))
 
     def layer(self, index: int, layer: LayerConfig) -> LayerWeights:
         """The layer that the names give this number."""
         config = self.config
 
         def norm(role: str) -> NormWeights:
-            return self._norm(self.layout.layer.get(role, "").format(i=index), role, config.hidden_size)
+            return self.norm(self.layout.layer.get(role, "").format(i=index), role, config.hidden_size)
 
         mixes, has_channel = layer.mixer != "none", layer.channel != "none"
         reads_stream = layer.channel == "mlp+experts"  # whose norms are its own
@@ -126,25 +124,25 @@ class Assembly(StateAssembly):
             input=None
             if config.layer_inputs is None or layer.input is None
             else self._layer_input(index, config.layer_inputs),
-            scale=self._vector(index, "layer_scale", 1) if config.residual.layer_scales else None,
+            scale=self.vector(index, "layer_scale", 1) if config.residual.layer_scales else None,
         )
 
     def _side(self, index: int, rank: int) -> SideWeights:
         hidden = self.config.hidden_size
         return SideWeights(
-            down=self._linear(index, {"side_down": rank}, hidden, False),
-            up=self._linear(index, {"side_up": hidden}, rank, False),
+            down=self.linear(index, {"side_down": rank}, hidden, False),
+            up=self.linear(index, {"side_up": hidden}, rank, False),
             norm=self._norm_of(index, "side_norm"),
         )
 
     def _streams(self, index: int, streams: StreamsConfig) -> StreamsWeights:
         hidden, count = self.config.hidden_size, streams.count
         return StreamsWeights(
-            router=self._linear(index, {"stream_router": count}, hidden, False),
+            router=self.linear(index, {"stream_router": count}, hidden, False),
             router_norm=self._norm_of(index, "stream_norm"),
-            predict=self._linear(index, {"stream_predict": count * count}, count, False),
-            correct=self._linear(index, {"stream_correct": count}, count, False),
-            scale=self._vector(index, "stream_scale", hidden) if streams.scaled else None,
+            predict=self.linear(index, {"stream_predict": count * count}, count, False),
+            correct=self.linear(index, {"stream_correct": count}, count, False),
+            scale=self.vector(index, "stream_scale", hidden) if streams.scaled else None,
         )
 
     def _stream_ends(self, streams: StreamsConfig) -> StreamEndsWeights:
@@ -156,8 +154,8 @@ class Assembly(StateAssembly):
                 names = (f"{self.prefix}{name.format(i=stream)}" for stream in others)
                 return tuple(self.matrix(each, (hidden, hidden)) for each in names)
             stack = f"{self.prefix}{name}.weight"
-            parts = (self._part(stack, (hidden, hidden), index=stream, count=len(others)) for stream in others)
-            bits = self._stored_bits(stack)
+            parts = (self.part(stack, (hidden, hidden), index=stream, count=len(others)) for stream in others)
+            bits = self.stored_bits(stack)
             return tuple(LinearWeights(FileMatrix((part,), hidden, self.dtype), stored_bits=bits) for part in parts)
 
         return StreamEndsWeights(linears(self.layout.stream_spread), linears(self.layout.stream_merge))
@@ -165,41 +163,41 @@ class Assembly(StateAssembly):
     def _layer_input(self, index: int, inputs: LayerInputsConfig) -> LayerInputWeights:
         hidden = self.config.hidden_size
         return LayerInputWeights(
-            gate=self._linear(index, {"input_gate": inputs.size}, hidden, False),
-            output=self._linear(index, {"input_output": hidden}, inputs.size, False),
+            gate=self.linear(index, {"input_gate": inputs.size}, hidden, False),
+            output=self.linear(index, {"input_output": hidden}, inputs.size, False),
             norm=self._norm_of(index, "input_norm"),
         )
 
     def _layer_inputs(self, inputs: LayerInputsConfig) -> LayerInputsWeights:
         layout, size = self.layout, inputs.count * inputs.size
-        table = self._part(f"{self.prefix}{layout.inputs_table}.weight", (inputs.vocab_size, size))
+        table = self.part(f"{self.prefix}{layout.inputs_table}.weight", (inputs.vocab_size, size))
         return LayerInputsWeights(
             projection=self.matrix(f"{self.prefix}{layout.inputs_projection}", (size, self.config.hidden_size)),
-            norm=self._norm(layout.inputs_norm, "inputs_norm", inputs.size),
+            norm=self.norm(layout.inputs_norm, "inputs_norm", inputs.size),
             table=FileMatrix((table,), size, self.dtype, keeps=True),
         )
 
     def _norm_of(self, index: int, role: str) -> NormWeights:
-        return self._norm(self.layout.layer[role].format(i=index), role, self.config.hidden_size)
+        return self.norm(self.layout.layer[role].format(i=index), role, self.config.hidden_size)
 
     def _mixer(self, index: int, layer: LayerConfig) -> MixerWeights:
         config = self.config
         if layer.mixer == "latent":
             assert config.latent is not None
-            return self._latent(index, config.latent)
+            return latent_weights(self, index, config.latent)
         if layer.mixer == "convolution":
             assert config.convolution is not None
-            return self._convolution(index, config.convolution)
+            return convolution_weights(self, index, config.convolution)
         if layer.mixer == "mamba":
             assert config.mamba is not None
-            return self._mamba(index, config.mamba)
+            return mamba_weights(self, index, config.mamba)
         if layer.mixer in ("mamba2", "attention+mamba2"):
             assert config.mamba2 is not None
-            mamba = self._mamba2(index, config.mamba2)
+            mamba = mamba2_weights(self, index, config.mamba2)
             return mamba if layer.mixer == "mamba2" else TwoMixersWeights(self._attention(index, layer), mamba)
         if layer.mixer == "delta":
             assert config.delta is not None
-            return self._delta(index, config.delta)
+            return delta_weights(self, index, config.delta)
         return self._attention(index, layer)
 
     def _channel(self, index: int, layer: LayerConfig) -> ChannelWeights:
@@ -236,12 +234,12 @@ class Assembly(StateAssembly):
             if layer.reads is None:
                 k_norm = self._head_norm(index, "k_norm", config.attention.qk_norm, kv_heads, size)
         return AttentionWeights(
-            qkv=self._linear(index, qkv, config.hidden_size, config.attention.qkv_bias),
-            output=self._linear(index, {"output": config.hidden_size}, seen, config.attention.output_bias),
+            qkv=self.linear(index, qkv, config.hidden_size, config.attention.qkv_bias),
+            output=self.linear(index, {"output": config.hidden_size}, seen, config.attention.output_bias),
             q_norm=q_norm,
             k_norm=k_norm,
-            sinks=self._vector(index, "sinks", heads) if config.attention.sinks and layer.sinks else None,
-            gate=self._linear(
+            sinks=self.vector(index, "sinks", heads) if config.attention.sinks and layer.sinks else None,
+            gate=self.linear(
                 index,
                 {"attention_gate": heads if config.attention.gate == "head" else seen},
                 config.hidden_size,
@@ -254,88 +252,15 @@ class Assembly(StateAssembly):
     def _head_norm(self, index: int, role: str, norms: HeadNorms, heads: int, size: int) -> NormWeights:
         shape = (heads * size,) if norms.reach == "all" else (heads, size) if norms.own else (size,)
         if not norms.learnt:
-            return self._blank(shape, norms.bias)
+            return self.blank_norm(shape, norms.bias)
         name = self.prefix + self.layout.layer[role]
         if "{h}" in name:
             of_heads = [self.fetch(f"{name.format(i=index, h=head)}.weight", (size,)) for head in range(heads)]
             return NormWeights(stacked(of_heads).float().view(shape))
         name = name.format(i=index)
-        weight = self._convert(role, self.fetch(f"{name}.weight", shape).float())
-        bias = self._convert(role, self.fetch(f"{name}.bias", shape).float()) if norms.bias else None
+        weight = self.converted(role, self.fetch(f"{name}.weight", shape).float())
+        bias = self.converted(role, self.fetch(f"{name}.bias", shape).float()) if norms.bias else None
         return NormWeights(weight, bias)
-
-    def _latent(self, index: int, latent: LatentConfig) -> LatentWeights:
-        config = self.config
-        heads = config.num_heads * config.head_dim
-        states = {"kv_down": latent.kv_rank + latent.rope_dim}
-        q_up = q_norm = None
-        if latent.q_rank is None:
-            states = {"q": heads} | states
-        else:
-            states = {"q_down": latent.q_rank} | states
-            q_up = self._linear(index, {"q_up": heads}, latent.q_rank, False)
-            q_norm = self._norm(self.layout.layer["q_norm"].format(i=index), "q_norm", latent.q_rank)
-        key_up, value_up = (
-            self._parted(index, latent) if "kv_up" in self.layout.layer else self._stacked_by_head(index, latent)
-        )
-        return LatentWeights(
-            down=self._linear(index, states, config.hidden_size, latent.bias),
-            q_norm=q_norm,
-            q_up=q_up,
-            kv_norm=self._norm(self.layout.layer["kv_norm"].format(i=index), "kv_norm", latent.kv_rank),
-            key_up=key_up,
-            value_up=value_up,
-            output=self._linear(
-                index, {"output": config.hidden_size}, config.num_heads * latent.value_dim, config.attention.output_bias
-            ),
-        )
-
-    def _parted(self, index: int, latent: LatentConfig) -> tuple[LinearWeights, LinearWeights]:
-        """What takes queries to the states' space and values from there, of one tensor
-        [head * (plain_dim + value_dim), kv_rank], keys first."""
-        heads, rank = self.config.num_heads, latent.kv_rank
-        size = latent.plain_dim + latent.value_dim
-        whole = self._matrix("kv_up", self._name(index, "kv_up"), (heads * size, rank))
-        order = np.arange(heads * size, dtype=np.int32) if whole.order is None else whole.order
-        of_values = order.reshape(heads, size)[:, latent.plain_dim :].ravel()
-
-        def read(keys: bool) -> Tensor:
-            both = whole.read().to(self.dtype).view(heads, size, rank)
-            return both[:, : latent.plain_dim].transpose(1, 2) if keys else both[:, latent.plain_dim :]
-
-        bits = self._stored_bits(whole.name)
-        key_up = MatrixPart(whole.name, heads * rank, lambda: read(True).flatten(0, 1))
-        value_up = MatrixPart(
-            whole.name, heads * latent.value_dim, lambda: read(False).flatten(0, 1), whole.stored, of_values
-        )
-        return (
-            LinearWeights(FileMatrix((key_up,), latent.plain_dim, self.dtype), stored_bits=bits),
-            LinearWeights(FileMatrix((value_up,), rank, self.dtype), stored_bits=bits),
-        )
-
-    def _stacked_by_head(self, index: int, latent: LatentConfig) -> tuple[LinearWeights, LinearWeights]:
-        """The same of two tensors, [head, kv_rank, plain_dim] and [head, value_dim, kv_rank]."""
-        return (
-            self._stack(index, "key_up", latent.kv_rank, latent.plain_dim),
-            self._stack(index, "value_up", latent.value_dim, latent.kv_rank),
-        )
-
-    def _stack(self, index: int, role: str, outputs: int, inputs: int) -> LinearWeights:
-        """[head * out, in] of a tensor [head, out, in]."""
-        name, shape = self._name(index, role), (self.config.num_heads, outputs, inputs)
-
-        def read() -> Tensor:
-            return self.fetch(name, shape).to(self.dtype).flatten(0, 1)
-
-        stored = None
-        if self.source is None:
-            read()
-        else:
-            stored = self.source.stored(name)
-            require_weights(name, stored, shape)
-            stored = replace(stored, shape=(shape[0] * outputs, inputs))
-        part = MatrixPart(name, shape[0] * outputs, read, stored)
-        return LinearWeights(FileMatrix((part,), inputs, self.dtype), stored_bits=self._stored_bits(name))
 
     def _mlp(self, index: int, roles: tuple[str, str, str], size: int) -> MlpWeights:
         """``roles``: of gate, up and down."""
@@ -346,13 +271,13 @@ class Assembly(StateAssembly):
         else:
             raised = {gate: size, up: size} if gate in self.layout.layer else {up: 2 * size}
         return MlpWeights(
-            up=self._linear(index, raised, config.hidden_size, config.mlp.bias),
-            down=self._linear(index, {down: config.hidden_size}, size, config.mlp.bias),
+            up=self.linear(index, raised, config.hidden_size, config.mlp.bias),
+            down=self.linear(index, {down: config.hidden_size}, size, config.mlp.bias),
             curve=self._curve(index) if config.mlp.activation == "xielu" else None,
         )
 
     def _curve(self, index: int) -> Tensor:
-        return stacked([self._vector(index, f"curve_{part}", 1) for part in ("above", "below", "slope", "least")])
+        return stacked([self.vector(index, f"curve_{part}", 1) for part in ("above", "below", "slope", "least")])
 
     def _experts(self, index: int, experts: ExpertsConfig) -> ExpertsWeights:
         config, names = self.config, self.layout.layer
@@ -361,8 +286,8 @@ class Assembly(StateAssembly):
         raised = raised if experts.gated else {"expert_up": size}
         biases: list[tuple[Tensor | None, Tensor | None]] = [(None, None)] * count
         if experts.bias:
-            of_ups = [self._vector(index, f"{role}_bias", rows, count) for role, rows in raised.items()]
-            of_downs = self._vector(index, "expert_down_bias", hidden, count)
+            of_ups = [self.vector(index, f"{role}_bias", rows, count) for role, rows in raised.items()]
+            of_downs = self.vector(index, "expert_down_bias", hidden, count)
             biases = [(stacked([rows[i] for rows in of_ups]), of_downs[i]) for i in range(count)]
         mlps = tuple(
             MlpWeights(
@@ -377,20 +302,20 @@ class Assembly(StateAssembly):
         if experts.shared_gate:
             shared_gate = self._shared_gate(index)
         return ExpertsWeights(
-            router=self._linear(index, {"router": count}, hidden, experts.router_bias),
+            router=self.linear(index, {"router": count}, hidden, experts.router_bias),
             experts=mlps,
-            correction=self._vector(index, "router_correction", count) if experts.correction else None,
+            correction=self.vector(index, "router_correction", count) if experts.correction else None,
             shared=shared,
             shared_gate=shared_gate,
-            router_norm=NormWeights(self._vector(index, "router_norm", hidden)) if experts.router_norm else None,
-            own_scales=self._vector(index, "expert_scales", count) if experts.own_scales else None,
+            router_norm=NormWeights(self.vector(index, "router_norm", hidden)) if experts.router_norm else None,
+            own_scales=self.vector(index, "expert_scales", count) if experts.own_scales else None,
         )
 
     def _shared_gate(self, index: int) -> LinearWeights:
         hidden = self.config.hidden_size
         if "shared_scale" in self.layout.layer:
-            return self._linear(index, {"shared_scale": 1}, hidden, False)
-        return LinearWeights(torch.zeros(1, hidden, dtype=self.dtype, device=self._device))
+            return self.linear(index, {"shared_scale": 1}, hidden, False)
+        return LinearWeights(torch.zeros(1, hidden, dtype=self.dtype, device=self.device))
 
     def _of_expert(
         self, index: int, expert: int, parts: Mapping[str, int], inputs: int, bias: Tensor | None
@@ -398,12 +323,12 @@ class Assembly(StateAssembly):
         """A matrix of one expert: tensors of its own, or its part of those in which all experts' are stacked."""
         matrices, bits = [], 0.0
         for role, outputs in parts.items():
-            name = self._name(index, role, expert)
+            name = self.name_of(index, role, expert)
             stacked = None if "{e}" in self.layout.layer[role] else expert
             count = self.config.experts.count if self.config.experts is not None and stacked is not None else None
             turned = ("transposed", "below") if role == "expert_down" else ("transposed",)
             transposed = stacked is not None and self.layout.stacks in turned
             convert = self.layout.convert.get(role)
-            matrices.append(self._part(name, (outputs, inputs), transposed, convert, stacked, count))
-            bits = max(bits, self._stored_bits(name))
+            matrices.append(self.part(name, (outputs, inputs), transposed, convert, stacked, count))
+            bits = max(bits, self.stored_bits(name))
         return LinearWeights(FileMatrix(tuple(matrices), inputs, self.dtype), bias, bits)

@@ -42,34 +42,34 @@ class LayoutTensors:
     orders: dict[tuple[Convert, int], NDArray[np.int32]] = field(default_factory=dict, kw_only=True)
     """Of rows, by conversion and number."""
 
-    def _kernel(self, index: int, role: str, channels: int, length: int) -> Tensor:
+    def kernel(self, index: int, role: str, channels: int, length: int) -> Tensor:
         """float32 [channels, length] of a convolution of each channel by itself, which some files store as
         [channels, 1, length]."""
         shape = (channels, length) if role in self.layout.flat else (channels, 1, length)
-        return self._convert(role, self.fetch(self._name(index, role), shape).float()).view(channels, length)
+        return self.converted(role, self.fetch(self.name_of(index, role), shape).float()).view(channels, length)
 
-    def _beside(self, index: int, role: str, size: int) -> Tensor:
+    def bias_of(self, index: int, role: str, size: int) -> Tensor:
         """float32 [size]: the bias of a role."""
         name = self.prefix + self.layout.layer[role].format(i=index)
-        return self._convert(role, self.fetch(f"{name}.bias", (size,)).float())
+        return self.converted(role, self.fetch(f"{name}.bias", (size,)).float())
 
-    def _linear(self, index: int, parts: Mapping[str, int], inputs: int, has_bias: bool) -> LinearWeights:
+    def linear(self, index: int, parts: Mapping[str, int], inputs: int, has_bias: bool) -> LinearWeights:
         """One matrix from one or several stored ones (role -> outputs), stacked along their outputs."""
         names = {role: self.prefix + self.layout.layer[role].format(i=index) for role in parts}
-        matrices = [self._matrix(role, f"{names[role]}.weight", (outputs, inputs)) for role, outputs in parts.items()]
+        matrices = [self.matrix_of(role, f"{names[role]}.weight", (outputs, inputs)) for role, outputs in parts.items()]
         bias = None
         if has_bias:
             biases = [
-                self._convert(role, self.fetch(f"{names[role]}.bias", (self._rows(role, outputs),)).float())
+                self.converted(role, self.fetch(f"{names[role]}.bias", (self._rows(role, outputs),)).float())
                 if role not in self.layout.without_bias
-                else torch.zeros(outputs, device=self._device)
+                else torch.zeros(outputs, device=self.device)
                 for role, outputs in parts.items()
             ]
             bias = stacked(biases)
-        bits = max(self._stored_bits(f"{name}.weight") for name in names.values())
+        bits = max(self.stored_bits(f"{name}.weight") for name in names.values())
         return LinearWeights(FileMatrix(tuple(matrices), inputs, self.dtype), bias, bits)
 
-    def _matrix(self, role: str, name: str, shape: tuple[int, int]) -> MatrixPart:
+    def matrix_of(self, role: str, name: str, shape: tuple[int, int]) -> MatrixPart:
         outputs, inputs = shape
         convert = self.layout.convert.get(role)
         if role in self.layout.flat:
@@ -79,7 +79,7 @@ class LayoutTensors:
         scales = dict(self.config.folded.rows).get(role)
         if scales is not None:
             return self._scaled(name, shape, scales)
-        return self._part(name, shape, self.layout.transposed, convert)
+        return self.part(name, shape, self.layout.transposed, convert)
 
     def _scaled(self, name: str, shape: tuple[int, int], scales: tuple[tuple[int, float], ...]) -> MatrixPart:
         """A matrix [out, in] times factors of its rows."""
@@ -113,7 +113,7 @@ class LayoutTensors:
             return MatrixPart(name, outputs, read)
         return MatrixPart(name, outputs, read, stored, self._order_of_rows(convert, rows))
 
-    def _part(
+    def part(
         self,
         name: str,
         shape: Shape,
@@ -167,42 +167,47 @@ class LayoutTensors:
             self.orders[convert, rows] = order.numpy().astype(np.int32)
         return self.orders[convert, rows]
 
-    def _stored_bits(self, name: str) -> float:
+    def stored_bits(self, name: str) -> float:
+        """Bits that a weight of a tensor takes in its file; 0: what is needed is to be learnt."""
         return 0.0 if self.source is None else self.source.stored_bits(name)
 
-    def _norm(self, name: str, role: str, size: int) -> NormWeights:
+    def norm(self, name: str, role: str, size: int) -> NormWeights:
+        """The norm of a name and role, with or without weights as the model has them."""
         has_bias = self.config.norms.kind == "layer" and self.config.norms.bias
         if not self.config.norms.learnt:
-            return self._blank((size,), has_bias)
+            return self.blank_norm((size,), has_bias)
         name = self.prefix + name
-        weight = self._convert(role, self.fetch(f"{name}.weight", (size,)).float())
+        weight = self.converted(role, self.fetch(f"{name}.weight", (size,)).float())
         bias = self.fetch(f"{name}.bias", (size,)).float() if has_bias else None
         return NormWeights(weight, bias)
 
-    def _blank(self, shape: Shape, has_bias: bool) -> NormWeights:
+    def blank_norm(self, shape: Shape, has_bias: bool) -> NormWeights:
         """Of a norm without weights."""
-        weight = torch.ones(shape, device=self._device) - self.config.norms.offset
-        return NormWeights(weight, torch.zeros(shape, device=self._device) if has_bias else None)
+        weight = torch.ones(shape, device=self.device) - self.config.norms.offset
+        return NormWeights(weight, torch.zeros(shape, device=self.device) if has_bias else None)
 
-    def _vector(self, index: int, role: str, size: int, count: int | None = None) -> Tensor:
+    def vector(self, index: int, role: str, size: int, count: int | None = None) -> Tensor:
         """float32 [size], or [count, size], of a role that is no matrix."""
-        name = self._name(index, role)
+        name = self.name_of(index, role)
         shape: Shape = () if role in self.layout.scalars else (size,) if count is None else (count, size)
         shape = (1, size) if role in self.layout.as_rows else shape
         if role in self.layout.folded:
             shape = self.layout.folded[role](self.config)
-        return self._convert(role, self.fetch(name, shape).float()).view(-1 if count is None else shape)
+        return self.converted(role, self.fetch(name, shape).float()).view(-1 if count is None else shape)
 
-    def _name(self, index: int, role: str, expert: int = 0) -> str:
+    def name_of(self, index: int, role: str, expert: int = 0) -> str:
+        """The tensor of a role in a layer."""
         name = self.prefix + self.layout.layer[role].format(i=index, e=expert)
         return name if role in self.layout.whole else f"{name}.weight"
 
-    def _convert(self, role: str, tensor: Tensor) -> Tensor:
+    def converted(self, role: str, tensor: Tensor) -> Tensor:
+        """A tensor of a role as the decoders want it."""
         convert = self.layout.convert.get(role)
         return convert(tensor, self.config) if convert is not None else tensor
 
     @property
-    def _device(self) -> str:
+    def device(self) -> str:
+        """Where what is made beside the file's tensors stands."""
         return "meta" if self.source is None else "cpu"
 
 
