@@ -66,7 +66,7 @@ class BuildWithLibraries(build_py):
 
     def _compile(self, folder: Path) -> None:
         target = architecture_named(OTHER_PLATFORM.rpartition("-")[2]) or architecture()
-        print(f"Compiling the native pass for {target}, each instruction set; about a minute ...", flush=True)
+        print(f"Compiling the native pass for {target}, each instruction set; a minute or two each ...", flush=True)
         began = time.monotonic()
         try:
             libraries = toolchain.compile_all(folder, target)

@@ -16,6 +16,7 @@ DOCUMENTS = subprocess.run(
     text=True,
     check=True,
 ).stdout.split()
+TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 RESULTS = sorted((ROOT / "benchmarks" / "results").iterdir())
 
@@ -23,6 +24,11 @@ RESULTS = sorted((ROOT / "benchmarks" / "results").iterdir())
 def words(path: Path) -> int:
     """As ``wc -w`` counts them."""
     return len(path.read_text(encoding="utf-8").split())
+
+
+def test_no_file_is_a_link() -> None:
+    """One that was moved led nowhere; nor does a wheel carry links."""
+    assert [name for name in TRACKED if (ROOT / name).is_symlink()] == []
 
 
 def test_results_are_small_and_hold_no_single_runs() -> None:

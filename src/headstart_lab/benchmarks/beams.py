@@ -35,7 +35,7 @@ class Total:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("prompts", type=Path, nargs="?", default=Path(__file__).parent / "prompts" / "small.jsonl")
+    parser.add_argument("prompts", type=Path, nargs="?", help="left out: the package's own")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--drafters", default="recycling,eagle3,auto", help="names, with commas between them")

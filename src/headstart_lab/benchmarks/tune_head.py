@@ -31,7 +31,6 @@ from headstart.passes.draft_tree import ROOT, DraftTree
 from headstart.sampling.noise import SequenceNoise
 from headstart_lab.bench.prompts import read_prompts
 
-SMALL = Path(__file__).parent / "prompts" / "small.jsonl"
 GREEDY = SamplingParams(temperature=0)
 
 
@@ -131,7 +130,7 @@ def parse(setting: str) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("prompts", type=Path, nargs="?", default=SMALL)
+    parser.add_argument("prompts", type=Path, nargs="?", help="left out: the package's own")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--drafter", default="eagle3")
     parser.add_argument("--settings", nargs="+", default=["min_probability=0.1"])
