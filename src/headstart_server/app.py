@@ -65,12 +65,11 @@ def app_of(models: Models) -> ASGIApp:
         yield {CUT_OFF: models.stop}
         await models.close()
 
-    # FastAPI's documentation pages load scripts from other servers; there is one of our own.
-    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None)
+    # FastAPI's documentation pages load scripts from other servers; there is one of our own. Routes are shared: to
+    # include a router would make all of them anew with the first request.
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, routes=[*router.routes, *client_router.routes])
     app.state.models = models
     app.router.route_class = JsonRoute
-    app.include_router(router)
-    app.include_router(client_router)
     # Built on the first request, then kept.
     app.openapi = cache(lambda: describe(app))  # type: ignore[method-assign]
     _add_error_handlers(app, settings)
@@ -78,7 +77,7 @@ def app_of(models: Models) -> ASGIApp:
     sized = list[SizedRouter]()
     for added in added_routes():
         if isinstance(added, APIRouter):
-            app.include_router(added)
+            app.routes.extend(added.routes)
             sized += [added] if isinstance(added, SizedRouter) else []
         else:
             open_paths.update(added(app) or ())

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from jinja2 import Environment, StrictUndefined
 
 _FOLDER = Path(__file__).parent / "api_docs_files"
@@ -31,14 +31,14 @@ def add_docs(app: FastAPI) -> Collection[str]:
 
     made = cache(lambda: render(app.openapi()))
 
-    @app.get("/docs", include_in_schema=False)
-    async def page() -> Response:
+    async def page(request: Request) -> Response:
         return Response(made(), media_type="text/html; charset=utf-8", headers=HEADERS)
 
-    @app.get(_STYLE, include_in_schema=False)
-    async def style() -> Response:
+    async def style(request: Request) -> Response:
         return Response((_FOLDER / "page.css").read_bytes(), media_type="text/css; charset=utf-8", headers=HEADERS)
 
+    app.add_route("/docs", page, include_in_schema=False)
+    app.add_route(_STYLE, style, include_in_schema=False)
     return ("/docs", _STYLE)
 
 

@@ -10,8 +10,9 @@ from functools import cache
 from importlib.metadata import version
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import APIRouter, FastAPI, Query, Request, Response
 from starlette.responses import StreamingResponse
+from starlette.routing import Route
 
 from headstart.common.enumerations import VerifyRule
 from headstart.drafting.registry import available_drafters
@@ -25,9 +26,13 @@ from headstart_lab.provenance import provenance
 from headstart_server.access import TENANT
 from headstart_server.engine_thread import EngineThread
 from headstart_server.fields import ListOf
-from headstart_server.models import Models, Served
+from headstart_server.json_body import JsonRoute
+from headstart_server.models import Served
 from headstart_server.protocol import GenerationBody, Speculation
 from headstart_server.replies import Reply, event
+from headstart_server.routes import Here
+
+router = APIRouter(route_class=JsonRoute, include_in_schema=False)
 
 Share = Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)]
 Trials = Annotated[int, Query(ge=100, le=1_000_000)]
@@ -46,39 +51,40 @@ def add_lab(app: FastAPI) -> Collection[str]:
     Returns:
         Paths of its files, which need no key: the page itself asks for it and sends it with every request for data.
     """
-    models: Models = app.state.models
-    for url, path in page_files().items():
-        _add_file(app, url, path.read_bytes(), MEDIA_TYPES[path.suffix])
-
-    @app.get("/lab/biased-rules", include_in_schema=False)
-    async def rules(likeness: Share = 0.3, trials: Trials = TRIALS, seed: Seed = 0) -> Response:
-        return Reply(await asyncio.to_thread(rules_at_work, likeness, trials, seed))
-
-    @app.get("/lab/state", include_in_schema=False)
-    async def state(request: Request) -> Response:
-        return Reply(await asyncio.to_thread(_state, await models.held(None, request)))
-
-    @app.post("/lab/run", include_in_schema=False)
-    async def run(body: RunBody, request: Request) -> Response:
-        """Answer a conversation, round by round."""
-        if (body.n or 1) != 1:
-            raise RequestError(f"n is {body.n}; the lab shows one sample.", "n")
-        served = await models.held(body.model, request)
-        llm, engine = served.llm, served.engine
-        params = await asyncio.to_thread(body.sampling, served.settings, llm.sampling_defaults, body.max_tokens, None)
-        await served.generator.compile(params.structured_outputs)
-        prompt = await asyncio.to_thread(lab_prompt, llm, body.messages)
-        wishes = (body.speculation or Speculation()).params(llm.speculation)
-        # A fresh salt, so that neither cached prefixes nor what drafters learnt from another run flatters this one.
-        salt = f"{request.scope.get(TENANT, '')}/lab/{secrets.token_hex(8)}"
-        samples = await asyncio.to_thread(llm.samples, prompt, params, wishes, cache_salt=salt, trace=True)
-        answer = await engine.submit(samples)
-        return StreamingResponse(_events(engine, answer, request), media_type="text/event-stream")
-
+    app.routes.extend(router.routes)
+    app.routes.extend(_file(url, path.read_bytes(), MEDIA_TYPES[path.suffix]) for url, path in page_files().items())
     return page_files().keys()
 
 
-def _state(served: Served) -> dict[str, Any]:
+@router.get("/lab/biased-rules")
+async def _rules(likeness: Share = 0.3, trials: Trials = TRIALS, seed: Seed = 0) -> Response:
+    return Reply(await asyncio.to_thread(rules_at_work, likeness, trials, seed))
+
+
+@router.get("/lab/state")
+async def _state(request: Request, here: Here) -> Response:
+    return Reply(await asyncio.to_thread(_state_of, await here.held(None, request)))
+
+
+@router.post("/lab/run")
+async def _run(body: RunBody, request: Request, here: Here) -> Response:
+    """Answer a conversation, round by round."""
+    if (body.n or 1) != 1:
+        raise RequestError(f"n is {body.n}; the lab shows one sample.", "n")
+    served = await here.held(body.model, request)
+    llm, engine = served.llm, served.engine
+    params = await asyncio.to_thread(body.sampling, served.settings, llm.sampling_defaults, body.max_tokens, None)
+    await served.generator.compile(params.structured_outputs)
+    prompt = await asyncio.to_thread(lab_prompt, llm, body.messages)
+    wishes = (body.speculation or Speculation()).params(llm.speculation)
+    # A fresh salt, so that neither cached prefixes nor what drafters learnt from another run flatters this one.
+    salt = f"{request.scope.get(TENANT, '')}/lab/{secrets.token_hex(8)}"
+    samples = await asyncio.to_thread(llm.samples, prompt, params, wishes, cache_salt=salt, trace=True)
+    answer = await engine.submit(samples)
+    return StreamingResponse(_events(engine, answer, request), media_type="text/event-stream")
+
+
+def _state_of(served: Served) -> dict[str, Any]:
     llm = served.llm
     summaries = {name: info.summary for name, info in available_drafters().items()}
     drafters = llm.engine.drafters
@@ -112,7 +118,8 @@ async def _events(engine: EngineThread, answer: Answer, request: Request) -> Asy
                 yield event(each)
 
 
-def _add_file(app: FastAPI, url: str, body: bytes, media_type: str) -> None:
-    @app.get(url, include_in_schema=False)
-    async def file() -> Response:
+def _file(url: str, body: bytes, media_type: str) -> Route:
+    async def file(request: Request) -> Response:
         return Response(body, media_type=media_type, headers=HEADERS)
+
+    return Route(url, file, include_in_schema=False)
