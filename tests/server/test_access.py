@@ -133,16 +133,18 @@ def test_what_reads_no_body_is_sent_none(llm: LLM) -> None:
 
 def test_bodies_are_bounded_together_and_a_slow_one_keeps_out_nobody(llm: LLM) -> None:
     settings = ServerSettings("tiny", max_body_bytes=400_000, max_bodies_bytes=500_000)
-    gate = asyncio.Event()
+    gate, halted = asyncio.Event(), list[int]()
 
     async def halting() -> AsyncIterator[bytes]:
         yield b'{"prompt": "' + b"a" * 300_000
+        halted.append(1)
         await gate.wait()
         yield b'"}'
 
     async def work(client: httpx.AsyncClient) -> None:
         slow = [asyncio.create_task(client.post("/tokenize", content=halting(), headers=JSON)) for _ in range(5)]
-        await asyncio.sleep(0.05)
+        while len(halted) + sum(each.done() for each in slow) < 5:
+            await asyncio.sleep(0)
         for size in (10, 60_000, 390_000):
             reply = await client.post("/tokenize", json={"prompt": "a" * size})
             assert reply.status_code == 200

@@ -96,7 +96,7 @@ def test_adapters_come_and_go_while_requests_run(tiny_model_dir: Path, adapters:
         assert loaded.status_code == 200, loaded.text
         wanted = (await post("/v1/completions", long)).json()["choices"][0]["text"]
         running = [asyncio.create_task(post("/v1/completions", long)) for _ in range(2)]
-        while llm.engine.idle:
+        while llm.engine.idle and not all(each.done() for each in running):
             await asyncio.sleep(0.001)
         assert (await post(UNLOAD, {"lora_name": "red"})).status_code == 200
         assert (await post(LOAD, {"lora_name": "red", "lora_path": adapters["blue"]})).status_code == 200

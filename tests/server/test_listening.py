@@ -31,7 +31,7 @@ class Served:
     """A server on a thread, and an application that answers at once, later, or without end."""
 
     def __init__(self, sockets: list[socket.socket], patience: Patience) -> None:
-        self.gate = threading.Event()
+        self.gate, self.later = threading.Event(), threading.Event()
         self.address = sockets[0].getsockname()
         self._up = threading.Event()
         self.server = Server(self._app, sockets, patience, self._up.set)
@@ -54,6 +54,7 @@ class Served:
         while (await receive()).get("more_body"):
             pass
         if scope["path"] == "/later":
+            self.later.set()
             await asyncio.to_thread(self.gate.wait)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         while scope["path"] == "/endless" and not self.gate.is_set():
@@ -91,6 +92,7 @@ def closed(client: socket.socket) -> bool:
 def test_connections_that_send_nothing_give_way_to_new_ones(kept: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(max_connections=4) as served, ExitStack() as clients:
         busy = clients.enter_context(served.connect(GET % b"later"))
+        assert served.later.wait(LONG)
         idle = [clients.enter_context(served.connect(kept)) for _ in range(9)]
         asking = clients.enter_context(served.connect(GET % b"now"))
         assert asking.recv(15) == b"HTTP/1.1 200 OK"
@@ -100,9 +102,10 @@ def test_connections_that_send_nothing_give_way_to_new_ones(kept: bytes, capsys:
     assert capsys.readouterr().err.count("connections are open") == 1
 
 
-@pytest.mark.parametrize("kept", [b"", HALF_HEAD, HALF_BODY, GET % b"endless"])
+@pytest.mark.parametrize("kept", thorough_but([HALF_BODY], [b"", HALF_HEAD, HALF_BODY, GET % b"endless"]))
 def test_a_client_that_takes_too_long_is_dropped(kept: bytes) -> None:
     with serving(client_seconds=0.5) as served, served.connect(kept), served.connect(GET % b"later") as busy:
+        assert served.later.wait(LONG)
         while len(served.server.server_state.connections) > 1:
             threading.Event().wait(0.05)
         served.gate.set()

@@ -208,18 +208,23 @@ def test_a_client_that_leaves_while_another_model_is_loaded_takes_no_place(folde
 
 
 def test_a_wait_has_an_end_with_a_sentence(folder: Path) -> None:
-    models = several(folder, replace(KEPT, max_loaded=1, load_seconds=0.3, max_waiting=1))
+    models = several(folder, replace(KEPT, max_loaded=1, max_waiting=1))
 
     async def work(client: httpx.AsyncClient) -> None:
-        with ExitStack() as stack:
-            models._keeping = replace(models._keeping, load_seconds=60)
+        left = asyncio.Event()
+        with ExitStack() as stack, ExitStack() as waiting:
             await holding(models, "first", stack)
-            models._keeping = replace(models._keeping, load_seconds=0.3)
-            waits = asyncio.create_task(said(client, "second"))
+            waits = asyncio.create_task(models.held("second", request(waiting, left)))
             while (await states(client))["second"] != "loading":
                 await asyncio.sleep(0)
             assert_openai_error(await said(client, "second"), 429)
-            error = assert_openai_error(await waits, 503)
+            left.set()
+            with pytest.raises(NotLoadedError):
+                await waits
+            while (await states(client))["second"] != "unloaded":
+                await asyncio.sleep(0)
+            models._keeping = replace(models._keeping, load_seconds=0.1)
+            error = assert_openai_error(await said(client, "second"), 503)
             assert error["code"] == "model_not_loaded"
             assert "'first' must be unloaded first; try again later" in error["message"]
             assert (await said(client, "first")).status_code == 200
