@@ -13,10 +13,10 @@ DEMO_PROMPT ?= Write a Python class for a bank account with deposit, withdraw an
 demo: $(VENV)/.run  ## answer a prompt plainly and with speculation, side by side
 	$(BIN)/python -m headstart generate --chat --compare --temperature 0 --max-tokens 160 "$(DEMO_PROMPT)"
 
-test: $(VENV)/.dev  ## what finds most faults: large parametrisations by each value of each parameter; one worker a core
+test: $(VENV)/.dev  ## what finds most faults: of large parametrisations a third of the values in turns; one worker a core
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
-test-thorough: $(VENV)/.dev  ## the same with the thorough ones: what CI runs
+test-thorough: $(VENV)/.dev  ## the same with each value of each parameter and the thorough ones: what CI runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --thorough
 
 test-all: $(VENV)/.dev  ## every test with every combination of its parameters, and the slow ones

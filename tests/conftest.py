@@ -6,16 +6,19 @@ import gc
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from native_here import COMPARES, tested_sets
 from other_products import VARIABLE, change_products
 from thinning import isa_of, runs_all, thinned
 from tiny_checkpoint import write_tiny_model
 
-from headstart.backends.native.loader import compile_library, find_library, usable_sets
+from headstart.backends.native.loader import compile_library, find_library
 from headstart.backends.native.toolchain import find_compiler
 from headstart.common.memory import give_back_freed
+from headstart.errors import ConfigError
 
 # Models of tests are packed anew: what one test has left behind is none of another's business, nor of the user's.
 os.environ["HEADSTART_PACKED_CACHE"] = "0"
@@ -25,37 +28,44 @@ if VARIABLE in os.environ:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--thorough", action="store_true", help="the thorough tests as well (make test-thorough)")
+    parser.addoption("--thorough", action="store_true", help="thorough tests and each value, too (make test-thorough)")
     parser.addoption("--all", action="store_true", help="these, and every combination of parameters (make test-all)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What all tests need is compiled before they are dealt to workers, side by side."""
+    """What all tests need is compiled while workers collect them."""
+    if config.getoption("--thorough") or runs_all(config):
+        os.environ[COMPARES] = "1"
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None) or find_compiler() is None:
         return
-    needed = [isa for isa in (*usable_sets()[:1], *usable_sets("generic")) if find_library(isa) is None]
+    needed = [isa for isa in tested_sets() if find_library(isa) is None]
     if needed:
         print(f"Compiling the native pass ({', '.join(isa.name for isa in needed)}); about a minute ...", flush=True)
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(compile_library, needed))
+        pool = ThreadPoolExecutor()
+        for isa in needed:
+            pool.submit(compile_library, isa)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if runs_all(config):
         return
-    isas = {*(isa.name for isa in usable_sets()[:1]), "generic"}
+    isas = {isa.name for isa in tested_sets()}
     runs_thorough = config.getoption("--thorough")
     kept = {item for item in items if isa_of(item) in {None, *isas}}
     kept = {item for item in kept if runs_thorough or item.get_closest_marker("thorough") is None}
-    kept = set(thinned([item for item in items if item in kept]))
+    kept = set(thinned([item for item in items if item in kept], runs_thorough))
     if left := [item for item in items if item not in kept]:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item in kept]
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     _collect()
+    if hasattr(session.config, "workerinput") and find_compiler() is not None:
+        for isa in tested_sets():
+            with suppress(ConfigError, OSError):  # whoever needs it says why it is not there
+                compile_library(isa)
 
 
 def _collect() -> None:

@@ -80,6 +80,7 @@ class TestCommand:
         assert result.exit_code == 0
         assert "…" not in result.stdout
 
+    @pytest.mark.thorough
     def test_coupled_verification_keeps_sampled_tokens(self, tiny_model_dir: Path) -> None:
         arguments = [PROMPT, "--temperature", 1, "-d", "random", "--drafter-option", "sample=true", "--json"]
         (row,) = rows(compare(tiny_model_dir, *arguments, "--verify", "coupled"))
@@ -87,6 +88,7 @@ class TestCommand:
         assert row["comparable"]
         assert row["plain"]["token_ids"] == row["token_ids"]
 
+    @pytest.mark.thorough
     def test_point_masses_keep_sampled_tokens_under_every_rule(self, tiny_model_dir: Path) -> None:
         (row,) = rows(compare(tiny_model_dir, PROMPT, "--temperature", 1, "--n", 2, "-d", "ngram", "--json"))
         assert row["identical"]
@@ -107,11 +109,13 @@ class TestCommand:
         assert f"differ from output token {position} on" in text
         assert "keep the distribution alone" in text
 
+    @pytest.mark.thorough
     def test_lenience_promises_nothing(self, tiny_model_dir: Path) -> None:
         arguments = [PROMPT, "-d", "random", "--lenience", 1e-9]
         assert "lenience is lossy" in compare(tiny_model_dir, *arguments).stdout
         assert not rows(compare(tiny_model_dir, *arguments, "--json"))[0]["comparable"]
 
+    @pytest.mark.thorough
     def test_typical_acceptance_promises_nothing_but_to_greedy_requests(self, tiny_model_dir: Path) -> None:
         arguments = [PROMPT, "-d", "random", "--typical", 1e-9, "--seed", 1]
         assert "typical is lossy" in compare(tiny_model_dir, *arguments, "--temperature", 1).stdout
@@ -130,6 +134,7 @@ class TestCommand:
         assert all(1 <= row["turns"] <= 7 for row in found[:2])
         assert all(set(row["machine"]) >= {"others", "stolen", "cores", "busy"} for row in found[:2])
 
+    @pytest.mark.thorough
     def test_a_drafter_that_remembers_has_not_seen_the_plain_answer(self, tiny_model_dir: Path) -> None:
         arguments = [PROMPT, "-d", "suffix", "--drafter-option", "shared_tokens=4096", "--json"]
         base = ("generate", "-m", tiny_model_dir, "--precision", "fp32", "--temperature", 0, "--max-tokens", 24)

@@ -73,6 +73,7 @@ def test_a_cache_without_room_is_refused(tiny_model_dir: Path, monkeypatch: pyte
             LLM(tiny_model_dir, "ngram", **asked_for)
 
 
+@pytest.mark.thorough
 @pytest.mark.model
 def test_a_trained_head_counts_with_its_tables() -> None:
     llm = LLM("smollm2", "eagle3", max_context=128)

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from thinning import thorough_but
 
 from headstart.backends.native.loader import usable_sets
 from headstart.common import processor
@@ -101,7 +100,8 @@ def test_a_limit_of_the_users_own_stays(told: Path, monkeypatch: pytest.MonkeyPa
     assert os.environ[VARIABLE] == "AVX2"
 
 
-@pytest.mark.parametrize("first", thorough_but(["headstart"], ["headstart", "torch"]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("first", ["headstart", "torch"])
 def test_pytorch_multiplies_bf16_whichever_is_imported_first(first: str) -> None:
     """On a machine whose tiles are hidden it dies of an illegal instruction without the limit."""
     call = f"import {first}, headstart, torch; a = torch.ones(54, 96).bfloat16(); print(float((a @ a.T)[0, 0]))"

@@ -111,6 +111,7 @@ def test_a_folder_that_cannot_be_read_is_passed_over(install) -> None:
         assert "ngram" in available_drafters()
 
 
+@pytest.mark.thorough
 def test_who_asks_for_a_drafter_of_the_core_reads_no_other_folder() -> None:
     code = (
         "import sys; from headstart.drafting.registry import drafter_info, drafter_options, is_drafter;"

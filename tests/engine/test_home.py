@@ -42,7 +42,8 @@ served.close() if not asyncio.iscoroutinefunction(served.close) else asyncio.run
 """
 
 
-@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.thorough), 2])
+@pytest.mark.thorough
+@pytest.mark.parametrize("threads", [1, 2])
 def test_a_fork_says_what_it_lacks(threads: int, tiny_model_dir: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tiny_model_dir)],

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_runs import headstart, refusal, rows
-from native_cases import needs_native
+from native_here import needs_native
+from thinning import thorough_but
 from tiny_encoder_decoders import WIDE
 from tiny_encoder_decoders import make_model as make_encoder_decoder
 from tiny_encoder_decoders import save_model as save_encoder_decoder
@@ -71,7 +72,7 @@ def test_nor_in_any_precision(precision: str, tiny_model_dir: Path) -> None:
     assert not storm(LLM(model, "suffix", **CROWDED), LLM(model, "none", **ALONE), 6)[0]
 
 
-@pytest.mark.parametrize("cache_type", ["q8_0", "fp8"])
+@pytest.mark.parametrize("cache_type", thorough_but(["q8_0"], ["q8_0", "fp8"]))
 def test_by_pytorch(cache_type: str, torch_model_dir: Path) -> None:
     """Whose products may decide a level between two, and so a token now and then."""
     model = load_model(torch_model_dir, "fp32")

@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from thinning import thorough_but
 
 from headstart import LLM, SamplingParams, SpeculationParams, VerifyRule
 from headstart.drafting.registry import available_drafters
@@ -45,9 +44,8 @@ def plain(model: Model) -> list[list[int]]:
 
 
 # "self" refuses caches of float32 (tests/drafting/methods/test_self.py).
-@pytest.mark.parametrize(
-    "name", thorough_but(("auto",), sorted(available_drafters().keys() - TRAINED_HEADS - {"self"}))
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", sorted(available_drafters().keys() - TRAINED_HEADS - {"self"}))
 def test_every_drafter_says_what_plain_decoding_says(
     name: str, model: Model, plain: list[list[int]], tmp_path: Path
 ) -> None:

@@ -441,6 +441,7 @@ def test_bad_prompts_get_a_sentence(prompt: Any, message: str, plain: LLM) -> No
     assert plain.generate("Hello world", GREEDY)[0].token_ids
 
 
+@pytest.mark.thorough
 def test_a_larger_context_is_one_for_what_is_read_too(model: Model) -> None:
     llm = LLM(model, "none", max_context=2100)
     assert llm.generate("y" * 2100, SamplingParams(temperature=0, max_tokens=2))[0].token_ids

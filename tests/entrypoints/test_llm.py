@@ -323,6 +323,7 @@ def test_prompts_may_be_vllms_dictionaries(llm: LLM) -> None:
             llm.generate(prompt, GREEDY)
 
 
+@pytest.mark.thorough
 def test_a_start_does_not_import_what_only_compilers_need(tiny_model_dir: Path) -> None:
     """These take longer to import than a small model to load."""
     script = f"""

@@ -9,11 +9,11 @@ import pytest
 import torch
 from adapter_toys import write_adapter, write_merged
 from head_toys import shake
+from native_here import needs_native
 from tiny_checkpoint import write_tiny_model
 from tiny_encoder_decoders import make_model, save_model
 
 from headstart import LLM, AsyncLLM, ConfigError, LoRARequest, RequestError, SamplingParams
-from headstart.backends.native.loader import load_library
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
 from headstart.loading.lending import identity_of
 from headstart.loading.model import load_model
@@ -24,7 +24,6 @@ WHOSE = [*NAMES, None] * 3 + ["red"]
 PROMPTS = [f"{'over and over ' * (1 + index % 3)}{index}" for index in range(len(WHOSE))]
 ANSWER = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
 PRECISIONS = ("fp32", "bf16", "int8", "int4", "auto")
-needs_native = pytest.mark.skipif(load_library() is None, reason="needs the native path")
 
 
 class Toys:
@@ -127,6 +126,7 @@ def test_an_adapter_changes_the_law_as_the_merged_model_has_it(kind: str, reques
     torch.testing.assert_close(*map(torch.tensor, laws), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_pytorch_mixes_adapters(torch_toys: Toys) -> None:
     llm = LLM(torch_toys.model, "none", precision="fp32", lora=torch_toys.lora)
     wanted = alone(llm)

@@ -257,6 +257,7 @@ def test_what_is_no_example_is_refused(lines: str, said: str, tmp_path: Path, mo
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.thorough
 def test_text_written_on_an_accelerator_goes_on_where_it_ended(
     tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -311,6 +311,7 @@ def _with_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 OTHERS = ("gguf", "huggingface_hub", "jinja2", "rich", "safetensors", "tokenizers", "transformers", "typer")
 
 
+@pytest.mark.thorough
 def test_it_needs_numpy_and_torch_alone() -> None:
     """What else Headstart uses may be missing in an engine's environment, or of another version."""
     code = f"""

@@ -43,6 +43,7 @@ def test_everything_is_checked_for_every_drafter(torch_model_dir):
     assert not audit.numerics.exact
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_built_or_does_not_fit_is_left_out_and_named(torch_model_dir):
     model = load_model(torch_model_dir, "fp32")
     prompts = [*PROMPTS, BenchPrompt("long", "qa", ("word " * 200,))]

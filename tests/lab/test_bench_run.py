@@ -67,6 +67,7 @@ def test_contenders_take_turns_at_going_first(model):
     assert orders[1, "b", 0] == ["suffix", "none", "ngram"]
 
 
+@pytest.mark.thorough
 def test_the_second_turn_goes_on_from_plain_decodings_answer(model):
     results, _ = sit(model, [*contenders("ngram"), wrong_contender()], repeats=2)
     lengths = {run.stats.prompt_tokens for run in results.runs if run.turn == 1}
@@ -75,6 +76,7 @@ def test_the_second_turn_goes_on_from_plain_decodings_answer(model):
     assert len(answers) == 1
 
 
+@pytest.mark.thorough
 def test_drafters_are_fresh_in_each_repeat(model):
     prompts = PROMPTS[:1]
     results, _ = sit(model, contenders("suffix,recycling"), prompts, repeats=3)
@@ -188,6 +190,7 @@ def test_out_of_time_the_first_prompt_is_measured_all_the_same(model):
     assert {(run.prompt, run.repeat, len(run.tokens)) for run in sitting.results.runs} == {("a", 0, 5)}
 
 
+@pytest.mark.thorough
 def test_with_time_enough_all_repeats_are_measured(model):
     sitting = Sitting(model, Workbench.of_model(model), contenders("suffix"), GREEDY)
     sitting.prepare(PROMPTS[0])

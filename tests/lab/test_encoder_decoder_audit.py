@@ -32,6 +32,7 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(make_model("umt5", seed=3, num_layers=1, num_decoder_layers=1), tmp_path_factory.mktemp("draft"))
 
 
+@pytest.mark.thorough
 def test_draws_follow_the_law_of_plain_passes(model: Model, draft: Path) -> None:
     """All texts of three tokens out of four, enumerated; a draft model with an encoder of its own draws guesses."""
     bench = Workbench.of_model(model, 64, 64)

@@ -87,6 +87,7 @@ def test_p_values_of_right_draws_are_uniform() -> None:
     assert stats.kstest(values, "uniform").pvalue > 1e-3
 
 
+@pytest.mark.thorough
 def test_a_law_as_far_off_as_would_be_found_is_found_nine_times_in_ten() -> None:
     distance = calibrated(RIGHT, 0).goodness().detectable(1e-3)
     assert distance is not None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import importlib, sys
 from headstart.errors import ConfigError
@@ -17,6 +19,7 @@ for package, module in (("scipy", "goodness"), ("httpx2", "endpoint.client")):
 """
 
 
+@pytest.mark.thorough
 def test_an_audit_names_the_extra_that_it_lacks() -> None:
     printed = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True).stdout
     assert printed.splitlines() == [

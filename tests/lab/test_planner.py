@@ -329,6 +329,7 @@ def seer(monkeypatch: pytest.MonkeyPatch) -> Workbench:
     return Workbench(ToyBackend(VOCAB, repeating_logits(VOCAB, range(VOCAB))), max_context=900)
 
 
+@pytest.mark.thorough
 def test_shorter_drafts_bring_what_was_predicted_from_long_ones(seer: Workbench) -> None:
     params, prompts = SamplingParams(temperature=0, max_tokens=500, ignore_eos=True), [[1, 2, 3]] * 3
     found = profile(seer, freely(Contender.parse("seer")), prompts, params)

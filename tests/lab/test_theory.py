@@ -355,6 +355,7 @@ class TestOtherRules:
             assert theory.draws_without_replacement_acceptance(p, q, count) >= independent - 1e-12
         assert theory.draws_without_replacement_acceptance(p, q, 1) == pytest.approx(float(theory.acceptance(p, q)))
 
+    @pytest.mark.thorough
     def test_without_replacement_agrees_with_simulation(self) -> None:
         p, q, trials = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.2, 0.6]), 20_000
         rng = np.random.default_rng(8)

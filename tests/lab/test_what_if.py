@@ -68,6 +68,7 @@ def test_published_lengths_become_chances() -> None:
     assert all("arXiv:" in each.source or ", issue " in each.source for each in PUBLISHED.values())
 
 
+@pytest.mark.thorough
 def test_an_assistant_is_made_up_for_a_gemma_4_alone(tmp_path: Path) -> None:
     target = load_model(write_target(tmp_path / "gemma"), "fp32")
     assert len(first_tree(target, lambda context: stand_in(context, "assistant", 3), [*range(40, 60)])) == 3

@@ -129,6 +129,7 @@ def test_the_default_drafter_takes_a_small_sibling_and_says_so(hub: Path, large:
     assert output.stats.drafted > 0
 
 
+@pytest.mark.thorough
 def test_a_sibling_that_finds_no_memory_is_named_and_decoding_goes_on(
     hub: Path, large: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from gguf_gemma import write_gemma
+from native_here import needs_native
 from tiny_models import make_model, reference_logits
 
 from headstart.backends.native.backend import NativeBackend
-from headstart.backends.native.loader import load_library
 from headstart.backends.torch.backend import TorchBackend
 from headstart.errors import CheckpointError
 from headstart.models.checkpoint import open_checkpoint
@@ -27,7 +27,6 @@ from headstart.passes.backend import Backend
 from passes import Rows, make_pass, random_tokens, usual_distance
 
 TEXT = [3 + (7 * i * i + i) % 190 for i in range(40)]
-needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 WIDE = {
     "head_dim": 32,
     "hidden_size": 256,

@@ -11,13 +11,13 @@ import gguf
 import pytest
 import torch
 from gguf_models import ARCHITECTURES, _converted, write_gguf
+from native_here import needs_native
 from safetensors.torch import save_file
 from tiny_models import make_model, save_model
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from headstart.backends.native.backend import NativeBackend
-from headstart.backends.native.loader import load_library
 from headstart.backends.torch.backend import TorchBackend
 from headstart.errors import CheckpointError
 from headstart.models.adapters import adaptable, load_adapter
@@ -27,7 +27,6 @@ from headstart.passes.runner import ModelRunner, Span
 
 RANK, ALPHA = 2, 3
 Pairs = Mapping[str, tuple[Tensor, Tensor]]
-needs_native = pytest.mark.skipif(load_library() is None, reason="needs the native path")
 
 
 def pairs_of(

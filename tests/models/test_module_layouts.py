@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from gguf_modules import WRITERS, alone, written
 from multi_token_models import NATIVE_SIZES, write_modules
-from native_cases import needs_native
+from native_here import needs_native
 from safetensors.torch import load_file, save_file
 from thinning import thorough_but
 from tiny_checkpoint import write_tokenizer

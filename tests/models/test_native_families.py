@@ -15,6 +15,7 @@ from gguf_mamba import ARCHITECTURES as MAMBAS
 from gguf_mamba import write_mamba
 from model_document import widened
 from more_families import MORE_FAMILIES
+from native_here import needs_native
 from numpy.typing import NDArray
 from tiny_models import make_model, reference_logits
 
@@ -31,7 +32,7 @@ from headstart.models.weights import DecoderWeights
 from headstart.passes.backend import Backend
 from passes import Rows, make_pass, usual_distance
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+pytestmark = needs_native
 NATIVE = (
     "olmo-unclipped",
     "helium",

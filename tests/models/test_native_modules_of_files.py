@@ -10,7 +10,8 @@ import torch
 from gguf_hybrids import write_hybrid
 from module_drafts import distance, native_pass, whole_draft
 from multi_token_models import NATIVE_SIZES, write_modules
-from native_cases import isa_params, needs_native
+from native_cases import isa_params
+from native_here import needs_native
 
 from headstart.backends.native.module_pass import NativeModulePass
 from headstart.backends.torch.multi_token_pass import MultiTokenPass

@@ -14,7 +14,6 @@ pytest.importorskip("axe_playwright_python", reason="needs axe-playwright-python
 
 from lab_browser import OpenPage, made_round, made_run, ready, serving
 from playwright.sync_api import Page, expect
-from thinning import thorough_but
 
 from headstart import LLM
 from headstart.loading.model import load_model
@@ -66,7 +65,8 @@ def address(tiny_model_dir: Path) -> Iterator[str]:
         yield base
 
 
-@pytest.mark.parametrize(("scheme", "width"), thorough_but([("light", 390)], SURROUNDINGS))
+@pytest.mark.thorough
+@pytest.mark.parametrize(("scheme", "width"), SURROUNDINGS)
 def test_the_served_page_is_accessible(open_address: OpenPage, address: str, scheme: str, width: int) -> None:
     options = {"reduced_motion": "reduce", "bypass_csp": True, "viewport": {"width": width, "height": 800}}
     page = ready(open_address(address, color_scheme=scheme, **options))

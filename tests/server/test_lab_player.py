@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from thinning import thorough_but
 
 pytest.importorskip("fastapi", reason="needs the extra 'server'")
 pytest.importorskip("playwright.sync_api", reason="needs playwright (the extra 'dev')")
@@ -159,6 +158,7 @@ def test_steps_go_on_and_back(play: OpenPage) -> None:
     assert state(page) == ("2", "accept", "false")
 
 
+@pytest.mark.thorough
 def test_keys_play_and_step(play: OpenPage) -> None:
     page = enter(play(made_run(STORY), script=HELD))
     page.keyboard.press("Space")
@@ -332,7 +332,8 @@ OUTSIDE = """() => {
 }"""
 
 
-@pytest.mark.parametrize("width", thorough_but([390], [1280, 1024, 768, 390, 360]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("width", [1280, 1024, 768, 390, 360])
 def test_wide_and_deep_trees_and_long_words_fit(play: OpenPage, width: int) -> None:
     chain = made_round([f" step{i}" for i in range(24)], " end")
     word = made_round((), "a" * 300)

@@ -140,6 +140,7 @@ def host(tmp_path: Path) -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.thorough
 def test_the_page_works_from_a_static_host(open_address: OpenPage, host: str) -> None:
     page = open_address(host, reduced_motion="reduce")
     page.locator("#player").wait_for()

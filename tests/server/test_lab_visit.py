@@ -68,6 +68,7 @@ def test_a_message_can_be_sent_without_scrolling(open_address: OpenPage, address
     assert bottom(page, ".fast .token >> nth=0") < height
 
 
+@pytest.mark.thorough
 def test_no_figure_is_shown_before_this_server_was_measured(open_address: OpenPage, address: str) -> None:
     asked: list[str] = []
     page = open_address(address)
@@ -84,6 +85,7 @@ def test_no_figure_is_shown_before_this_server_was_measured(open_address: OpenPa
     assert re.search(r"on .+, \d+ cores", page.inner_text("#where"))
 
 
+@pytest.mark.thorough
 def test_three_words_explain_the_colours_until_more_is_asked_for(open_address: OpenPage, address: str) -> None:
     page = ready(open_address(address))
     legend = page.locator(".legend")
@@ -195,7 +197,8 @@ def lose(page: Page, how: str) -> None:
         )
 
 
-@pytest.mark.parametrize("how", thorough_but(["in the middle"], ["at once", "in the middle", "with an error"]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", ["at once", "in the middle", "with an error"])
 def test_a_server_that_is_gone_is_said_with_what_to_do(open_address: OpenPage, address: str, how: str) -> None:
     page = ready(open_address(address, viewport={"width": 390, "height": 844}, reduced_motion="reduce"))
     ask(page, "abc abc")

@@ -294,6 +294,7 @@ def test_a_required_call_follows_its_own_schemas_references(llm: LLM, reference:
     assert arguments["kept"]["#"] == {"$ref": "#/none"}
 
 
+@pytest.mark.thorough
 def test_a_required_call_may_hold_calls_of_its_own_kind(llm: LLM) -> None:
     """``#`` is the function's parameters, not the list of calls around them."""
     tree = {"type": "object", "properties": {"kid": {"anyOf": [{"$ref": "#"}, {"const": 1}]}}, "required": ["kid"]}

@@ -133,6 +133,7 @@ def test_whoever_decodes_the_times_are_the_same(model: Model, monkeypatch: pytes
     assert said.words == own.words
 
 
+@pytest.mark.thorough
 def test_models_that_name_no_heads_use_the_last_half_of_their_layers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

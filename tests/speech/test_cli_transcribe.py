@@ -29,6 +29,7 @@ def llm(folder: Path) -> LLM:
     return LLM(folder, "suffix", precision="fp32")
 
 
+@pytest.mark.thorough
 def test_a_drafter_that_is_of_no_use_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headstart.engine.usefulness.ENOUGH", 1)
     call = ("transcribe", "-m", folder, "--precision", "fp32", "-d", "random", folder / "long.wav", "--language", "de")
@@ -76,6 +77,7 @@ def test_texts_subtitles_and_objects(folder: Path, llm: LLM) -> None:
     assert call("--task", "translate", "--beams", 2).stdout == beams.text + "\n"
 
 
+@pytest.mark.thorough
 def test_several_files(folder: Path, llm: LLM) -> None:
     base = ("transcribe", "-m", folder, "--precision", "fp32", "-d", "none", folder / "long.wav", folder / "short.wav")
     texts = [transcript.text for transcript in llm.transcribe([folder / "long.wav", folder / "short.wav"])]

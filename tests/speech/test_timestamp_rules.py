@@ -115,7 +115,7 @@ def ruled_law(logits_of: LogitsOf, prompt: Tokens, length: int) -> dict[Tokens, 
     ("propose", "rule"),
     [
         pytest.param(draft_chain(DRAFT, 2), VerifyRule.BLOCK, id="block", marks=pytest.mark.thorough),
-        pytest.param(draft_tree(DRAFT, [2]), VerifyRule.AUTO, id="two draws"),
+        pytest.param(draft_tree(DRAFT, [2]), VerifyRule.AUTO, id="two draws", marks=pytest.mark.thorough),
         pytest.param(draft_guesses((3, 0, 4), (4, 0, 0), (3, 1)), VerifyRule.AUTO, id="guesses"),
     ],
 )

@@ -50,6 +50,7 @@ def _is_there(name: str) -> bool:
     return name in ELSEWHERE or (ROOT / name).exists()
 
 
+@pytest.mark.thorough
 def test_citations_lead_somewhere() -> None:
     lost = {path: found for path in SOURCES if (found := lost_citations(path.read_text(encoding="utf-8")))}
     assert lost == {}

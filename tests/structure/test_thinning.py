@@ -1,4 +1,4 @@
-"""Thinned parametrisations still show every value."""
+"""Thinned parametrisations still show every value: each test's for CI, those of a file together for ``make test``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from thinning import FEW, isa_of, thinned, values_of
+from thinning import FEW, LEAST, TURNS, isa_of, thinned, values_of
 
 
 def cases(test: str, marks: dict[str, Sequence[object]], skipped: Sequence[object] = ()) -> list[Any]:
@@ -27,7 +27,7 @@ def cases(test: str, marks: dict[str, Sequence[object]], skipped: Sequence[objec
             return [mark for mark in of if name in (None, mark.name)]
 
         case = SimpleNamespace(
-            nodeid=f"{test}[{values}]", callspec=SimpleNamespace(params=params), iter_markers=markers
+            nodeid=f"file.py::{test}[{values}]", callspec=SimpleNamespace(params=params), iter_markers=markers
         )
         found.append(case)
     return found
@@ -47,6 +47,25 @@ def test_listed_pairs_and_few_cases_are_left_alone() -> None:
     few = cases("test_few", {"a": range(2), "b": range(FEW // 2)})
     every = [*pairs, *few, SimpleNamespace(nodeid="test_plain")]
     assert thinned(every) == every
+
+
+def test_tests_of_a_file_show_a_third_of_the_values_each_and_together_all() -> None:
+    tests = [cases(f"test_{number}", {"a": range(30), "b": "xy"}) for number in range(TURNS)]
+    kept = thinned([case for test in tests for case in test], thorough=False)
+    shown = [{case.callspec.params["a"] for case in kept if case in test} for test in tests]
+    assert set().union(*shown) == {*range(30)}
+    assert all(len(values) <= 12 for values in shown)
+    for test in tests:
+        assert {case.callspec.params["b"] for case in kept if case in test} == {*"xy"}
+
+
+def test_a_few_cases_of_each_test_always_run() -> None:
+    small = cases("test_small", {"a": range(LEAST)})
+    larger = cases("test_larger", {"a": range(LEAST + 3)})
+    kept = thinned([*small, *larger], thorough=False)
+    assert kept[:LEAST] == small
+    assert len(kept) == 2 * LEAST
+    assert kept == [case for case in [*small, *larger] if case in kept]
 
 
 def test_a_skipped_case_shows_nothing() -> None:

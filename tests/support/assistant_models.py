@@ -209,13 +209,18 @@ def toy_folders(vocab_size: int) -> tuple[Path, Path]:
     return target, write_assistant(root / "assistant", target, **few)
 
 
+@cache
+def _toy_backend(vocab_size: int) -> TorchBackend:
+    return TorchBackend(*load_decoder(open_checkpoint(toy_folders(vocab_size)[0]), torch.float32))
+
+
 def assistant_drafter(vocab_size: int, options: Mapping[str, object]) -> WithTargetPasses:
     """A drafter for the contract suite, over the passes of a real target, whose text is another one's."""
-    target, assistant = toy_folders(vocab_size)
-    config, weights = load_decoder(open_checkpoint(target), torch.float32)
-    runner = ModelRunner(TorchBackend(config, weights), cache_tokens=4096, block_size=8)
+    runner = ModelRunner(_toy_backend(vocab_size), cache_tokens=4096, block_size=8)
     context = DraftContext(vocab_size=vocab_size, runner=runner)
-    return WithTargetPasses(create_drafter("assistant", context, **{"model": str(assistant), **options}), runner)
+    return WithTargetPasses(
+        create_drafter("assistant", context, **{"model": str(toy_folders(vocab_size)[1]), **options}), runner
+    )
 
 
 class WithTargetPasses(WithTargetCache):

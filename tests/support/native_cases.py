@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.isa import by_name
-from headstart.backends.native.loader import load_library, usable_sets
+from headstart.backends.native.loader import usable_sets
 from headstart.backends.native.matrices import LINEARS, linears_of
 from headstart.backends.native.packing import Packer
 from headstart.backends.native.precision import PRECISIONS, Precision
@@ -293,11 +293,6 @@ def has_isa(isa: str) -> bool:
     return find_compiler() is not None and bool(usable_sets(isa))
 
 
-def has_own_isa(isa: str) -> bool:
-    """The same of a set that nothing emulates, to compare others with."""
-    return has_isa(isa) and not isa.endswith("-emulated")
-
-
 def isa_params(names: Sequence[str] = ISAS) -> list[object]:
     """One parameter for each instruction set of this architecture, skipped with a reason where it cannot run. What is
     emulated takes a library of its own, and is left to the thorough tests."""
@@ -314,10 +309,8 @@ def isa_params(names: Sequence[str] = ISAS) -> list[object]:
     ]
 
 
-needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 each_isa = pytest.mark.parametrize("isa", isa_params())
 each_precision = pytest.mark.parametrize("precision", PRECISIONS)
-FASTEST = "" if load_library() is None else load_library().isa  # type: ignore[union-attr]
 
 _backends: dict[str, NativeBackend] = {}
 

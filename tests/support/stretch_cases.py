@@ -9,11 +9,11 @@ import pytest
 import torch
 from mapped_heads import map_rows, output_rows
 from native_cases import native, small_config
+from native_here import FASTEST
 from planned_toys import eager_planner
 from test_native_block_heads import SELECTING, VARIANTS, random_block
 from test_native_heads import VOCAB, random_head, tables
 
-from headstart.backends.native.loader import load_library
 from headstart.backends.native.stretch import NativeStretches
 from headstart.common.enumerations import CacheType
 from headstart.drafting.abilities import stretch_drafting
@@ -34,7 +34,6 @@ from headstart.passes.runner import NUM_STATES, ModelRunner
 from headstart_train.files.heads import save_head
 
 CONFIG = small_config(layers=small_config().layers * 3)
-ISA = "" if load_library() is None else load_library().isa  # type: ignore[union-attr]
 TIMED = {"seconds", "draft_seconds", "target_seconds", "prefill_seconds", "draft_prefill_seconds"}
 HIDDEN = 96
 DRAFTERS = ("none", "suffix", "eagle3", "auto")
@@ -87,7 +86,7 @@ def make_engine(
     cache_type: CacheType = CacheType.AUTO,
     **limits: int,
 ) -> Engine:
-    backend, index = native(config, "bf16", ISA), PrefixIndex("toy") if prefixes else None
+    backend, index = native(config, "bf16", FASTEST), PrefixIndex("toy") if prefixes else None
     runner = ModelRunner(backend, cache_tokens, prefixes=index, num_states=num_states, cache_type=cache_type)
     context = DraftContext(config.vocab_size, runner, lend_tables=mapped_tables)
     return Engine(

@@ -1,21 +1,25 @@
 """Which tests run: all where files or tests are named, else fewer.
 
-``make test`` leaves out what is marked ``thorough`` (what takes seconds, where cheaper tests of the same thing would
-find most faults), and runs of a large parametrisation as many cases as show each value of each parameter.
-``pytest --thorough`` (``make test-thorough``, which CI runs) leaves nothing marked so out, ``pytest --all``
-(``make test-all``) no combination either.
+``pytest --thorough`` (``make test-thorough``, which CI runs) runs of a large parametrisation as many cases as show each
+value of each parameter. ``make test`` runs of those that show one value more each a third, in turns from test to test
+of a file, and leaves out what is marked ``thorough`` (what takes seconds, where cheaper tests of the same thing would
+find most faults). ``pytest --all`` (``make test-all``) runs every combination.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
 
 FEW = 6
-"""So many cases of a test are never thinned."""
+"""So many cases of a test show each of their values."""
+LEAST = 4
+"""So many cases of a test always run."""
+TURNS = 3
+"""Each of so many tests of a file shows other values than the others, where a value takes a case of its own."""
 
 
 def thorough_but(kept: Collection[object], values: Iterable[Any]) -> list[Any]:
@@ -35,12 +39,19 @@ def runs_all(config: pytest.Config) -> bool:
     return bool(config.getoption("--all")) or config.args_source is pytest.Config.ArgsSource.ARGS
 
 
-def thinned(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Of each test's cases those that show each value of each of its parameters, in their order."""
+def thinned(items: Sequence[pytest.Item], thorough: bool = True) -> list[pytest.Item]:
+    """Of each test's cases those that show each value of each of its parameters, in their order; of those that show one
+    value each a third, unless ``thorough``."""
     tests: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         tests[item.nodeid.partition("[")[0]].append(item)
-    kept = {id(item) for cases in tests.values() for item in _covering(cases)}
+    turns = Counter[str]()
+    kept = set()
+    for name, cases in tests.items():
+        file = name.partition("::")[0]
+        chosen = _covering(cases) if thorough else _in_turn(cases, turns[file])
+        turns[file] += len(cases) > LEAST
+        kept |= {id(case) for case in chosen}
     return [item for item in items if id(item) in kept]
 
 
@@ -56,7 +67,7 @@ def values_of(case: pytest.Item) -> set[tuple[object, ...]]:
 
 
 def isa_of(case: pytest.Item) -> str | None:
-    """The instruction set that a case is about; ``make test`` takes the machine's own and the generic one."""
+    """The instruction set that a case is about (``native_here.tested_sets``)."""
     callspec = getattr(case, "callspec", None)
     isa = None if callspec is None else callspec.params.get("isa")
     return isa if isinstance(isa, str) or isa is None else getattr(isa, "name", None)
@@ -65,6 +76,21 @@ def isa_of(case: pytest.Item) -> str | None:
 def is_skipped(case: pytest.Item) -> bool:
     """Whether a mark skips it here: it shows nothing."""
     return any(mark.name == "skip" or mark.args[:1] == (True,) for mark in case.iter_markers() if "skip" in mark.name)
+
+
+def _in_turn(cases: Sequence[pytest.Item], turn: int) -> Sequence[pytest.Item]:
+    """Of the cases that show each value those that show several at once, and a third of the others: another third in
+    each of three turns."""
+    if len(cases) <= LEAST or not hasattr(cases[0], "callspec"):
+        return cases
+    several, single, seen = list[pytest.Item](), list[pytest.Item](), set[tuple[object, ...]]()
+    for case in _covering(cases):
+        fresh = values_of(case) - seen
+        seen |= fresh
+        (several if len(fresh) > 1 else single).append(case)
+    first = turn % TURNS
+    rest = [case for start in range(first, first + TURNS) for case in single[start % TURNS :: TURNS]]
+    return several + rest[: max(len(single[first::TURNS]), LEAST - len(several))]
 
 
 def _covering(cases: Sequence[pytest.Item]) -> Sequence[pytest.Item]:

@@ -8,7 +8,7 @@ catches it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -68,16 +68,25 @@ class ToyStorage:
             blocks[b] = blocks[a]
 
 
+@cache
+def _own_kit() -> BackendKit:
+    library = load_library()
+    return TorchKit() if library is None else NativeKit(library)
+
+
 class ToyBackend:
     """A model whose logits are any function of the tokens a row sees; or, where it ``keeps_states``, of the text that
     the state before it has read, and nothing of which it reads anew."""
 
     name = "toy"
-    kit: BackendKit = TorchKit() if (_library := load_library()) is None else NativeKit(_library)
     nbytes = 0
     exact_rows = False
     finds_best = False
     opens_layers = True
+
+    @cached_property
+    def kit(self) -> BackendKit:
+        return _own_kit()
 
     def __init__(
         self,

@@ -158,6 +158,7 @@ def test_loss_falls_and_the_drafter_accepts_more(tmp_path: Path) -> None:
     assert accepted[1] > accepted[0] + 0.3
 
 
+@pytest.mark.thorough
 def test_a_training_that_was_killed_ends_with_the_same_bits(tmp_path: Path) -> None:
     trainer(tmp_path / "whole", objective()).run()
 

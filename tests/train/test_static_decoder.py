@@ -74,6 +74,7 @@ def test_an_answer_is_over_with_its_end(device: str) -> None:
     assert len(answers[0]) <= 4
 
 
+@pytest.mark.thorough
 def test_draws_follow_the_law() -> None:
     """First tokens of many answers to one prompt, against the model's probabilities; a greedy row beside them."""
     torch.manual_seed(0)

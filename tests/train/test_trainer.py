@@ -134,7 +134,7 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
     ("objective", "optimiser"),
     [
         pytest.param(lambda: eagle("eagle"), "adamw", marks=pytest.mark.thorough),
-        (eagle, "muon"),
+        pytest.param(eagle, "muon", marks=pytest.mark.thorough),
         (lambda: parallel("medusa"), "adamw"),
         pytest.param(lambda: parallel("blockwise"), "adamw", marks=pytest.mark.thorough),
     ],

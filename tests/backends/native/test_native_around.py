@@ -10,7 +10,6 @@ import pytest
 import torch
 from native_cases import (
     BLOCK,
-    FASTEST,
     SHUFFLED,
     Rows,
     check_a_broken_row_is_alone,
@@ -20,12 +19,12 @@ from native_cases import (
     each_precision,
     make_pass,
     native,
-    needs_native,
     random_tokens,
     random_weights,
     run_chunks,
     small_config,
 )
+from native_here import FASTEST, needs_native
 from thinning import thorough_but
 from torch import Tensor
 
@@ -173,6 +172,7 @@ def test_so_they_are_in_every_precision(kind: str, precision: Precision) -> None
     check_rows_of_their_own(KINDS[kind], precision, FASTEST)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", ["int4", "bf16"])
 def test_instruction_sets_agree(precision: Precision) -> None:
     check_instruction_sets_agree(KINDS["all of it"], precision)

@@ -9,19 +9,18 @@ import pytest
 import torch
 from native_cases import (
     BLOCK,
-    FASTEST,
     SHUFFLED,
     Rows,
     check_rows_of_their_own,
     isa_params,
     make_pass,
     native,
-    needs_native,
     random_tokens,
     random_weights,
     run_chunks,
     small_config,
 )
+from native_here import FASTEST, needs_native
 from torch import Tensor
 
 from headstart.backends.native.supported import supports

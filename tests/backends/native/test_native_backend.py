@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from native_cases import Rows, has_isa, make_pass, native, random_tokens, random_weights, run_chunks, small_config
+from native_cases import Rows, make_pass, native, random_tokens, random_weights, run_chunks, small_config
+from native_here import FASTEST, needs_native
 
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.supported import supports
@@ -17,14 +18,12 @@ from headstart.common.enumerations import Precision
 from headstart.errors import ConfigError
 from headstart.loading.model import create_backend
 
-ISA = next((isa for isa in ("avx512", "avxvnni", "avx2") if has_isa(isa)), None)
-pytestmark = pytest.mark.skipif(ISA is None, reason="no compiler, or neither AVX-512 nor AVX2 on this machine")
+pytestmark = needs_native
 
 
 @pytest.fixture
 def backend() -> NativeBackend:
-    assert ISA is not None
-    return native(small_config(), "bf16", ISA)
+    return native(small_config(), "bf16", FASTEST)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +39,7 @@ def test_says_why_it_cannot_run_a_model(changes: dict[str, Any], reason: str) ->
     assert said is not None
     assert reason in said
     with pytest.raises(ConfigError, match=reason):
-        NativeBackend(config, random_weights(small_config()), "bf16", 1, ISA)
+        NativeBackend(config, random_weights(small_config()), "bf16", 1, FASTEST)
 
 
 def test_torch_computes_where_it_does_not_apply(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,10 +55,10 @@ def test_torch_computes_where_it_does_not_apply(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_names_and_sizes(backend: NativeBackend) -> None:
-    assert backend.name == f"native-{ISA}-bf16"
+    assert backend.name == f"native-{FASTEST}-bf16"
     assert backend.config == small_config()
-    int8 = native(small_config(), "int8", ISA)  # type: ignore[arg-type]
-    assert int8.name == f"native-{ISA}-int8"
+    int8 = native(small_config(), "int8", FASTEST)  # type: ignore[arg-type]
+    assert int8.name == f"native-{FASTEST}-int8"
     matrices = 2 * 128 * (10 * 32 + 6 * 32 + 2 * 128 + 128)
     assert matrices < int8.nbytes < backend.nbytes < 4 * matrices
     assert 0 < backend.read_seconds() < 1
@@ -108,7 +107,7 @@ def test_refuses_foreign_storage(backend: NativeBackend) -> None:
     with pytest.raises(TypeError, match="TorchStorage"):
         backend.forward(batch_of(), TorchBackend(config, random_weights(config)).allocate_cache(2, 32))
     with pytest.raises(TypeError, match="another backend"):
-        backend.forward(batch_of(), native(config, "fp32", ISA).allocate_cache(2, 32))  # type: ignore[arg-type]
+        backend.forward(batch_of(), native(config, "fp32", FASTEST).allocate_cache(2, 32))  # type: ignore[arg-type]
 
 
 def test_refuses_block_sizes_and_places(backend: NativeBackend) -> None:
@@ -123,7 +122,7 @@ def test_refuses_block_sizes_and_places(backend: NativeBackend) -> None:
 
 def test_positions_far_beyond_the_first_table(backend: NativeBackend) -> None:
     """Rope tables grow; earlier rows keep their bits."""
-    fresh = NativeBackend(small_config(), random_weights(small_config()), "bf16", 1, ISA)
+    fresh = NativeBackend(small_config(), random_weights(small_config()), "bf16", 1, FASTEST)
     blocks = list(range(140))
     tokens = random_tokens(4200)
     storage = fresh.allocate_cache(140, 32)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from native_cases import isa_params, make_random, on_grids, small_config
+from native_here import needs_native
 from test_native_heads import DRAFT_VOCAB, VOCAB, distance
 from torch import Tensor
 
 from headstart.backends.native.block_pass import NativeBlockPass, supports_block
-from headstart.backends.native.loader import load_library
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.block_pass import BlockPass
 from headstart.backends.torch.head_kit import torch_kit
@@ -52,7 +52,6 @@ SELECTING = {
     "dflash 2": {"conv_taps": 2, "conv_group": 8, **SELECTOR},
     "dflash 2 that is confident": {"conv_taps": 3, "conv_group": 96, "confidence": True, **SELECTOR},
 }
-needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 
 
 def random_block(**changes: object) -> BlockHead:

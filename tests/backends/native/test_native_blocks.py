@@ -12,16 +12,15 @@ from native_cases import (
     ISAS,
     X86,
     Rows,
-    has_own_isa,
     isa_params,
     make_pass,
-    needs_native,
     on_grids,
     random_tokens,
     random_weights,
     small_config,
     with_linears,
 )
+from native_here import needs_native, others
 from test_native_numerics import logits_and_taps, mean_error
 from torch import Tensor
 
@@ -213,7 +212,7 @@ def test_rows_against_blocks(inputs: int, bits: int, planes: int, isa: str) -> N
         assert torch.equal(layer(x[:rows]), said[:rows]), rows
     rounded = torch.randn(40, inputs, generator=torch.Generator().manual_seed(4))
     said_rounded = NativeLinear(library, LinearWeights(rounded), precision, 1, bits)(x)
-    for other in filter(has_own_isa, ISAS):
+    for other in others(ISAS):
         beside = load_library(other)
         assert beside is not None
         same = other == isa or {other, isa} <= {*X86}

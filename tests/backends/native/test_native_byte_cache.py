@@ -9,7 +9,6 @@ import pytest
 import torch
 from native_cases import (
     BLOCK,
-    FASTEST,
     Rows,
     check_a_broken_row_is_alone,
     check_rows_of_their_own,
@@ -17,16 +16,17 @@ from native_cases import (
     isa_params,
     make_pass,
     native,
-    needs_native,
     path_to,
     random_tokens,
     random_tree,
     random_weights,
     run_chunks,
 )
+from native_here import FASTEST, needs_native
 from stretch_cases import ONE_PASS, Counted, make_engine, one_by_one, save_heads
 from test_native_exact import CONFIGS, OF_SEVERAL_SIZES
 from test_native_latent import KINDS
+from thinning import thorough_but
 from toys import run_all, toy_sequence
 
 from headstart.backends.native.backend import NativeBackend
@@ -130,7 +130,7 @@ def test_nearly_twice_the_tokens_take_the_same_memory(config: ModelConfig) -> No
     assert rooms[1] / rooms[0] == pytest.approx(64 / 34, rel=1e-3)
 
 
-@pytest.mark.parametrize("drafter", ["suffix", "eagle3", "auto", *ONE_PASS])
+@pytest.mark.parametrize("drafter", thorough_but(["eagle3", "auto"], ["suffix", "eagle3", "auto", *ONE_PASS]))
 def test_heads_and_stretches_say_what_plain_decoding_says(
     drafter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,12 +13,12 @@ import pytest
 import torch
 from memory_bench import Bench, Memory, random_tokens
 from native_cases import FUSED, has_isa, isa_params, random_tree
+from native_here import needs_native
 from tiny_encoder_decoders import FAMILIES, WIDE, features, make_model, reference_logits, save_model
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from headstart.backends.native.encoder_decoder import NativeEncoderDecoder
-from headstart.backends.native.loader import load_library
 from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.backends.native.supported import supports
 from headstart.models.checkpoint import open_checkpoint
@@ -28,7 +28,7 @@ from headstart.models.encoder_decoder_weights import EncoderDecoderWeights
 from headstart.passes.batch import FINAL_TAP, RowInputs
 from passes import Rows, make_pass, path_to
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+pytestmark = needs_native
 BLOCK = 32
 TREE = [-1, 0, 0, 1, 1, 2, 4, 6, 3]
 FOLDERS = ExitStack()
@@ -149,7 +149,8 @@ def check_bits(family: str, precision: Precision, isa: str | None) -> None:
     assert torch.equal(logits[19:], alone[1])
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_any_team_and_any_way_of_the_same_arithmetic(precision: Precision) -> None:
     """Over borders of panels and of chunks: texts and memories of more than 512 positions."""
     tokens, source = random_tokens(600, seed=1), random_tokens(530, seed=2)

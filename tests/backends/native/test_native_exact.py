@@ -9,7 +9,6 @@ import pytest
 import torch
 from native_cases import (
     BLOCK,
-    FASTEST,
     FUSED,
     Rows,
     each_isa,
@@ -25,6 +24,8 @@ from native_cases import (
     run_chunks,
     small_config,
 )
+from native_here import FASTEST
+from thinning import thorough_but
 from torch import Tensor
 
 from headstart.backends.native.backend import NativeBackend
@@ -98,6 +99,7 @@ def test_every_row_count(precision: Precision, isa: str) -> None:
         assert torch.equal(actual, expected[20 : 20 + rows]), rows
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("isa", isa_params(("zen4",)))
 @each_precision
 def test_how_memory_is_asked_changes_no_bit(precision: Precision, isa: str) -> None:
@@ -363,6 +365,7 @@ def test_rows_that_nobody_asks_of_end_early(wanted: list[int], parallel: bool, p
 VECTORS = [isa for isa in FUSED if has_isa(isa)]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(len(VECTORS) < 2, reason=f"needs a compiler, and two of {FUSED}")
 @each_precision
 def test_vectors_of_any_width_agree(precision: Precision) -> None:
@@ -377,7 +380,7 @@ def test_vectors_of_any_width_agree(precision: Precision) -> None:
     assert all(torch.equal(each, said[0]) for each in said)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("precision", thorough_but(["bf16"], ["bf16", "fp32"]))
 @pytest.mark.parametrize("config", OF_SEVERAL_SIZES.values(), ids=OF_SEVERAL_SIZES.keys())
 def test_layers_of_several_sizes_are_exact_and_agree_with_pytorch(config: ModelConfig, precision: Precision) -> None:
     """Also where threads share the chunks of a long context."""

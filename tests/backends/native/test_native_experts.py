@@ -9,7 +9,6 @@ import pytest
 import torch
 from native_cases import (
     BLOCK,
-    FASTEST,
     SHUFFLED,
     Rows,
     check_a_broken_row_is_alone,
@@ -19,12 +18,12 @@ from native_cases import (
     each_precision,
     make_pass,
     native,
-    needs_native,
     random_tokens,
     random_weights,
     run_chunks,
     small_config,
 )
+from native_here import FASTEST, needs_native
 from thinning import thorough_but
 from torch import Tensor
 
@@ -133,6 +132,7 @@ def test_more_rows_than_a_panel(isa: str) -> None:
     assert once.experts == expected.experts
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 def test_instruction_sets_of_one_arithmetic_agree(precision: Precision) -> None:
     check_instruction_sets_agree(KINDS["shared by a gate"], precision)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from mapped_heads import map_rows, output_rows
-from native_cases import isa_params, make_random, needs_native, on_grids, small_config
+from native_cases import isa_params, make_random, on_grids, small_config
+from native_here import needs_native
 from torch import Tensor
 
 from headstart.backends.native.heads import NativeEaglePass, supports_head

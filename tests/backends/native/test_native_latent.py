@@ -8,7 +8,6 @@ import pytest
 import torch
 from native_cases import (
     BLOCK,
-    FASTEST,
     SHUFFLED,
     Rows,
     check_a_broken_row_is_alone,
@@ -18,12 +17,12 @@ from native_cases import (
     each_precision,
     make_pass,
     native,
-    needs_native,
     random_tokens,
     random_weights,
     run_chunks,
     small_config,
 )
+from native_here import FASTEST, needs_native
 from torch import Tensor
 
 from headstart.backends.native.precision import Precision
@@ -137,6 +136,7 @@ def test_the_cache_keeps_a_state_and_no_heads() -> None:
     assert storage.nbytes == 2 * BLOCK * config.num_layers * (512 + 64 + 512) * 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 def test_instruction_sets_of_one_arithmetic_agree(precision: Precision) -> None:
     check_instruction_sets_agree(KINDS["odd sizes"], precision)

@@ -9,7 +9,8 @@ import pytest
 import torch
 from module_drafts import LENGTHS, distance, native_pass, whole_draft
 from multi_token_models import NATIVE_SIZES, write_modules
-from native_cases import FASTEST, isa_params, needs_native
+from native_cases import isa_params
+from native_here import FASTEST, needs_native
 
 from headstart.backends.native.module_pass import NativeModulePass
 from headstart.backends.torch.multi_token_pass import MultiTokenPass

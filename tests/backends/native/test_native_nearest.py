@@ -9,16 +9,8 @@ import numpy as np
 import pytest
 import torch
 from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, write_llama
-from native_cases import (
-    X86,
-    Rows,
-    has_own_isa,
-    isa_params,
-    make_pass,
-    needs_native,
-    random_tokens,
-    run_chunks,
-)
+from native_cases import X86, Rows, isa_params, make_pass, random_tokens, run_chunks
+from native_here import needs_native, others
 from thinning import thorough_but
 from torch import Tensor
 
@@ -130,7 +122,7 @@ def test_fine_rows_are_the_same_in_any_company(isa: str) -> None:
     for rows in (1, 2, 3, 4, 5, 7, 13, 33):
         assert torch.equal(layer(x[:rows]), said[:rows]), rows
     # Levels that are stored 128 less have offsets that are rounded otherwise.
-    for other in filter(has_own_isa, X86 if isa in X86 else ()):
+    for other in others(X86 if isa in X86 else ()):
         beside = load_library(other)
         assert beside is not None
         assert torch.equal(NativeLinear(beside, linear, "int4", 1, FINE)(x), said), other

@@ -12,13 +12,13 @@ import pytest
 import torch
 from gguf_blocks import VOCAB, write_llama
 from native_cases import Rows, make_pass, random_tokens
+from native_here import needs_native
 from tiny_checkpoint import write_tiny_model
 from tiny_models import make_model
 from torch import Tensor
 
 from headstart.backends.native import packed_model
 from headstart.backends.native.backend import NativeBackend
-from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_cache import VARIABLE, PackedCache, Transfer, packed_cache
 from headstart.backends.native.packing import Packer
 from headstart.backends.native.precision import PRECISIONS, Precision
@@ -28,7 +28,7 @@ from headstart.models.checkpoint import open_checkpoint
 from headstart.models.layer_selection import select_layers
 from headstart.models.weight_loading import load_decoder
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+pytestmark = needs_native
 MIX = {"attn_v.weight": "Q6_K", "ffn_up.weight": "F16", "output.weight": "F16", "": "Q4_K"}
 
 

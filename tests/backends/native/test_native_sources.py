@@ -90,12 +90,9 @@ COMPILERS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("compiler", COMPILERS)
-@pytest.mark.parametrize(
-    "isa",
-    [pytest.param(isa, marks=pytest.mark.thorough) if isa.name == "generic" else isa for isa in HERE],
-    ids=lambda isa: isa.name,
-)
+@pytest.mark.parametrize("isa", HERE, ids=lambda isa: isa.name)
 def test_compilers_have_nothing_to_say(isa: InstructionSet, compiler: str) -> None:
     flags = (*toolchain.CODE_FLAGS, *isa.compiler_flags(), "-fopenmp", *toolchain.WARNINGS)
     command = [compiler, *flags, "-fsyntax-only", f"-I{SOURCES}", str(SOURCES / "api.cpp")]

@@ -11,20 +11,19 @@ import pytest
 import torch
 from native_cases import (
     BLOCK,
-    FASTEST,
     Rows,
     check_instruction_sets_agree,
     each_isa,
     each_precision,
     make_pass,
     native,
-    needs_native,
     path_to,
     random_tokens,
     random_tree,
     random_weights,
     small_config,
 )
+from native_here import FASTEST, needs_native
 from thinning import thorough_but
 from torch import Tensor
 
@@ -272,6 +271,7 @@ def test_fewer_layers_can_be_run(config: ModelConfig) -> None:
         assert (found[0] - found[1]).abs().max() <= 1e-4
 
 
+@pytest.mark.thorough
 @each_kind
 def test_instruction_sets_of_one_arithmetic_agree(config: ModelConfig) -> None:
     check_instruction_sets_agree(config, "bf16")

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from native_cases import native, no_number, random_tokens, small_config
+from native_here import FASTEST, needs_native
 from planned_toys import eager_planner
 from stretch_cases import (
     CONFIG,
     DRAFTERS,
-    ISA,
     ONE_PASS,
     Counted,
     CutText,
@@ -27,7 +27,6 @@ from stretch_cases import (
 from toys import run_all, toy_sequence
 
 from headstart.backends.native.growth import NativeGrowth, NativeHeadGrower
-from headstart.backends.native.loader import load_library
 from headstart.drafting.base import DraftBudget, Drafter, SpeculationParams
 from headstart.drafting.context import DraftContext
 from headstart.drafting.methods.auto.drafter import AutoDrafter
@@ -49,7 +48,7 @@ from headstart_lab.workbench import Workbench
 from headstart_lab.wrapper import DrafterWrapper, WatchedRound
 from headstart_train.files.heads import save_head
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+pytestmark = needs_native
 
 
 @pytest.mark.parametrize("drafter", [*DRAFTERS, *ONE_PASS])
@@ -240,7 +239,7 @@ def test_a_row_without_a_best_token_fails_its_request(
 ) -> None:
     """An embedding that is no number, of a token that is said after some others."""
     config = small_config(head=OutputHeadConfig(tied=False))
-    backend = native(config, "bf16", ISA)
+    backend = native(config, "bf16", FASTEST)
     runner = ModelRunner(backend, 1024)
     engine = Engine(runner, create_drafter(drafter, DraftContext(config.vocab_size, runner)), Limits())
     params = SamplingParams(temperature=0, max_tokens=40)
@@ -369,7 +368,7 @@ def test_rounds_come_to_the_same_for_those_who_watch(
 
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_passes_are_timed_among_rounds_that_are_run_at_once(temperature: float, counted: Counted) -> None:
-    bench = Workbench(native(CONFIG, "bf16", ISA), max_context=200, max_sequences=2)
+    bench = Workbench(native(CONFIG, "bf16", FASTEST), max_context=200, max_sequences=2)
     params = SamplingParams(temperature=temperature, seed=0)
     times = measure_passes(bench, 8, [1, 2], 2, params)
     assert sorted(times.at_once) == sorted(times.seconds) == [1, 2]
@@ -395,7 +394,7 @@ def test_passes_are_timed_among_rounds_that_are_run_at_once(temperature: float, 
 
 
 def test_draws_that_cannot_be_told_in_short_leave_nothing_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Workbench(native(CONFIG, "bf16", ISA), max_context=200)
+    bench = Workbench(native(CONFIG, "bf16", FASTEST), max_context=200)
     monkeypatch.setattr(bench.runner, "run_stretch", lambda *arguments: [])
     times = measure_passes(bench, 8, [1], 2, SamplingParams(temperature=1, seed=0))
     assert not times.at_once
@@ -451,7 +450,7 @@ def test_an_aborted_request_leaves_nothing_behind(head_directory: Path, counted:
 
 def test_two_heads_go_round_by_round(head_directory: Path, counted: Counted) -> None:
     few = {"model": str(head_directory), "precision": "bf16"}
-    runner = ModelRunner(native(CONFIG, "bf16", ISA), 4096)
+    runner = ModelRunner(native(CONFIG, "bf16", FASTEST), 4096)
     context = DraftContext(CONFIG.vocab_size, runner, lend_tables=mapped_tables)
     both = [create_drafter("eagle3", context, **few) for _ in range(2)]
     planner = eager_planner(context, {"drafters": "suffix+eagle3", "model": str(head_directory)})

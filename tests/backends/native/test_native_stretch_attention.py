@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from native_cases import random_tokens, small_config
+from native_here import needs_native
 from stretch_cases import Counted, make_engine, one_by_one, told
 from thinning import thorough_but
 from toys import run_all, toy_sequence
 
-from headstart.backends.native.loader import load_library
 from headstart.models.config import (
     Alibi,
     AttentionConfig,
@@ -23,7 +23,7 @@ from headstart.models.config import (
 )
 from headstart.sampling.params import SamplingParams
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+pytestmark = needs_native
 LATENT = (LayerConfig(mixer="latent"), *[LayerConfig(mixer="latent", channel="experts")] * 5)
 CONFIGS = {
     "latent attention": small_config(
@@ -56,7 +56,7 @@ SETTINGS = (
 )
 
 
-@pytest.mark.parametrize("params", SETTINGS, ids=["greedy", "drawn"])
+@pytest.mark.parametrize("params", thorough_but(SETTINGS[1:], SETTINGS), ids=["greedy", "drawn"])
 @pytest.mark.parametrize("kind", thorough_but(["latent attention"], CONFIGS))
 def test_drafters_leave_every_token_as_it_is(
     kind: str, params: SamplingParams, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch

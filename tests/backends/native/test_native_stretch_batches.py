@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from native_cases import no_number, random_tokens
+from native_here import needs_native
 from stretch_cases import DRAFTERS, ONE_PASS, Counted, CutText, make_engine, one_by_one, told
 from toys import run_all, toy_sequence
 
 from headstart.backends.native.growth import NativeGrowth, NativeHeadGrower
-from headstart.backends.native.loader import load_library
 from headstart.backends.native.stretch import NativeStretches
 from headstart.drafting.base import DraftBudget, SpeculationParams
 from headstart.drafting.inner_sequence import InnerSequence
@@ -34,7 +34,7 @@ from headstart.passes.rounds import CutRule, GuesserFault, RoundRecord, StretchD
 from headstart.sampling.params import SamplingParams
 from headstart_lab.plan.watching import Watching
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+pytestmark = needs_native
 
 
 @pytest.mark.parametrize("drafter", [*DRAFTERS, *ONE_PASS])

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 from native_cases import random_tokens, small_config
+from native_here import needs_native
 from stretch_cases import Counted, make_engine, one_by_one, told
 from toys import run_all, toy_sequence
 
-from headstart.backends.native.loader import load_library
 from headstart.backends.native.stretch import NativeStretches
 from headstart.models.config import ExpertsConfig, LayerConfig
 from headstart.passes.rounds import RoundRecord
 from headstart.sampling.params import SamplingParams
 from headstart_lab.bench.run import RecordingDrafter
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+pytestmark = needs_native
 EXPERTS = ExpertsConfig(12, 3, 40, normalised=True, shared_size=48)
 CONFIG = small_config(
     layers=(LayerConfig(), *[LayerConfig(channel="experts")] * 5), experts=EXPERTS, family="mixture of a test"

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from native_cases import no_number, random_tokens
+from native_here import needs_native
 from stretch_cases import DRAFTERS, ONE_PASS, Counted, make_engine, one_by_one, told
 from toys import run_all, toy_sequence
 
 from headstart import LLM
 from headstart.backends.native.growth import NativeGrowth, NativeHeadGrower
-from headstart.backends.native.loader import load_library
 from headstart.backends.native.stretch import NativeStretches
 from headstart.common.enumerations import VerifyRule
 from headstart.drafting.base import SpeculationParams
@@ -23,7 +23,7 @@ from headstart.loading.model import load_model
 from headstart.passes.rounds import RoundRecord
 from headstart.sampling.params import SamplingParams
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+pytestmark = needs_native
 
 LAWS: list[dict[str, float]] = [
     {"temperature": 1.0},

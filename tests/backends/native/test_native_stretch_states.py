@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 from native_cases import native, random_tokens, small_config
-from stretch_cases import ISA, Counted, CutText, make_engine, one_by_one, told
+from native_here import FASTEST, needs_native
+from stretch_cases import Counted, CutText, make_engine, one_by_one, told
+from thinning import thorough_but
 from toys import run_all, toy_sequence
 
-from headstart.backends.native.loader import load_library
 from headstart.models.config import LayerConfig
 from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config
 from headstart.sampling.params import SamplingParams
 from headstart_lab.plan.pass_times import measure_passes
 from headstart_lab.workbench import Workbench
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+pytestmark = needs_native
 CONVOLVING = LayerConfig(rope=None, mixer="convolution")
 DELTA = LayerConfig(rope=None, mixer="delta")
 CONFIG = small_config(
@@ -31,7 +32,7 @@ DRAWN = SamplingParams(temperature=0.9, top_p=0.9, seed=5, max_tokens=60, ignore
 DRAFTERS = ("none", "suffix", "eagle3", "auto")
 
 
-@pytest.mark.parametrize("params", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("params", thorough_but([DRAWN], [GREEDY, DRAWN]), ids=["greedy", "drawn"])
 @pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.thorough), 3])
 def test_drafters_leave_every_token_as_it_is(
     count: int, params: SamplingParams, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
@@ -88,7 +89,7 @@ def test_few_states_make_few_rounds(head_directory: Path, counted: Counted) -> N
 
 
 def test_rounds_at_once_are_timed() -> None:
-    bench = Workbench(native(CONFIG, "bf16", ISA), max_context=200, max_sequences=2)
+    bench = Workbench(native(CONFIG, "bf16", FASTEST), max_context=200, max_sequences=2)
     times = measure_passes(bench, 8, [1, 2], 2, GREEDY)
     assert sorted(times.at_once) == [1, 2]
     assert bench.runner.cache.free == bench.runner.cache.size

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from devices import on
+from devices import PLACES, on
 from reruns import RECORDED_PLACES, recording_on
 from thinning import thorough_but
 
@@ -49,11 +49,11 @@ def test_of_several_one_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyP
         parse_device("cuda:2")
 
 
-@pytest.mark.parametrize("place", RECORDED_PLACES)
+@pytest.mark.parametrize("place", thorough_but(PLACES, RECORDED_PLACES))
 @pytest.mark.parametrize(
     "drafter",
     thorough_but(
-        ["early-exit", "recycling", "auto", "draft-model"],
+        ["recycling", "draft-model"],
         ["suffix", "early-exit", "recycling", "auto", "lookahead", "draft-model", "multi-draft", "hierarchical"],
     ),
 )

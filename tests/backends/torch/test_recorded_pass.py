@@ -151,6 +151,7 @@ def test_a_tree_of_as_many_rows_as_a_path_has_bits() -> None:
     assert pair.recorder.replayed == 6  # all but the prompt, which has this shape, too
 
 
+@pytest.mark.thorough
 def test_a_text_that_grows_past_a_bound_of_keys() -> None:
     pair = load("mistral")
     storages, table = pair.storages(80), scattered(1, 80)[0]

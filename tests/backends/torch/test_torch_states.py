@@ -10,8 +10,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
-from devices import PLACES, on
+from devices import DEVICES, PLACES, on
 from roundings import moved_by_roundings
+from thinning import thorough_but
 from tiny_models import make_model, reference_logits, save_model
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -71,7 +72,7 @@ def tree_span(sequence_id: int, tokens: list[int]) -> Span:
     return Span(sequence_id, np.array(tokens, dtype=np.int32), np.array(TREE[: len(tokens)], dtype=np.int32))
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", thorough_but(DEVICES, PLACES))
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunks_trees_and_forks_in_a_ragged_batch(kind: str, place: str) -> None:
     model, _ = load(kind)

@@ -26,17 +26,17 @@ from grown_toys import (
     states,
     tables,
 )
+from native_here import needs_native
 
 from headstart.backends.native.growth import NativeGrowth
 from headstart.backends.native.heads import NativeEaglePass
-from headstart.backends.native.loader import load_library
 from headstart.drafting.base import DraftBudget, RoundOutcome
 from headstart.drafting.heads.head_pass import DraftRoot, GrownTree
 from headstart.passes.batch import TapStates
 from headstart.passes.draft_tree import ROOT, DraftTree
 from headstart.sampling.params import SamplingParams
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+pytestmark = needs_native
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

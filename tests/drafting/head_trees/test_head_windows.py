@@ -53,6 +53,7 @@ def test_short_texts_are_read_whole(head: Path) -> None:
     assert reader.propose(sequence) == [anew(head, LONG[: WINDOW // 2])[0]]
 
 
+@pytest.mark.thorough
 def test_rows_that_fall_behind_are_freed(head: Path) -> None:
     """While a text grows, the head holds its window and a block or two; it guesses as if it had begun there."""
     reader = windowed(head, blocks=None)

@@ -113,6 +113,7 @@ def test_states_that_are_no_numbers_bring_no_guess(tmp_path: Path, kit: TorchKit
     assert len(drafter.propose([sequence], [DraftBudget(9, 3)])[0]) == 0
 
 
+@pytest.mark.thorough
 def test_where_caches_move_nothing_old_is_replayed(tmp_path: Path, kit: TorchKit, recorder: Reruns) -> None:
     """A text that is longer than all rows that there were at first."""
     both = drafters(tmp_path, "eagle3", {"min_probability": 0.0, "draft_tokens": 2, "width": 2, **FP32}, kit=kit)

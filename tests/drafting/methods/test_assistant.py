@@ -22,12 +22,13 @@ from assistant_models import (
     write_target,
 )
 from damaged_heads import check_entries, check_tensors
-from devices import DEVICES, PLACES, on
+from devices import DEVICES, on
 from huggingface_hub import constants
+from native_here import needs_native
 from safetensors.torch import load_file, save_file
+from thinning import thorough_but
 from tiny_checkpoint import write_tiny_model
 
-from headstart.backends.native.loader import load_library
 from headstart.drafting.heads.files import read_description, read_tensors
 from headstart.drafting.registry import create_drafter
 from headstart.entrypoints.llm import LLM
@@ -39,7 +40,7 @@ from headstart.models.weight_loading import config_of
 from headstart.passes.draft_tree import ROOT, DraftTree
 from headstart.sampling.params import SamplingParams
 
-NATIVE = pytest.param("native", marks=pytest.mark.skipif(load_library() is None, reason="no native path here"))
+NATIVE = pytest.param("native", marks=needs_native)
 PROMPTS = [list(range(40, 40 + length)) for length in (1, 3, 30, 12)]
 PARAMS = [
     SamplingParams(temperature=0, max_tokens=24, ignore_eos=True),
@@ -64,7 +65,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-@pytest.fixture(scope="module", params=[*PLACES, NATIVE])
+@pytest.fixture(scope="module", params=[*DEVICES, pytest.param("simulated", marks=pytest.mark.thorough), NATIVE])
 def target(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Iterator[Model]:
     if request.param == "native":
         yield load_model(folders["target"], "bf16")
@@ -97,7 +98,7 @@ def said_by_transformers(folders: dict[str, Path], assistant: str, tokens: list[
     return torch.stack(said)
 
 
-@pytest.mark.parametrize("assistant", ["ignorant", "ignorant clusters"])
+@pytest.mark.parametrize("assistant", thorough_but(["ignorant clusters"], ["ignorant", "ignorant clusters"]))
 def test_it_says_what_transformers_does(target: Model, folders: dict[str, Path], assistant: str) -> None:
     if target.backend.name.startswith("native"):
         target = load_model(folders["target"], "fp32")
@@ -117,7 +118,7 @@ def drafted(target: Model, assistant: Path, tokens: list[int], width: int) -> Dr
     )
 
 
-@pytest.mark.parametrize("assistant", ["whole", "clusters"])
+@pytest.mark.parametrize("assistant", thorough_but(["clusters"], ["whole", "clusters"]))
 def test_the_text_is_the_targets_own(target: Model, folders: dict[str, Path], assistant: str) -> None:
     plain = [output.outputs[0].token_ids for output in LLM(target, "none").generate(PROMPTS, PARAMS)]
     llm = LLM(target, "assistant", draft_model=folders[assistant], drafter_options=OPTIONS, max_batch_size=3)
@@ -137,7 +138,7 @@ def test_beams_are_those_without_guesses(target: Model, folders: dict[str, Path]
 
 
 @pytest.mark.parametrize("target", [*DEVICES, NATIVE], indirect=True)
-@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("caching", thorough_but([True], [False, True]))
 def test_chunks_and_preemptions(target: Model, folders: dict[str, Path], caching: bool) -> None:
     prompts, params = PROMPTS[1:3], [replace(each, max_tokens=70) for each in PARAMS[:2]]
     options = {**OPTIONS, "tree_nodes": 6}
@@ -232,6 +233,7 @@ def test_missing_tensors_are_named(
         LLM(folders["target"], "assistant", draft_model=tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("assistant", ["whole", "clusters"])
 def test_whatever_is_wrong_with_its_files_is_one_sentence(assistant: str, folders: dict[str, Path]) -> None:
     description, tensors = read_description(folders[assistant]), read_tensors(folders[assistant])

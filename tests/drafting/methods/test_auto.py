@@ -20,6 +20,7 @@ from planned_toys import (
     unpredictable,
     with_oracles,
 )
+from thinning import thorough_but
 
 from headstart.common.enumerations import VerifyRule
 from headstart.drafting.base import Drafter, RoundOutcome, SpeculationParams, TargetSignals
@@ -44,7 +45,7 @@ def test_where_rows_are_free_it_guesses_all_it_can() -> None:
     assert speedup > 3
 
 
-@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("batch", thorough_but([1], [1, 4]))
 def test_where_every_row_costs_a_pass_and_guesses_fail_it_decodes_plainly(batch: int) -> None:
     drafter = auto()
     sequences = [begin(drafter, number) for number in range(batch)]
@@ -79,6 +80,7 @@ def test_it_turns_back_on_when_guesses_begin_to_hold() -> None:
     assert speedup > 2
 
 
+@pytest.mark.thorough
 def test_it_turns_back_on_when_rows_become_cheap() -> None:
     drafter = auto()
     sequence = begin(drafter)
@@ -188,6 +190,7 @@ def test_drafters_hear_how_likely_a_path_must_be_to_pay_for_its_row(monkeypatch:
     assert 0.025 < lines[0] < lines[1] <= 0.2
 
 
+@pytest.mark.thorough
 def test_drafters_that_agree_do_not_both_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     drafter, oracles = with_oracles(monkeypatch, first=(3, 0.08), second=(3, 0.04))
     _, speedup = decode(drafter, [begin(drafter)], PREDICTABLE, flat, 300)

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from devices import DEVICES, PLACES, on
+from devices import DEVICES, on
 from drafting_toys import ToySequence
 from head_toys import head_context, head_drafter, random_modules, random_tables, state_after
 from multi_token_models import write_modules, write_tiny_mimo
+from native_here import needs_native
+from thinning import thorough_but
 from tiny_checkpoint import write_tiny_model, write_tokenizer
 
 from headstart.backends.native.loader import load_library
@@ -61,7 +63,7 @@ def said(tokens: list[int], path: list[int], modules: int) -> torch.Tensor:
     return logits[0]
 
 
-@pytest.mark.parametrize("modules", [1, 2, 3])
+@pytest.mark.parametrize("modules", thorough_but([2], [1, 2, 3]))
 def test_a_chain_is_the_best_token_after_each_guess(modules: int) -> None:
     drafter = head_drafter("mtp", VOCAB, {"model": str(modules), **CHAIN})
     sequence = begin(drafter, PROMPT)
@@ -133,11 +135,11 @@ PARAMS = [
 OPTIONS = {"min_probability": 0.0}
 
 
-NATIVE = pytest.param("native", marks=pytest.mark.skipif(load_library() is None, reason="no native path here"))
+NATIVE = pytest.param("native", marks=needs_native)
 HERE = [*DEVICES, NATIVE]
 
 
-@pytest.fixture(scope="module", params=[*PLACES, NATIVE])
+@pytest.fixture(scope="module", params=[*DEVICES, pytest.param("simulated", marks=pytest.mark.thorough), NATIVE])
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     """The native pass computes one with wide heads, in bf16."""
     folder = tmp_path_factory.mktemp("model")
@@ -167,7 +169,7 @@ def test_beams_are_those_without_guesses(target: Model) -> None:
 
 
 @pytest.mark.parametrize("target", HERE, indirect=True)
-@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("caching", thorough_but([True], [False, True]))
 def test_chunks_and_preemptions(target: Model, caching: bool) -> None:
     prompts, params = PROMPTS[1:3], [replace(each, max_tokens=70, ignore_eos=True) for each in PARAMS[:2]]
     options = {**OPTIONS, "tree_nodes": 6}

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from model_toys import LayeredToy, blurred, coupled_texts, greedy_texts, model_context, model_engine
-from native_cases import FASTEST, native, needs_native, random_weights, small_config
+from native_cases import native, random_weights, small_config
+from native_here import FASTEST, needs_native
 from text_laws import CROWD, opposed_tables, p_value, sample_texts
 from tiny_checkpoint import write_tiny_model
 from toys import hashed_logits, run_all, table_logits, toy_sequence
@@ -70,6 +71,7 @@ def test_coupled_texts_do_not_depend_on_the_draft(changes: dict[str, object], wi
     assert sum(each.accepted for each in stats) > 60
 
 
+@pytest.mark.thorough
 def test_texts_follow_the_targets_law() -> None:
     whole, early = opposed_tables()
     target = LayeredToy(4, table_logits(whole), table_logits(early))

@@ -196,7 +196,8 @@ def test_a_law_that_keeps_its_other_tokens_would_be_found_out() -> None:
     assert largest_error(output_law(target, propose, 2).probs, product_law(target, 2)) > 1e-3
 
 
-@pytest.mark.parametrize("matching", [pytest.param("tokens", marks=pytest.mark.thorough), "strings"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("matching", ["tokens", "strings"])
 def test_texts_through_the_engine_have_the_targets_law(matching: str) -> None:
     engine = engine_of(table_logits(LAWS[1]), DRAFT_LOGITS, draft_tokens=2, matching=matching)
     texts = sample_texts(engine, 900, 3)

@@ -34,9 +34,7 @@ def ids(llm: LLM, params: SamplingParams = GREEDY) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(
-    "kind", thorough_but(["cohere2", "granitemoehybrid"], ["cohere2", "bloom", "granitemoehybrid", "openai-gpt"])
-)
+@pytest.mark.parametrize("kind", thorough_but(["cohere2"], ["cohere2", "bloom", "granitemoehybrid", "openai-gpt"]))
 def test_every_drafter_says_what_transformers_says(kind: str, device: str, tmp_path: Path) -> None:
     """Prompts of different lengths together, with too little room for all of them, and again from cached prefixes."""
     reference = tiny_model(kind)

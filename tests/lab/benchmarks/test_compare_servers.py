@@ -112,6 +112,7 @@ def test_the_table_compares_with_the_first_server() -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_what_goes_wrong_is_one_sentence(urls: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in (
         (["nobody"], "name=URL"),

@@ -86,12 +86,14 @@ def test_a_drafter_that_meddles_fails(invoke):
     assert written["texts"][1]["greedy_differences"][0]["index"] == 2
 
 
+@pytest.mark.thorough
 def test_drafters_that_guessed_nothing_right_are_named(invoke):
     result = invoke("--drafters", "NoDrafter")
     assert result.exit_code == 0
     assert "No guess of NoDrafter was accepted" in result.stdout
 
 
+@pytest.mark.thorough
 def test_too_few_samples_are_said_to_find_nothing(invoke):
     result = invoke("--drafters", "Liar", "--samples", "1")
     assert result.exit_code == 0

@@ -90,6 +90,7 @@ def test_a_server_that_is_not_there_is_a_failure() -> None:
     assert said.endswith("There is no verdict.")
 
 
+@pytest.mark.thorough
 def test_a_small_budget_asks_less_and_says_so(llm: LLM, prompts: Path) -> None:
     with served(llm) as url:
         call = ("audit", "--url", url, "--prompts", prompts, "--max-tokens", 12, "--budget", 90, "--json", "--quiet")

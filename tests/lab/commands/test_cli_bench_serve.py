@@ -11,6 +11,7 @@ from cli_runs import headstart, refusal
 pytest.importorskip("fastapi", reason="needs the extra 'server'")
 
 
+@pytest.mark.thorough
 def test_a_server_made_here_is_measured_with_speculation_and_without(tiny_model_dir: Path, tmp_path: Path) -> None:
     arguments = ["--model", tiny_model_dir, "--precision", "fp32", "--drafter", "ngram", "--max-tokens", 6, "--quiet"]
     load = ["--concurrency", "1,3", "--rates", "50", "--requests", 4, "--repeats", 2]

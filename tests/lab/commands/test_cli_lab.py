@@ -32,6 +32,7 @@ def test_the_page_is_written_with_the_runs_that_come_with_it(tmp_path: Path) -> 
     assert told["recorded"] == []
 
 
+@pytest.mark.thorough
 def test_prompts_are_recorded_with_the_model_at_hand(tiny_model_dir: Path, tmp_path: Path) -> None:
     prompts = ["--record", PROMPT, "--record", "Hi"]
     done = headstart(

@@ -65,6 +65,7 @@ def test_left_to_itself_it_looks_at_the_heads_that_come_along(invoke, monkeypatc
     assert drafters == ["none", "ngram", "recycling", "suffix", "bigram"]
 
 
+@pytest.mark.thorough
 def test_of_all_drafters_those_that_lack_something_are_left_out_with_the_reason(invoke):
     written = json.loads(invoke("--drafters", "all", "--json").stdout)
     planned = {each["drafter"] for each in written["drafters"]}

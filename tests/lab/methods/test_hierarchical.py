@@ -44,7 +44,7 @@ INNER: dict[str, dict[str, object]] = {
 }
 RULES = (VerifyRule.AUTO, VerifyRule.REJECTION)
 inners = pytest.mark.parametrize("inner", INNER)
-few_inners = pytest.mark.parametrize("inner", thorough_but(["guesses", "tree of draws"], INNER))
+few_inners = pytest.mark.parametrize("inner", thorough_but(["guesses"], INNER))
 
 
 def drafts_of(small: LogitsOf, tiny: LogitsOf, vocab_size: int = VOCAB) -> dict[str, ToyBackend]:

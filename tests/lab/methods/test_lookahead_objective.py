@@ -175,6 +175,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.thorough
 def test_a_killed_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
     """The places it draws included."""
 

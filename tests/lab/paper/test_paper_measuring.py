@@ -199,6 +199,7 @@ def test_rows_are_the_formulas_of_what_was_measured(model: Model) -> None:
         assert row.speed_error == pytest.approx(row.speed.middle / row.expected_speed - 1)
 
 
+@pytest.mark.thorough
 def test_repeats_are_timed_and_are_no_further_sample(model: Model) -> None:
     once, twice = (
         list(sheet_of(model, [Pair("early-exit:layers=2")], 1.0, [3], repeats=repeats).rows()) for repeats in (1, 3)
@@ -209,6 +210,7 @@ def test_repeats_are_timed_and_are_no_further_sample(model: Model) -> None:
     assert [row.tokens_per_round for row in once] == pytest.approx([row.tokens_per_round for row in twice])
 
 
+@pytest.mark.thorough
 def test_models_with_an_encoder_are_measured_by_the_same_code(with_encoder: Model, smaller: Path) -> None:
     pairs = [Pair(f"draft-model:model={smaller}"), Pair("early-exit:layers=1"), Pair("unigram")]
     for temperature in (0.0, 1.0):
