@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("llguidance", reason="needs the extra 'structured'")
 
+from thinning import thorough_but
 from tiny_checkpoint import write_tiny_model
 from tiny_encoder_decoders import make_model as make_encoder_decoder
 from tiny_encoder_decoders import save_model as save_encoder_decoder
@@ -81,7 +82,7 @@ def finished(llm: LLM, samples: list[Sample]) -> list[Sample]:
     return samples
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", thorough_but(["hybrid"], KINDS))
 def test_nobody_hears_of_the_others(kind: str, tmp_path: Path) -> None:
     model = model_of(kind, tmp_path)
     alone = LLM(model, "none", max_context=120, max_batch_size=8, cache_tokens=2000)

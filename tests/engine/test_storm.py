@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from thinning import thorough_but
 from toys import ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
 
 from headstart.common.enumerations import VerifyRule
@@ -134,11 +135,12 @@ def weather(seed: int, num_states: int = 0) -> Counter[str]:
     return seen
 
 
-def test_storms_change_no_text_and_leave_nothing_behind() -> None:
+@pytest.mark.parametrize("seeds", thorough_but([range(3)], [range(3), range(3, 7)]), ids=str)
+def test_storms_change_no_text_and_leave_nothing_behind(seeds: range) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(7):
+    for seed in seeds:
         seen += weather(seed)
-    assert all(seen[event] > 5 for event in ("aborted", "preempted", "cached", "led", "accepted", "chunked")), seen
+    assert all(seen[event] > 2 for event in ("aborted", "preempted", "cached", "led", "accepted", "chunked")), seen
 
 
 @pytest.mark.thorough

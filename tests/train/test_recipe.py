@@ -367,12 +367,14 @@ def test_a_setting_that_a_head_does_not_use_is_refused_before_the_target_is_load
     [
         ("draft-model", HeadSettings(layers=99), "this model has 3"),
         ("draft-model", HeadSettings(layers=(0, 99)), "0 to 2"),
-        ("mtp", HeadSettings(init=Path(target().name)), "no multi-token module to begin from"),
+        ("mtp", None, "no multi-token module to begin from"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_text_is_written(
-    name: HeadName, head: HeadSettings, reason: str, tmp_path: Path
+    name: HeadName, head: HeadSettings | None, reason: str, tmp_path: Path
 ) -> None:
+    """None: a head that is to begin from the target, which has none."""
+    head = head or HeadSettings(init=Path(target().name))
     with pytest.raises(ConfigError, match=reason):
         train_head(name, target().name, tmp_path, text=TEXT, head=head, settings=SETTINGS)
     assert not list(tmp_path.iterdir())
