@@ -82,7 +82,7 @@ def finished(llm: LLM, samples: list[Sample]) -> list[Sample]:
     return samples
 
 
-@pytest.mark.parametrize("kind", thorough_but(["hybrid"], KINDS))
+@pytest.mark.parametrize("kind", thorough_but(["dense"], KINDS))
 def test_nobody_hears_of_the_others(kind: str, tmp_path: Path) -> None:
     model = model_of(kind, tmp_path)
     alone = LLM(model, "none", max_context=120, max_batch_size=8, cache_tokens=2000)
