@@ -32,7 +32,7 @@ class Mutant:
         change_reply: Change = lambda reply: None,
     ) -> None:
         self._app, self._change_request, self._change_reply = app, change_request, change_reply
-        self._busy = 0
+        self._busy = set[object]()
 
     async def __call__(self, scope: Json, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or not scope["path"].endswith("completions"):
@@ -42,13 +42,20 @@ class Mutant:
         while more:
             message = await receive()
             raw, more = raw + message.get("body", b""), message.get("more_body", False)
-        body = json.loads(raw)
-        self._busy += 1
+        body, request = json.loads(raw), object()
+        self._busy.add(request)
+
+        async def last(message: Any) -> None:
+            # Who has read all of an answer may ask again at once.
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                self._busy.discard(request)
+            await send(message)
+
         try:
-            self._change_request(body, self._busy)
-            await self._forward(scope, json.dumps(body).encode(), receive, send)
+            self._change_request(body, len(self._busy))
+            await self._forward(scope, json.dumps(body).encode(), receive, last)
         finally:
-            self._busy -= 1
+            self._busy.discard(request)
 
     async def _forward(self, scope: Json, raw: bytes, receive: Any, send: Any) -> None:
         given = False
