@@ -13,7 +13,7 @@ from tiny_models import make_model, save_model
 from headstart.backends.torch.backend import TorchBackend
 from headstart.engine.outputs import SequenceStats
 from headstart.models.checkpoint import open_checkpoint
-from headstart.models.config import ExpertsConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.weight_loading import load_decoder
 from headstart.sampling.params import SamplingParams
 from headstart_lab.bench import report

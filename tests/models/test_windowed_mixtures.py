@@ -15,7 +15,8 @@ from tiny_models import make_model, reference_logits
 
 from headstart.errors import CheckpointError
 from headstart.models.checkpoint import open_checkpoint
-from headstart.models.config import ExpertsConfig, LayerConfig, RopeConfig
+from headstart.models.config import LayerConfig, RopeConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.families import config_from_gguf, config_from_hf
 from headstart.models.weight_loading import config_of
 

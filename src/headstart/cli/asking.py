@@ -115,7 +115,7 @@ def warn_of_losses(engine: EngineOptions, speculation: SpeculationParams, params
 
 def _check_prompt(conversation: Conversation, outline: Outline, params: SamplingParams, limits: Limits) -> None:
     """The first turn of a conversation, without adding it."""
-    from headstart.engine.schedule import require_fit, require_source_fit
+    from headstart.engine.servable import require_fit, require_source_fit
 
     if conversation.error is not None:
         return

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.cli.showing import DraftText, Live, PlainText
 from headstart.engine.outputs import SequenceStats
-from headstart.engine.schedule import require_fit
+from headstart.engine.servable import require_fit
 from headstart.engine.usefulness import UsefulnessWatch
 from headstart.errors import ConfigError, RequestError
 from headstart.text.prompt_lines import read_lines

@@ -16,19 +16,12 @@ from headstart.engine.home import Home
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
 from headstart.engine.round import decode_round
-from headstart.engine.schedule import (
-    Limits,
-    PassSchedule,
-    require_fit,
-    require_room,
-    require_source_fit,
-    schedule_pass,
-    unread,
-)
+from headstart.engine.schedule import Limits, PassSchedule, schedule_pass, unread
 from headstart.engine.sequence import Sequence
+from headstart.engine.servable import require_servable, slots
 from headstart.engine.stretch import SHOWN_SECONDS, run_stretch
 from headstart.engine.work import Work
-from headstart.errors import CacheError, RequestError
+from headstart.errors import CacheError
 from headstart.passes.cache.blocks import Room
 from headstart.passes.runner import ModelRunner
 
@@ -74,25 +67,10 @@ class Engine:
             RequestError: it can never be served.
         """
         self.home.require()
-        prompt, context = sequence.prompt_length, self.limits.max_context
-        require_fit(prompt, context)
-        require_source_fit(sequence.source, self.limits)
-        require_room(sequence, self.runner.cache)
-        vocab_size = self.runner.backend.config.vocab_size
-        for token in sequence.tokens:
-            if not 0 <= token < vocab_size:
-                raise RequestError(
-                    f"the prompt holds token {token}; this model's ids go from 0 to {vocab_size - 1}.", "prompt"
-                )
-        sequence.params.check_vocabulary(vocab_size)
-        if _slots(sequence) > self.limits.max_sequences:
-            raise RequestError(
-                f"beam_width is {_slots(sequence)}, and this engine decodes {self.limits.max_sequences} sequences "
-                "together; give fewer beams, or raise max_batch_size.",
-                "beam_width",
-            )
+        require_servable(sequence, self.limits, self.runner.cache, self.runner.backend.config.vocab_size)
         self.drafters.name_for(sequence)
-        sequence.stops = replace(sequence.stops, max_tokens=min(sequence.stops.max_tokens, context - prompt))
+        room = self.limits.max_context - sequence.prompt_length
+        sequence.stops = replace(sequence.stops, max_tokens=min(sequence.stops.max_tokens, room))
         if sequence.group is None or sequence is sequence.group.head:
             self.waiting.append(sequence)
 
@@ -254,9 +232,9 @@ class Engine:
         """Whether it can decode beside those that do; a group takes the room of all its beams from the beginning."""
         if self.running and (owner(sequence) in self._suspects or owner(self.running[0]) in self._suspects):
             return False
-        groups = {id(each.group): _slots(each) for each in self.running if each.group is not None}
+        groups = {id(each.group): slots(each) for each in self.running if each.group is not None}
         taken = sum(groups.values()) + sum(each.group is None for each in self.running)
-        return taken + _slots(sequence) <= self.limits.max_sequences
+        return taken + slots(sequence) <= self.limits.max_sequences
 
     def _regroup(self, group: BeamGroup) -> None:
         """Let those run that are a group's beams now, in the place of those that were."""
@@ -403,8 +381,3 @@ class Engine:
         if sequence.id in self.runner.cache:
             self.runner.cache.remove(sequence.id)
         self.drafters.end(sequence.id)
-
-
-def _slots(sequence: Sequence) -> int:
-    """How many of the sequences that decode together it may become."""
-    return 1 if sequence.group is None else sequence.group.width

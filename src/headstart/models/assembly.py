@@ -8,13 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headstart.models.config import (
-    ExpertsConfig,
-    HeadNorms,
-    LayerConfig,
-    LayerInputsConfig,
-    StreamsConfig,
-)
+from headstart.models.config import HeadNorms, LayerConfig, LayerInputsConfig, StreamsConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.latent_assembly import latent_weights
 from headstart.models.layout_tensors import LayoutTensors, Shape, stacked
 from headstart.models.linear_weights import LinearWeights, NormWeights

@@ -18,7 +18,7 @@ from headstart.engine.outputs import SequenceStats
 from headstart.engine.sequence import Sequence as Decoded
 from headstart.errors import CheckpointError, ConfigError, HeadstartError
 from headstart.loading.model import Model
-from headstart.models.config import ExpertsConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.passes.backend import Backend
 from headstart.passes.batch import IntArray
 from headstart.passes.draft_tree import ROOT, DraftTree

@@ -31,15 +31,8 @@ from torch import Tensor
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.torch.backend import TorchBackend
-from headstart.models.config import (
-    AttentionConfig,
-    ExpertsConfig,
-    HeadNorms,
-    LatentConfig,
-    LayerConfig,
-    ModelConfig,
-    RopeConfig,
-)
+from headstart.models.config import AttentionConfig, HeadNorms, LatentConfig, LayerConfig, ModelConfig, RopeConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import FileMatrix, MatrixPart
 from headstart.models.weights import (

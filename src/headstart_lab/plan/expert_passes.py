@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from headstart.models.config import ExpertsConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart_charts.page import Cell, Table
 
 _LEAST_HALF = 4

@@ -33,7 +33,6 @@ from headstart.backends.native.supported import supports
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.config import (
     AttentionConfig,
-    ExpertsConfig,
     HeadNorms,
     LayerConfig,
     LayerInputsConfig,
@@ -43,6 +42,7 @@ from headstart.models.config import (
     RopeConfig,
     StreamsConfig,
 )
+from headstart.models.experts_config import ExpertsConfig
 from headstart.passes.batch import FINAL_TAP
 
 NARROW, WIDE = LayerConfig(window=7), LayerConfig(rope=1, head_dim=64, num_kv_heads=3)

@@ -36,7 +36,8 @@ from headstart.backends.native.matrices import (
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.native.toolchain import SOURCES
 from headstart.drafting.planning import constants, guess_rates
-from headstart.models.config import Activation, Channel, ExpertScore, Gate, GroupScore, Mixer, NormKind
+from headstart.models.config import Activation, Channel, Gate, Mixer, NormKind
+from headstart.models.experts_config import ExpertScore, GroupScore
 from headstart.models.state_config import StateNorm
 from headstart.passes import runner
 from headstart.passes.draft_tree import MAX_GRADES, ROOT

@@ -29,7 +29,8 @@ from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.backends.native.sampling import NativeRows
 from headstart.loading.model import load_model
 from headstart.models.checkpoint import open_checkpoint
-from headstart.models.config import AttentionConfig, ExpertsConfig, LayerConfig, ModelConfig
+from headstart.models.config import AttentionConfig, LayerConfig, ModelConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config, MambaConfig
 from headstart.models.weight_loading import load_decoder
 from headstart.sampling.kernels import NoiseKey

@@ -32,14 +32,8 @@ from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.storage import NativeStorage
 from headstart.backends.torch.backend import TorchBackend
-from headstart.models.config import (
-    AttentionConfig,
-    ExpertsConfig,
-    LayerConfig,
-    ModelConfig,
-    ResidualConfig,
-    RopeConfig,
-)
+from headstart.models.config import AttentionConfig, LayerConfig, ModelConfig, ResidualConfig, RopeConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.passes.batch import FINAL_TAP, IntArray, RowInputs
 
 CONFIGS = {

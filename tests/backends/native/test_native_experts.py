@@ -30,15 +30,8 @@ from torch import Tensor
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.supported import supports
 from headstart.backends.torch.backend import TorchBackend
-from headstart.models.config import (
-    AttentionConfig,
-    ExpertsConfig,
-    HeadNorms,
-    LayerConfig,
-    MlpConfig,
-    ModelConfig,
-    NormsConfig,
-)
+from headstart.models.config import AttentionConfig, HeadNorms, LayerConfig, MlpConfig, ModelConfig, NormsConfig
+from headstart.models.experts_config import ExpertsConfig
 
 PLAIN = ExpertsConfig(9, 3, 40)
 LAYERS = (LayerConfig(channel="experts"), LayerConfig(), LayerConfig(channel="experts"))

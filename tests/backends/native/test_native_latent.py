@@ -30,7 +30,6 @@ from headstart.backends.native.supported import supports
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.config import (
     AttentionConfig,
-    ExpertsConfig,
     LatentConfig,
     LayerConfig,
     ModelConfig,
@@ -38,6 +37,7 @@ from headstart.models.config import (
     QueryGrowth,
     RopeConfig,
 )
+from headstart.models.experts_config import ExpertsConfig
 
 
 def latent(of: LatentConfig, heads: int = 3, mixed: bool = False, **changes: object) -> ModelConfig:

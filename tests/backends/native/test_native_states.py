@@ -31,7 +31,8 @@ from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.supported import supports
 from headstart.backends.torch.backend import TorchBackend
-from headstart.models.config import AttentionConfig, ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, RopeConfig
+from headstart.models.config import AttentionConfig, HeadNorms, LayerConfig, ModelConfig, RopeConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config, MambaConfig
 from headstart.passes.batch import FINAL_TAP, PassBatch
 from headstart.passes.runner import ModelRunner, Span, cache_bytes_per_token, state_bytes

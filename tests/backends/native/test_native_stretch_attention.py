@@ -14,13 +14,13 @@ from toys import run_all, toy_sequence
 from headstart.models.config import (
     Alibi,
     AttentionConfig,
-    ExpertsConfig,
     HeadNorms,
     LatentConfig,
     LayerConfig,
     QueryGrowth,
     RopeConfig,
 )
+from headstart.models.experts_config import ExpertsConfig
 from headstart.sampling.params import SamplingParams
 
 pytestmark = needs_native

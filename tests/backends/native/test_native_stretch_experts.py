@@ -11,7 +11,8 @@ from stretch_cases import Counted, make_engine, one_by_one, told
 from toys import run_all, toy_sequence
 
 from headstart.backends.native.stretch import NativeStretches
-from headstart.models.config import ExpertsConfig, LayerConfig
+from headstart.models.config import LayerConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.passes.rounds import RoundRecord
 from headstart.sampling.params import SamplingParams
 from headstart_lab.bench.run import RecordingDrafter

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from headstart.backends.torch.channels import Experts
-from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
+from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.layers.experts import choose_experts, run_experts
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.weights import ExpertsWeights, MlpWeights

@@ -10,9 +10,7 @@ from headstart.backends.native.precision import Precision, library_number
 from headstart.models.config import (
     Activation,
     Channel,
-    ExpertScore,
     Gate,
-    GroupScore,
     HeadNorms,
     LayerConfig,
     Mixer,
@@ -20,6 +18,7 @@ from headstart.models.config import (
     NormKind,
     QueryGrowth,
 )
+from headstart.models.experts_config import ExpertScore, GroupScore
 from headstart.models.state_config import StateNorm
 from headstart.models.weights import FusionWeights
 

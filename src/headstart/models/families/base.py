@@ -12,7 +12,6 @@ from torch import Tensor
 from headstart.models.config import (
     AttentionConfig,
     EmbeddingConfig,
-    ExpertsConfig,
     FoldedConfig,
     LatentConfig,
     LayerConfig,
@@ -24,6 +23,7 @@ from headstart.models.config import (
     ResidualConfig,
     RopeConfig,
 )
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.families.fields import Fields
 from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config, MambaConfig
 

@@ -12,14 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from headstart.models.config import (
-    ExpertsConfig,
-    FoldedConfig,
-    HeadNorms,
-    ModelConfig,
-    NormsConfig,
-    ResidualConfig,
-)
+from headstart.models.config import FoldedConfig, HeadNorms, ModelConfig, NormsConfig, ResidualConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.families.base import Family, Gguf, without
 from headstart.models.families.experts import (
     BY_EXPERT,

@@ -9,13 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from headstart.models.config import (
-    AttentionConfig,
-    ExpertsConfig,
-    MlpConfig,
-    ModelConfig,
-    NormsConfig,
-)
+from headstart.models.config import AttentionConfig, MlpConfig, ModelConfig, NormsConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.families.base import WHOLE, Family, Gguf, TensorLayout
 from headstart.models.families.experts import with_experts
 from headstart.models.families.fields import Fields

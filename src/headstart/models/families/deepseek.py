@@ -19,13 +19,13 @@ from torch import Tensor
 from headstart.models.config import (
     AttentionConfig,
     EmbeddingConfig,
-    ExpertsConfig,
     FoldedConfig,
     LatentConfig,
     LayerConfig,
     ModelConfig,
     RopeConfig,
 )
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.families.base import WHOLE, Family, Gguf, Parts, without
 from headstart.models.families.experts import (
     EXPERTS_LAYOUT,

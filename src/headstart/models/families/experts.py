@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from headstart.models.config import ExpertsConfig, ModelConfig
+from headstart.models.config import ModelConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.families.base import TensorLayout
 from headstart.models.families.fields import Fields
 from headstart.models.families.llama import HF_LAYER, HF_LAYOUT

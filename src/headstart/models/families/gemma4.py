@@ -18,13 +18,13 @@ from torch import Tensor
 
 from headstart.models.config import (
     EmbeddingConfig,
-    ExpertsConfig,
     HeadNorms,
     LayerConfig,
     ModelConfig,
     OutputHeadConfig,
     ResidualConfig,
 )
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.families.base import WHOLE, Family, Gguf, TensorLayout, without
 from headstart.models.families.fields import Fields
 from headstart.models.families.gemma3n import (

@@ -11,7 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from headstart.models.config import ExpertsConfig, ModelConfig
+from headstart.models.config import ModelConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.families.base import WHOLE, Family, Gguf
 from headstart.models.families.experts import count_of, with_experts
 from headstart.models.families.fields import Fields

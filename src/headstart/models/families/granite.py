@@ -15,15 +15,8 @@ from typing import Any
 
 from torch import Tensor
 
-from headstart.models.config import (
-    EmbeddingConfig,
-    ExpertsConfig,
-    FoldedConfig,
-    LayerConfig,
-    Mixer,
-    MlpConfig,
-    ModelConfig,
-)
+from headstart.models.config import EmbeddingConfig, FoldedConfig, LayerConfig, Mixer, MlpConfig, ModelConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.families.base import WHOLE, Family, Gguf
 from headstart.models.families.fields import Fields
 from headstart.models.families.gguf import GGUF_MAMBA2, by_layer, size_of_state_heads

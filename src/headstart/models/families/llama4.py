@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, QueryGrowth
+from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, QueryGrowth
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.families.base import WHOLE, Family, Gguf
 from headstart.models.families.experts import used_of, with_experts
 from headstart.models.families.fields import MAX_POSITIONS, Fields

@@ -9,14 +9,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from headstart.models.config import (
-    EmbeddingConfig,
-    ExpertsConfig,
-    FoldedConfig,
-    LayerConfig,
-    ModelConfig,
-    OutputHeadConfig,
-)
+from headstart.models.config import EmbeddingConfig, FoldedConfig, LayerConfig, ModelConfig, OutputHeadConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.families.base import Family, Gguf, TensorLayout
 from headstart.models.families.experts import sigmoid_experts
 from headstart.models.families.fields import Fields

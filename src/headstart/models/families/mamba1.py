@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig, NormsConfig, OutputHeadConfig
+from headstart.models.config import LayerConfig, ModelConfig, NormsConfig, OutputHeadConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.families.base import Family, Gguf, TensorLayout
 from headstart.models.families.experts import used_of, with_experts
 from headstart.models.families.fields import Fields

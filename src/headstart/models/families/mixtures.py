@@ -10,15 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from headstart.models.config import (
-    AttentionConfig,
-    ExpertsConfig,
-    HeadNorms,
-    LayerConfig,
-    ModelConfig,
-    NormsConfig,
-    OutputHeadConfig,
-)
+from headstart.models.config import AttentionConfig, HeadNorms, LayerConfig, ModelConfig, NormsConfig, OutputHeadConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.families.base import Family, Gguf
 from headstart.models.families.experts import (
     BY_EXPERT,

@@ -10,14 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headstart.models.config import (
-    AttentionConfig,
-    EmbeddingConfig,
-    ExpertsConfig,
-    HeadNorms,
-    ModelConfig,
-    NormsConfig,
-)
+from headstart.models.config import AttentionConfig, EmbeddingConfig, HeadNorms, ModelConfig, NormsConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.families.base import Family, Gguf, without
 from headstart.models.families.experts import (
     BY_EXPERT,

@@ -11,15 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headstart.models.config import (
-    AttentionConfig,
-    ExpertsConfig,
-    HeadNorms,
-    LayerConfig,
-    ModelConfig,
-    NormsConfig,
-    RopeConfig,
-)
+from headstart.models.config import AttentionConfig, HeadNorms, LayerConfig, ModelConfig, NormsConfig, RopeConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.families.base import Family, Gguf
 from headstart.models.families.experts import (
     EXPERTS_LAYOUT,

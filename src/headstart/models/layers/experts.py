@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from headstart.models.config import ExpertsConfig
+from headstart.models.experts_config import ExpertsConfig
 from headstart.models.layers.layer import MlpParts, Operation, run_mlp
 
 _CLAMPED_SLOPE = 1.702
