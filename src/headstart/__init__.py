@@ -14,61 +14,70 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # what the standard library's constant would take a tenth of the start to say
     from typing import Any
 
-    from headstart.common.enumerations import VerifyRule
-    from headstart.drafting.base import Drafter, RoundOutcome, SpeculationParams, TargetSignals
-    from headstart.drafting.registry import available_drafters
-    from headstart.engine.outputs import (
-        Completion,
-        FinishReason,
-        Logprob,
-        RequestMetrics,
-        RequestOutput,
-        SequenceStats,
-        TokenOrigin,
-    )
-    from headstart.entrypoints.adapters import LoRARequest
-    from headstart.entrypoints.async_llm import AsyncLLM, AsyncLLMEngine
-    from headstart.entrypoints.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
-    from headstart.entrypoints.engine_options import AsyncEngineArgs, EngineArgs
-    from headstart.entrypoints.llm import LLM
-    from headstart.entrypoints.prompts import EncodedPrompt, TextPrompt, TokensPrompt
-    from headstart.entrypoints.request import StreamPiece
-    from headstart.errors import CheckpointError, ConfigError, HeadstartError, RequestError
-    from headstart.passes.draft_tree import DraftTree
-    from headstart.sampling.params import SamplingParams
-    from headstart.sampling.structured import GuidedDecodingParams, StructuredOutputsParams
+    from headstart.common.enumerations import VerifyRule as VerifyRule
+    from headstart.drafting.base import Drafter as Drafter
+    from headstart.drafting.base import RoundOutcome as RoundOutcome
+    from headstart.drafting.base import SpeculationParams as SpeculationParams
+    from headstart.drafting.base import TargetSignals as TargetSignals
+    from headstart.drafting.registry import available_drafters as available_drafters
+    from headstart.engine.outputs import Completion as Completion
+    from headstart.engine.outputs import FinishReason as FinishReason
+    from headstart.engine.outputs import Logprob as Logprob
+    from headstart.engine.outputs import RequestMetrics as RequestMetrics
+    from headstart.engine.outputs import RequestOutput as RequestOutput
+    from headstart.engine.outputs import SequenceStats as SequenceStats
+    from headstart.engine.outputs import TokenOrigin as TokenOrigin
+    from headstart.entrypoints.adapters import LoRARequest as LoRARequest
+    from headstart.entrypoints.async_llm import AsyncLLM as AsyncLLM
+    from headstart.entrypoints.async_llm import AsyncLLMEngine as AsyncLLMEngine
+    from headstart.entrypoints.beam_search import BeamSearchOutput as BeamSearchOutput
+    from headstart.entrypoints.beam_search import BeamSearchParams as BeamSearchParams
+    from headstart.entrypoints.beam_search import BeamSearchSequence as BeamSearchSequence
+    from headstart.entrypoints.engine_options import AsyncEngineArgs as AsyncEngineArgs
+    from headstart.entrypoints.engine_options import EngineArgs as EngineArgs
+    from headstart.entrypoints.llm import LLM as LLM
+    from headstart.entrypoints.prompts import EncodedPrompt as EncodedPrompt
+    from headstart.entrypoints.prompts import TextPrompt as TextPrompt
+    from headstart.entrypoints.prompts import TokensPrompt as TokensPrompt
+    from headstart.entrypoints.request import StreamPiece as StreamPiece
+    from headstart.errors import CheckpointError as CheckpointError
+    from headstart.errors import ConfigError as ConfigError
+    from headstart.errors import HeadstartError as HeadstartError
+    from headstart.errors import RequestError as RequestError
+    from headstart.passes.draft_tree import DraftTree as DraftTree
+    from headstart.sampling.params import SamplingParams as SamplingParams
+    from headstart.sampling.structured import GuidedDecodingParams as GuidedDecodingParams
+    from headstart.sampling.structured import StructuredOutputsParams as StructuredOutputsParams
 
 __version__: str
 
 keep_pytorch_off_hidden_tiles()
 
-# Imported when first used, so that `import headstart` and `headstart --help` stay quick. Names that stand in __all__
-# alone, other packages add (headstart.common.installed.LIBRARY).
-_HOMES = {
-    "AsyncEngineArgs": "entrypoints.engine_options", "AsyncLLM": "entrypoints.async_llm",
-    "AsyncLLMEngine": "entrypoints.async_llm", "BeamSearchOutput": "entrypoints.beam_search",
-    "BeamSearchParams": "entrypoints.beam_search", "BeamSearchSequence": "entrypoints.beam_search",
-    "CheckpointError": "errors", "Completion": "engine.outputs", "ConfigError": "errors",
-    "DraftTree": "passes.draft_tree", "Drafter": "drafting.base", "EncodedPrompt": "entrypoints.prompts",
-    "EngineArgs": "entrypoints.engine_options", "FinishReason": "engine.outputs",
-    "GuidedDecodingParams": "sampling.structured", "HeadstartError": "errors", "LLM": "entrypoints.llm",
-    "LoRARequest": "entrypoints.adapters", "Logprob": "engine.outputs", "RequestError": "errors",
-    "RequestMetrics": "engine.outputs", "RequestOutput": "engine.outputs", "RoundOutcome": "drafting.base",
-    "SamplingParams": "sampling.params", "SequenceStats": "engine.outputs", "SpeculationParams": "drafting.base",
-    "StreamPiece": "entrypoints.request", "StructuredOutputsParams": "sampling.structured",
-    "TargetSignals": "drafting.base", "TextPrompt": "entrypoints.prompts", "TokenOrigin": "engine.outputs",
-    "TokensPrompt": "entrypoints.prompts", "VerifyRule": "common.enumerations",
-    "available_drafters": "drafting.registry",
-}  # fmt: skip
-
-__all__ = [
-    "LLM", "AsyncEngineArgs", "AsyncLLM", "AsyncLLMEngine", "BeamSearchOutput", "BeamSearchParams",
-    "BeamSearchSequence", "CheckpointError", "Completion", "ConfigError", "DraftTree", "Drafter", "EncodedPrompt",
-    "EngineArgs", "FinishReason", "GuidedDecodingParams", "HeadstartError", "LoRARequest", "Logprob", "RequestError",
-    "RequestMetrics", "RequestOutput", "RoundOutcome", "SamplingParams", "Segment", "SequenceStats",
-    "SpeculationParams", "StreamPiece", "StructuredOutputsParams", "TargetSignals", "TextPrompt", "TokenOrigin",
-    "TokensPrompt", "Transcript", "TranscriptionParams", "VerifyRule", "Word", "available_drafters",
-]  # fmt: skip
+_NAMES = {
+    "common.enumerations": ("VerifyRule",),
+    "drafting.base": ("Drafter", "RoundOutcome", "SpeculationParams", "TargetSignals"),
+    "drafting.registry": ("available_drafters",),
+    "engine.outputs": (
+        *("Completion", "FinishReason", "Logprob", "RequestMetrics", "RequestOutput", "SequenceStats", "TokenOrigin"),
+    ),
+    "entrypoints.adapters": ("LoRARequest",),
+    "entrypoints.async_llm": ("AsyncLLM", "AsyncLLMEngine"),
+    "entrypoints.beam_search": ("BeamSearchOutput", "BeamSearchParams", "BeamSearchSequence"),
+    "entrypoints.engine_options": ("AsyncEngineArgs", "EngineArgs"),
+    "entrypoints.llm": ("LLM",),
+    "entrypoints.prompts": ("EncodedPrompt", "TextPrompt", "TokensPrompt"),
+    "entrypoints.request": ("StreamPiece",),
+    "errors": ("CheckpointError", "ConfigError", "HeadstartError", "RequestError"),
+    "passes.draft_tree": ("DraftTree",),
+    "sampling.params": ("SamplingParams",),
+    "sampling.structured": ("GuidedDecodingParams", "StructuredOutputsParams"),
+}
+"""Module -> names that it hands out, imported when first used, so that `import headstart` and `headstart --help` stay
+quick."""
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_ADDED = ("Segment", "Transcript", "TranscriptionParams", "Word")
+"""Names that other packages add (``headstart.common.installed.LIBRARY``)."""
+__all__ = [*_HOMES, *_ADDED]
 
 
 def __getattr__(name: str) -> Any:

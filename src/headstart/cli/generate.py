@@ -186,11 +186,7 @@ def _piped() -> str | None:
 
 
 def _check_together(
-    prompt: str | None,
-    prompts: str | None,
-    show_drafts: bool,
-    as_json: bool,
-    sampling: SamplingOptions,
+    prompt: str | None, prompts: str | None, show_drafts: bool, as_json: bool, sampling: SamplingOptions
 ) -> None:
     """Refuse options that do not go together.
 

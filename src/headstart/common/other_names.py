@@ -50,15 +50,19 @@ NO_SHIFT = (
 _BOTH = "keys and values are kept alike; say cache_type"
 _TEXTS = "prompts are texts or token ids; leave it out"
 _WORKINGS = (
-    "gpu_memory_utilization", "disable_log_stats", "disable_log_requests", "enable_log_requests",
-    "enable_chunked_prefill", "max_num_partial_prefills", "max_long_partial_prefills",
-    "long_prefill_token_threshold", "async_scheduling", "swap_space", "block_size", "compilation_config",
-    "optimization_level", "max_seq_len_to_capture", "disable_custom_all_reduce", "disable_cascade_attn",
-    "distributed_executor_backend", "max_parallel_loading_workers", "ray_workers_use_nsight",
-    "guided_decoding_backend", "structured_outputs_config", "max_logprobs", "use_tqdm_on_load",
-    "attention_backend", "preemption_mode", "enable_auto_tool_choice", "enable_reasoning",
-    "num_scheduler_steps", "multi_step_stream_outputs", "use_v2_block_manager",
-)  # fmt: skip
+    *("disable_log_stats", "disable_log_requests", "enable_log_requests", "use_tqdm_on_load", "max_logprobs"),
+    # memory
+    *("gpu_memory_utilization", "swap_space", "block_size", "preemption_mode", "use_v2_block_manager"),
+    # the schedule
+    *("enable_chunked_prefill", "max_num_partial_prefills", "max_long_partial_prefills"),
+    *("long_prefill_token_threshold", "async_scheduling", "num_scheduler_steps", "multi_step_stream_outputs"),
+    # what computes, and where
+    *("attention_backend", "disable_cascade_attn", "disable_custom_all_reduce", "max_seq_len_to_capture"),
+    *("compilation_config", "optimization_level"),
+    *("distributed_executor_backend", "max_parallel_loading_workers", "ray_workers_use_nsight"),
+    # answers of a form
+    *("guided_decoding_backend", "structured_outputs_config", "enable_auto_tool_choice", "enable_reasoning"),
+)
 """How an engine works, not what it says."""
 FOREIGN_OPTIONS: Mapping[str, Foreign] = {
     **dict.fromkeys(

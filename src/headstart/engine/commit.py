@@ -15,11 +15,7 @@ NO_GUESS = -2
 
 
 def commit_tokens(
-    sequence: Sequence,
-    path: Seq[int],
-    tokens: Seq[int],
-    guesses: Seq[int | None],
-    law: TargetLaw | None = None,
+    sequence: Sequence, path: Seq[int], tokens: Seq[int], guesses: Seq[int | None], law: TargetLaw | None = None
 ) -> tuple[int, ...]:
     """Make a round's tokens final, up to the one that ends the sequence; what follows it is discarded.
 

@@ -8,14 +8,7 @@ from itertools import chain
 from typing import TypeVar
 
 from headstart.drafting.abilities import Plain, bytes_of, fork_or_begin, stretch_drafting
-from headstart.drafting.base import (
-    DraftBudget,
-    Drafter,
-    RoundOutcome,
-    SequenceView,
-    TargetSignals,
-    beam_of,
-)
+from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, beam_of
 from headstart.drafting.registry import blamed, drafter_name
 from headstart.errors import RequestError, closest
 from headstart.passes.draft_tree import DraftTree

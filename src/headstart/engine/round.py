@@ -33,6 +33,7 @@ from headstart.verification.verify import verify
 _log = logging.getLogger(__name__)
 
 
+Path = tuple[int, ...]
 Begin = Callable[[str, Seq[Sequence]], None]
 """Is told what is being done, and for whom."""
 
@@ -243,23 +244,29 @@ class _Round:
         first = cache.length(own[0].sequence.id)
         for continued in group.move(places, cache, self._drafters):
             each, place = own[continued.source], continued.place
-            assert each.output is not None
-            self._outcomes.append(
-                RoundOutcome(
-                    sequence=continued.beam,
-                    first_position=first,
-                    row_tokens=each.span.tokens,
-                    draft=each.draft,
-                    accepted=place.path,
-                    committed=place.tokens,
-                    top_ids=each.top_ids,
-                    hidden=each.output.hidden,
-                    pass_rows=rows,
-                    pass_seconds=self._clock.pass_seconds,
-                    signal_seconds=self._clock.signal_seconds,
-                    pass_experts=each.output.pass_experts,
-                )
+            self._note(each, continued.beam, first, place.path, place.tokens, rows)
+
+    def _note(
+        self, each: _Decoding, sequence: Sequence, first: int, accepted: Path, committed: Path, rows: int
+    ) -> None:
+        """Keep what came of a tree, for the drafters; ``first``: its root's position."""
+        assert each.output is not None
+        self._outcomes.append(
+            RoundOutcome(
+                sequence=sequence,
+                first_position=first,
+                row_tokens=each.span.tokens,
+                draft=each.draft,
+                accepted=accepted,
+                committed=committed,
+                top_ids=each.top_ids,
+                hidden=each.output.hidden,
+                pass_rows=rows,
+                pass_seconds=self._clock.pass_seconds,
+                signal_seconds=self._clock.signal_seconds,
+                pass_experts=each.output.pass_experts,
             )
+        )
 
     def _commit_chunk(self, sequence: Sequence, count: int, span: Span, output: SpanOutput, rows: int) -> None:
         cache = self._runner.cache
@@ -282,29 +289,13 @@ class _Round:
 
     def _commit_path(self, each: _Decoding, verdict: Verdict, rows: int) -> None:
         sequence, draft, cache = each.sequence, each.draft, self._runner.cache
-        assert each.output is not None
         stats = sequence.stats
         stats.drafted += draft.num_drafted
         stats.sampled_rounds += draft.law is not TreeLaw.POINT_MASS
         said = said_tokens(draft.token_list, _guessed_parents(draft), verdict.path, verdict.token)
         committed = commit_tokens(sequence, verdict.path, *said, each.law)
         kept = verdict.path[: len(committed) - 1]
-        self._outcomes.append(
-            RoundOutcome(
-                sequence=sequence,
-                first_position=cache.length(sequence.id),
-                row_tokens=each.span.tokens,
-                draft=draft,
-                accepted=kept,
-                committed=committed,
-                top_ids=each.top_ids,
-                hidden=each.output.hidden,
-                pass_rows=rows,
-                pass_seconds=self._clock.pass_seconds,
-                signal_seconds=self._clock.signal_seconds,
-                pass_experts=each.output.pass_experts,
-            )
-        )
+        self._note(each, sequence, cache.length(sequence.id), kept, committed, rows)
         cache.commit(sequence.id, [0, *(node + 1 for node in kept)])
         self._clock.charge_round(stats)
 

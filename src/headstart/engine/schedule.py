@@ -59,10 +59,7 @@ def unread(sequence: Sequence, cache: PagedCache) -> int:
 
 
 def schedule_pass(
-    sequences: Seq[Sequence],
-    cache: PagedCache,
-    limits: Limits,
-    listening: dict[int, list[Sequence]],
+    sequences: Seq[Sequence], cache: PagedCache, limits: Limits, listening: dict[int, list[Sequence]]
 ) -> PassSchedule | None:
     """Fill one pass; None if the cache has no room for even one row of every sequence that decodes.
 

@@ -18,15 +18,7 @@ from headstart.common.option_values import separated
 from headstart.common.options import Option, Options, declares
 from headstart.drafting import DEFAULT_DRAFTER, STORE_BYTES
 from headstart.drafting.options import parse_drafter
-from headstart.drafting.speculation import (
-    GROUP,
-    VERIFY,
-    DraftTokens,
-    Lenience,
-    SpeculationParams,
-    TreeNodes,
-    Typical,
-)
+from headstart.drafting.speculation import GROUP, VERIFY, DraftTokens, Lenience, SpeculationParams, TreeNodes, Typical
 from headstart.errors import ConfigError
 from headstart.loading.reading import Reading
 from headstart.models.aliases import DEFAULT_MODEL

@@ -10,14 +10,7 @@ from headstart.common.enumerations import Numerics
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.constraint import TokenConstraint
 from headstart.engine.output_rules import OutputRules
-from headstart.engine.outputs import (
-    Completion,
-    FinishReason,
-    RequestMetrics,
-    RequestOutput,
-    TokenLogprobs,
-    TokenOrigin,
-)
+from headstart.engine.outputs import Completion, FinishReason, RequestMetrics, RequestOutput, TokenLogprobs, TokenOrigin
 from headstart.engine.sequence import Sequence
 from headstart.engine.trace import RoundTrace, Trace
 from headstart.entrypoints.prompts import EncodedPrompt

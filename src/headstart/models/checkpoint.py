@@ -27,9 +27,10 @@ from headstart.models.safetensors_files import SafetensorsFiles
 from headstart.models.stored import StoredTensor
 
 _OVERRIDDEN = (
-    "eos_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "bad_words_ids",
-    "suppress_tokens", "begin_suppress_tokens", "max_initial_timestamp_index", "alignment_heads",
-)  # fmt: skip
+    *("eos_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"),
+    *("bad_words_ids", "suppress_tokens", "begin_suppress_tokens"),
+    *("max_initial_timestamp_index", "alignment_heads"),
+)
 """Entries of ``config.json`` that ``generation_config.json`` overrides, as in transformers' generate."""
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 

@@ -28,6 +28,26 @@ class Fetch(Protocol):
     def __call__(self, name: str, shape: Shape, index: int | None = None) -> Tensor: ...
 
 
+def noting(expected: dict[str, Shape]) -> Fetch:
+    """Reads nothing, and notes which tensors are asked for, and their shapes."""
+
+    def note(name: str, shape: Shape, index: int | None = None) -> Tensor:
+        expected[name] = shape
+        return torch.empty(shape if index is None else shape[1:], device="meta")
+
+    return note
+
+
+def reading(source: TensorSource) -> Fetch:
+    """Reads tensors of a file, which have to hold weights of the shape that is asked for."""
+
+    def read(name: str, shape: Shape, index: int | None = None) -> Tensor:
+        require_weights(name, source.stored(name), shape)
+        return source.read(name, index)
+
+    return read
+
+
 @dataclass(frozen=True)
 class LayoutTensors:
     """Those of one file. Asked twice: once to learn what is needed, once to read it."""

@@ -21,13 +21,14 @@ _PIECE = re.compile(r"(.+\.gguf)([-.](?:split-|part[-_]?))[a-z0-9]+")
 """Of a file that was cut by bytes, because it was too large for a host."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_FILES = [
-    "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json", "tokenizer.json",
-    "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "additional_chat_templates/*.jinja",
-    "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm", "vocab.json",
-    "target_vocab.json", "*.py",  # run where that is asked for
+    *("config.json", "generation_config.json", *SETTINGS_FILES),
+    *("model*.safetensors", "model.safetensors.index.json"),
+    *("chat_template.jinja", "additional_chat_templates/*.jinja"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "target_vocab.json"),
+    *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm"),
+    "*.py",  # run where that is asked for
     "adapter_config.json",  # to be refused
-    *SETTINGS_FILES,
-]  # fmt: skip
+]
 _PICKLED_HUB_FILES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 """Fetched where there is nothing better."""
 

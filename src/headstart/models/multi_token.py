@@ -19,7 +19,7 @@ from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.families import tensor_layout
 from headstart.models.families.base import CheckpointKind, TensorLayout
 from headstart.models.families.module_layouts import MultiTokenLayout, layouts_of_modules
-from headstart.models.layout_tensors import Fetch, Shape, require_weights
+from headstart.models.layout_tensors import Fetch, Shape, noting, reading
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix
 from headstart.models.weight_loading import check_names
@@ -108,14 +108,6 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
     projection = (config.hidden_size, 2 * config.hidden_size)
     expected: dict[str, Shape] = {}
 
-    def note(name: str, shape: Shape, index: int | None = None) -> Tensor:
-        expected[name] = shape
-        return torch.empty(shape if index is None else shape[1:], device="meta")
-
-    def read(name: str, shape: Shape, index: int | None = None) -> Tensor:
-        require_weights(name, checkpoint.stored(name), shape)
-        return checkpoint.read(name, index)
-
     def modules(fetch: Fetch, source: Checkpoint | None) -> tuple[MultiTokenModule, ...]:
         assembly = Assembly(config, layout, "", dtype, fetch, source, embedding="")
         return tuple(
@@ -129,19 +121,19 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
             for number, layer in zip(numbers, layers, strict=True)
         )
 
-    modules(note, None)
+    modules(noting(expected), None)
     check_names(config, shapes, expected, [])
 
     def table(name: str) -> Matrix | None:
         whole = name.format(i=numbers[0])
         if not whole or f"{whole}.weight" not in shapes:
             return None
-        assembly = Assembly(config, layout, "", dtype, read, checkpoint, embedding="")
+        assembly = Assembly(config, layout, "", dtype, reading(checkpoint), checkpoint, embedding="")
         return assembly.table(whole)
 
     return MultiTokenModules(
         config,
-        modules(read, checkpoint),
+        modules(reading(checkpoint), checkpoint),
         names.hidden_first,
         table(names.embedding),
         table(names.head),

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from headstart.errors import CheckpointError
 from headstart.models.assembly import Assembly
@@ -26,7 +25,7 @@ from headstart.models.families import (
     tensor_layout,
 )
 from headstart.models.families.base import CheckpointKind, TensorLayout
-from headstart.models.layout_tensors import Shape, require_weights
+from headstart.models.layout_tensors import Shape, noting, reading, require_weights
 from headstart.models.stored import FileMatrix
 from headstart.models.weights import DecoderWeights, TensorSource
 
@@ -158,18 +157,10 @@ def _checked(
     has_factors = bool(layout.rope_factors) and layout.rope_factors in shapes and not of_one
     expected: dict[str, Shape] = {}
 
-    def note(name: str, shape: Shape, index: int | None = None) -> Tensor:
-        expected[name] = shape
-        return torch.empty(shape if index is None else shape[1:], device="meta")
-
-    def read(name: str, shape: Shape, index: int | None = None) -> Tensor:
-        require_weights(name, source.stored(name), shape)
-        return source.read(name, index)
-
     embedding = f"{prefix}{layout.embedding}"
     if config.head.tied and f"{embedding}.weight" not in shapes and f"{layout.head}.weight" in shapes:
         embedding = layout.head  # what is tied may be stored under either name
-    Assembly(config, layout, prefix, dtype, note, None, embedding).decoder(has_factors)
+    Assembly(config, layout, prefix, dtype, noting(expected), None, embedding).decoder(has_factors)
     left_out = (*layout.ignored, *_unread(config, layout), *(_GGUF_TOWERS if kind == "gguf" else (_MODULES,)))
     carries_nothing = re.compile("|".join(left_out) or r"(?!)")
 
@@ -181,7 +172,7 @@ def _checked(
         return not (known or _adds_nothing(source, name, expected))
 
     check_names(config, shapes, expected, [name for name in shapes if is_surplus(name)])
-    return Assembly(config, layout, prefix, dtype, read, source, embedding), has_factors
+    return Assembly(config, layout, prefix, dtype, reading(source), source, embedding), has_factors
 
 
 def _adds_nothing(source: TensorSource, name: str, expected: Mapping[str, Shape]) -> bool:
@@ -207,10 +198,7 @@ def _is_beyond(name: str, config: ModelConfig) -> bool:
 
 
 def check_names(
-    config: ModelConfig,
-    shapes: Mapping[str, Shape],
-    expected: Mapping[str, Shape],
-    surplus: list[str],
+    config: ModelConfig, shapes: Mapping[str, Shape], expected: Mapping[str, Shape], surplus: list[str]
 ) -> None:
     faults = []
     missing = [f"{name} {list(shape)}" for name, shape in expected.items() if name not in shapes]

@@ -35,20 +35,21 @@ _MAX_INT_BITS = 4096
 _MAX_WIDTH = 100
 """Indentation, digits of a number: amounts that make text out of nothing."""
 
-# fmt: off
 _FILTERS = (
-    "abs", "attr", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float",
-    "groupby", "int", "items", "last", "length", "list", "lower", "map", "max", "min", "reject", "rejectattr",
-    "reverse", "safe", "select", "selectattr", "sort", "string", "title", "trim", "truncate", "unique", "upper",
-    "urlencode", "wordcount",
+    *("capitalize", "lower", "string", "title", "trim", "truncate", "upper", "urlencode", "wordcount"),
+    *("count", "first", "groupby", "items", "last", "length", "list", "map", "max", "min", "reverse", "sort", "unique"),
+    *("dictsort", "reject", "rejectattr", "select", "selectattr"),
+    *("abs", "attr", "d", "default", "e", "escape", "float", "int", "safe"),
 )
-_STRING_METHODS = frozenset((
-    "capitalize", "casefold", "count", "endswith", "find", "index", "isalnum", "isalpha", "isdecimal",
-    "isdigit", "islower", "isnumeric", "isspace", "isupper", "join", "lower", "lstrip", "partition",
-    "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "split",
-    "splitlines", "startswith", "strip", "swapcase", "title", "upper",
-))
-# fmt: on
+_STRING_METHODS = frozenset(
+    (
+        *("capitalize", "casefold", "lower", "swapcase", "title", "upper"),
+        *("count", "endswith", "find", "index", "rfind", "rindex", "startswith"),
+        *("isalnum", "isalpha", "isdecimal", "isdigit", "islower", "isnumeric", "isspace", "isupper"),
+        *("lstrip", "removeprefix", "removesuffix", "replace", "rstrip", "strip"),
+        *("join", "partition", "rpartition", "rsplit", "split", "splitlines"),
+    )
+)
 
 _Value = TypeVar("_Value")
 

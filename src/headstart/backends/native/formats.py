@@ -34,13 +34,18 @@ FOUR, EIGHT, FINE, BF16, OWN = 4, 8, 10, 16, 64
 """No such matrix; blocks with levels of four or eight bits, blocks of 16 inputs with levels of eight; bf16; ``OWN`` and
 the number of a type: a file's own blocks. As ``headstart_create`` takes them."""
 
-KINDS = {
-    "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12,
-    "Q5_K": 13, "Q6_K": 14, "IQ2_XXS": 16, "IQ2_XS": 17, "IQ3_XXS": 18, "IQ4_NL": 20, "IQ3_S": 21, "IQ2_S": 22,
-    "IQ4_XS": 23, "BF16": 30, "TQ2_0": 35, "MXFP4": 39, "Q1_0": 41, "Q2_0": 42, "INT4/32": 100, "INT4/64": 101,
-    "INT4/128": 102, "INT4/256": 103, "INT8/32": 104, "INT8/128": 105, "INT8/ROW": 106, "NF4": 107, "FP4": 108,
-    "FP8": 110, "FP8/128": 111, "Q2_0/128": 112,
-}  # fmt: skip
+KINDS = (
+    {"F32": 0, "F16": 1, "BF16": 30}
+    # GGUF's types in blocks of 32 weights, of 256, of 256 with codebooks, and of few bits
+    | {"Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "IQ4_NL": 20, "MXFP4": 39}
+    | {"Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_XS": 23}
+    | {"IQ2_XXS": 16, "IQ2_XS": 17, "IQ2_S": 22, "IQ3_XXS": 18, "IQ3_S": 21}
+    | {"TQ2_0": 35, "Q1_0": 41, "Q2_0": 42, "Q2_0/128": 112}
+    # those of folders
+    | {"INT4/32": 100, "INT4/64": 101, "INT4/128": 102, "INT4/256": 103}
+    | {"INT8/32": 104, "INT8/128": 105, "INT8/ROW": 106}
+    | {"NF4": 107, "FP4": 108, "FP8": 110, "FP8/128": 111}
+)
 """What the library reads as files have it (``src/kernels/formats/stored_rows.h``), a folder's by the names of
 ``quantised.rows``; of other types it is given floats."""
 

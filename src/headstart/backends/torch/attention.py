@@ -142,12 +142,7 @@ class AttentionLayout:
         return RowGroup(len(members), num_rows, index, folded, views), rows.ravel(), real.ravel()
 
     def _view(
-        self,
-        members: Indices,
-        rows: Indices,
-        ancestors: NDArray[np.bool_] | None,
-        sight: Sight,
-        folded: int,
+        self, members: Indices, rows: Indices, ancestors: NDArray[np.bool_] | None, sight: Sight, folded: int
     ) -> KeyView:
         """``folded``: heads of a row that stand as rows of one product."""
         window, chunk = sight

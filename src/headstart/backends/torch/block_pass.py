@@ -14,13 +14,7 @@ from torch import Tensor
 
 from headstart.backends.torch.attention import Layout, attend
 from headstart.backends.torch.block_factors import BlockFactors
-from headstart.backends.torch.draft_pool import (
-    FEWEST_BLOCKS,
-    RECORDED_BLOCKS,
-    DraftLayout,
-    DraftPool,
-    PooledDraftCache,
-)
+from headstart.backends.torch.draft_pool import FEWEST_BLOCKS, RECORDED_BLOCKS, DraftLayout, DraftPool, PooledDraftCache
 from headstart.backends.torch.head_kit import Kit, LinearLayer
 from headstart.backends.torch.recorded_blocks import RecordedBlocks
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows

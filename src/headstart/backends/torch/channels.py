@@ -68,12 +68,7 @@ class Experts:
     """A mixture of experts."""
 
     def __init__(
-        self,
-        config: ModelConfig,
-        layer: LayerConfig,
-        weights: ExpertsWeights,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, config: ModelConfig, layer: LayerConfig, weights: ExpertsWeights, dtype: torch.dtype, device: torch.device
     ) -> None:
         assert config.experts is not None
         self.config, self.activation, self.layer = config.experts, config.mlp.activation, layer

@@ -34,12 +34,7 @@ class DecoderLayer:
     """A mixer and a channel part around the residual stream."""
 
     def __init__(
-        self,
-        config: ModelConfig,
-        layer: LayerConfig,
-        weights: LayerWeights,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, config: ModelConfig, layer: LayerConfig, weights: LayerWeights, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.config, self.layer = config, layer
         self.mixer = None if weights.mixer is None else mixer_of(config, layer, weights.mixer, dtype, device)

@@ -53,11 +53,7 @@ class Mixer(Protocol):
 
 
 def mixer_of(
-    config: ModelConfig,
-    layer: LayerConfig,
-    weights: MixerWeights,
-    dtype: torch.dtype,
-    device: torch.device,
+    config: ModelConfig, layer: LayerConfig, weights: MixerWeights, dtype: torch.dtype, device: torch.device
 ) -> Mixer:
     """What computes a mixer of this kind."""
     if isinstance(weights, ConvolutionWeights):
@@ -192,12 +188,7 @@ class LatentAttention:
     """Latent attention; the cache is [slot, 1, 1, kv_rank + rope_dim]."""
 
     def __init__(
-        self,
-        config: ModelConfig,
-        layer: LayerConfig,
-        weights: LatentWeights,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, config: ModelConfig, layer: LayerConfig, weights: LatentWeights, dtype: torch.dtype, device: torch.device
     ) -> None:
         assert config.latent is not None
         self.config, self.layer, self.latent = config, layer, config.latent

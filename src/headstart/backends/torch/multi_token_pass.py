@@ -59,11 +59,7 @@ class MultiTokenPass(ModuleChain):
 
     @torch.inference_mode()
     def __init__(
-        self,
-        modules: MultiTokenModules,
-        tables: TargetTables,
-        dtype: torch.dtype,
-        device: torch.device | str = "cpu",
+        self, modules: MultiTokenModules, tables: TargetTables, dtype: torch.dtype, device: torch.device | str = "cpu"
     ) -> None:
         self.config = config = modules.config
         super().__init__(len(modules.modules), config.hidden_size, dtype, torch.device(device))

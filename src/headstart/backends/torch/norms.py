@@ -14,12 +14,7 @@ class Norm:
     """RMS or layer norm over the last axis."""
 
     def __init__(
-        self,
-        weights: NormWeights,
-        device: torch.device,
-        kind: NormKind,
-        eps: float,
-        offset: float = 0.0,
+        self, weights: NormWeights, device: torch.device, kind: NormKind, eps: float, offset: float = 0.0
     ) -> None:
         self.weight = weights.weight.to(device, torch.float32) + offset
         self.bias = None if weights.bias is None else weights.bias.to(device, torch.float32)

@@ -11,10 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from headstart.models.config import (
-    EmbeddingConfig,
-    ModelConfig,
-)
+from headstart.models.config import EmbeddingConfig, ModelConfig
 from headstart.models.encoder_decoder import EncoderConfig, Positions
 from headstart.models.families.encoder_decoder import (
     EncoderDecoderFamily,

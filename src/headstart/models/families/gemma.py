@@ -13,13 +13,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from headstart.models.config import (
-    EmbeddingConfig,
-    HeadNorms,
-    ModelConfig,
-    OutputHeadConfig,
-    RopeConfig,
-)
+from headstart.models.config import EmbeddingConfig, HeadNorms, ModelConfig, OutputHeadConfig, RopeConfig
 from headstart.models.families.base import Family, Gguf, Parts
 from headstart.models.families.fields import Fields
 from headstart.models.families.gguf import GGUF_LAYOUT

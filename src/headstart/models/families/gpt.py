@@ -8,12 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from headstart.models.config import (
-    AttentionConfig,
-    EmbeddingConfig,
-    ModelConfig,
-    ResidualConfig,
-)
+from headstart.models.config import AttentionConfig, EmbeddingConfig, ModelConfig, ResidualConfig
 from headstart.models.families.base import CACHE_SCALES, ROTARY_BUFFERS, Family, Gguf, TensorLayout
 from headstart.models.families.fields import Fields
 from headstart.models.families.gguf import GGUF_JOINT_QKV

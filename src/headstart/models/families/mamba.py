@@ -18,11 +18,7 @@ from headstart.models.families.gguf import GGUF_LAYER, GGUF_MAMBA2, by_layer, si
 from headstart.models.families.granite import divided
 from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_of, biased, mlp_of
 from headstart.models.families.mamba1 import layers_alone
-from headstart.models.families.mamba2 import (
-    MAMBA2_LAYER,
-    mamba2_layer,
-    mamba2_of,
-)
+from headstart.models.families.mamba2 import MAMBA2_LAYER, mamba2_layer, mamba2_of
 from headstart.models.families.rope import rope_of
 from headstart.models.state_config import Mamba2Config, StateNorm
 

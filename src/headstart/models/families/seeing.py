@@ -116,6 +116,9 @@ _LLAVA: dict[str, Any] = {
     "other": ("model.language_model.", "lm_head"),
 }
 _VISUAL = (r"(model\.)?visual\..*",)
+_TEXT, _WITHIN = "model.", "model.language_model."
+_QWEN: dict[str, Any] = {"head": "lm_head", "left_out": _VISUAL}
+_QWEN2: dict[str, Any] = {**_QWEN, "prefix": _TEXT, "other": (_WITHIN, "lm_head")}
 
 
 def _qwen3_vl_moe(fields: Fields) -> ModelConfig:
@@ -156,43 +159,10 @@ _WRAPPED = tuple(
         _Wrapper("mistral3", ("mistral", "ministral3"), "mistral", **_LLAVA),
         _Wrapper("aya_vision", ("cohere2",), "cohere2", **_LLAVA),
         _Wrapper("internvl", ("qwen2", "qwen3", "llama"), "qwen2", **_LLAVA),
-        _Wrapper(
-            "qwen2_vl",
-            ("qwen2",),
-            "qwen2",
-            prefix="model.",
-            head="lm_head",
-            left_out=_VISUAL,
-            other=("model.language_model.", "lm_head"),
-            architecture="qwen2vl",
-        ),
-        _Wrapper(
-            "qwen2_5_vl",
-            ("qwen2",),
-            "qwen2",
-            prefix="model.",
-            head="lm_head",
-            left_out=_VISUAL,
-            other=("model.language_model.", "lm_head"),
-        ),
-        _Wrapper(
-            "qwen3_vl",
-            ("qwen3",),
-            "qwen3",
-            prefix="model.language_model.",
-            head="lm_head",
-            left_out=_VISUAL,
-            architecture="qwen3vl",
-        ),
-        _Wrapper(
-            "exaone4_5",
-            ("exaone4",),
-            "exaone4",
-            prefix="model.language_model.",
-            head="lm_head",
-            left_out=_VISUAL,
-            other=("model.", "lm_head"),
-        ),
+        _Wrapper("qwen2_vl", ("qwen2",), "qwen2", **_QWEN2, architecture="qwen2vl"),
+        _Wrapper("qwen2_5_vl", ("qwen2",), "qwen2", **_QWEN2),
+        _Wrapper("qwen3_vl", ("qwen3",), "qwen3", **_QWEN, prefix=_WITHIN, architecture="qwen3vl"),
+        _Wrapper("exaone4_5", ("exaone4",), "exaone4", **_QWEN, prefix=_WITHIN, other=(_TEXT, "lm_head")),
     )
     for family in wrapper.families()
 )

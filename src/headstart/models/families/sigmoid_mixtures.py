@@ -28,12 +28,7 @@ from headstart.models.families.experts import (
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.gguf import GGUF_MIXED, GGUF_NORMED_AFTER, chosen_by_sigmoid
 from headstart.models.families.kin import exaone_layers
-from headstart.models.families.llama import (
-    HF_LAYER,
-    base_of,
-    biased,
-    windowed,
-)
+from headstart.models.families.llama import HF_LAYER, base_of, biased, windowed
 from headstart.models.families.rope import rope_of, rotated_dim
 
 

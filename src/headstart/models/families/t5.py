@@ -11,13 +11,7 @@ from collections.abc import Container
 from dataclasses import replace
 from functools import partial
 
-from headstart.models.config import (
-    AttentionConfig,
-    FoldedConfig,
-    MlpConfig,
-    ModelConfig,
-    OutputHeadConfig,
-)
+from headstart.models.config import AttentionConfig, FoldedConfig, MlpConfig, ModelConfig, OutputHeadConfig
 from headstart.models.encoder_decoder import EncoderConfig, RelativeBias
 from headstart.models.families.encoder_decoder import (
     EncoderDecoderFamily,

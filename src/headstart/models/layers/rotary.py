@@ -31,11 +31,7 @@ class RotaryTable:
     """Cosines and sines of positions, as far as they are asked for: the target's reach, not the training's."""
 
     def __init__(
-        self,
-        rope: RopeConfig,
-        dtype: torch.dtype,
-        device: torch.device | str = "cpu",
-        factors: Tensor | None = None,
+        self, rope: RopeConfig, dtype: torch.dtype, device: torch.device | str = "cpu", factors: Tensor | None = None
     ) -> None:
         self._frequencies = inverse_frequencies(rope, factors).to(device)
         self._scale = amplitude(rope)

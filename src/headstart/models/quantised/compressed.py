@@ -24,14 +24,7 @@ from headstart.models.derived import Derived, OpenWeights, OwnRows
 from headstart.models.quantised.float4 import add_mxfp4, add_nvfp4
 from headstart.models.quantised.fp8 import TYPES, add_fp8
 from headstart.models.quantised.parts import Found, Module, modules, unpacked
-from headstart.models.quantised.rows import (
-    byte_row_type,
-    byte_rows,
-    bytes_of,
-    fits_half,
-    integer_rows,
-    integer_type,
-)
+from headstart.models.quantised.rows import byte_row_type, byte_rows, bytes_of, fits_half, integer_rows, integer_type
 
 _FLOAT4_FORMATS = ("nvfp4-pack-quantized", "mxfp4-pack-quantized")
 _FORMATS = ("pack-quantized", "int-quantized", "naive-quantized", "float-quantized", *_FLOAT4_FORMATS)

@@ -14,10 +14,8 @@ _NAME = re.compile(r"[-.$\w]*+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 _PLAIN = re.compile(r"[^\\]+")
-_ESCAPES = {
-    "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "0": "\0", "/": "/", "\\": "\\",
-    "'": "'", '"': '"', "\n": "",
-}  # fmt: skip
+_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "0": "\0"}
+_ESCAPES = _CONTROLS | {mark: mark for mark in "/\\'\""} | {"\n": ""}
 _CODES = {"x": 2, "u": 4, "U": 8}
 """Escape -> hexadecimal digits behind it."""
 _DEEPEST = 64

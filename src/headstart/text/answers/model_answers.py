@@ -83,13 +83,7 @@ class ModelAnswers:
         return self.form.calls or next(form for form in call_forms() if USUAL in form.names)
 
     def reader(
-        self,
-        tools: Tools | None,
-        prompt: str,
-        continued: str = "",
-        *,
-        parallel: bool = True,
-        forced: bool = False,
+        self, tools: Tools | None, prompt: str, continued: str = "", *, parallel: bool = True, forced: bool = False
     ) -> Reader | None:
         """What reads one answer; None: all of it is text.
 

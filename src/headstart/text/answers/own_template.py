@@ -8,17 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headstart.errors import ConfigError
-from headstart.text.answers.events import (
-    Answer,
-    Arguments,
-    CallBegun,
-    CallEnded,
-    Event,
-    Text,
-    Thought,
-    merged,
-    told,
-)
+from headstart.text.answers.events import Answer, Arguments, CallBegun, CallEnded, Event, Text, Thought, merged, told
 from headstart.text.answers.reader import Stripped
 from headstart.text.answers.tools import Tools, fresh_id
 

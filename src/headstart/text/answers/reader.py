@@ -5,17 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 
-from headstart.text.answers.events import (
-    Answer,
-    CallBegun,
-    CallBroken,
-    CallEnded,
-    Event,
-    Text,
-    Thought,
-    merged,
-    told,
-)
+from headstart.text.answers.events import Answer, CallBegun, CallBroken, CallEnded, Event, Text, Thought, merged, told
 from headstart.text.answers.forms import CallForm, Opening, ThoughtForm
 from headstart.text.answers.source import NotCalls, Reading, Source
 from headstart.text.answers.tools import Calls, Tools

@@ -23,12 +23,7 @@ from torch import Tensor, nn
 
 from headstart.drafting.heads.formats import MOST_SLOTS, SpeakingHead
 from headstart.drafting.heads.modules import Attention, HeadLayer, RmsNorm, SiluMlp, begin_randomly
-from headstart.drafting.methods.dflash.head_parts import (
-    BlockConvolution,
-    CandidateSelector,
-    ConfidenceHead,
-    MarkovHead,
-)
+from headstart.drafting.methods.dflash.head_parts import BlockConvolution, CandidateSelector, ConfidenceHead, MarkovHead
 from headstart.errors import ConfigError
 from headstart.models.config import EVERYTHING, ModelConfig, RopeConfig, Sight
 from headstart.models.layer_selection import spread_layers

@@ -16,13 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from headstart.drafting.heads.files import load_strictly, require_draft_ids
-from headstart.drafting.heads.formats import (
-    KIND_KEY,
-    MOST_SLOTS,
-    SPECULATORS_KEY,
-    FoundHead,
-    HeadFolder,
-)
+from headstart.drafting.heads.formats import KIND_KEY, MOST_SLOTS, SPECULATORS_KEY, FoundHead, HeadFolder
 from headstart.drafting.heads.gguf_heads import ARCHITECTURE as GGUF_KEY
 from headstart.drafting.heads.gguf_heads import frequency_factors
 from headstart.drafting.heads.layer_format import require_embedding, windows_of
@@ -209,11 +203,7 @@ def guesses_in_parallel(description: Mapping[str, Any]) -> bool:
 
 
 def _without_output(
-    config: EagleConfig,
-    description: Mapping[str, Any],
-    embedding: Tensor | None,
-    named: dict[str, Tensor],
-    source: str,
+    config: EagleConfig, description: Mapping[str, Any], embedding: Tensor | None, named: dict[str, Tensor], source: str
 ) -> EagleConfig:
     """A head whose file has no output rows: its own embedding's where it says so, else the target's (ModelOpt)."""
     if description.get("tie_word_embeddings") is True and embedding is not None and not config.reduced:
