@@ -191,11 +191,6 @@ def _sentence(error: HTTPException, request: Request) -> str:
             return "the body is not JSON that can be read: it is nested too deeply, or holds too long a number."
         case 404 if request.url.path in _ELSEWHERE:
             return _ELSEWHERE[request.url.path]
-        case 404 if request.url.path.startswith("/slots/"):
-            return (
-                "slots are not saved or restored by name here: what a prompt begins with is found by its tokens, over "
-                "restarts with --prefix-cache-dir; leave the call out."
-            )
         case 404:
             return f"{what} is not served here; GET /openapi.json says what is."
         case 405:

@@ -49,6 +49,7 @@ class ServeArguments(AsyncEngineOptions):
         ConfigError: as ``EngineOptions``.
     """
 
+    _directories: ClassVar = (*AsyncEngineOptions._directories, "slot_save_path")
     _defaults: ClassVar = {
         "more_drafters": None,
         "prefix_caching": True,
@@ -135,6 +136,15 @@ class ServeArguments(AsyncEngineOptions):
             metavar="FILE",
         ),
     ] = None
+    slot_save_path: Annotated[
+        Path | None,
+        Option(
+            "Directory where POST /slots/N?action=save, as llama.cpp has it, writes what the cache holds of a "
+            "conversation, up to prefix_cache_bytes for each API key. Left out: nothing is saved.",
+            SERVER,
+            metavar="DIR",
+        ),
+    ] = None
     spec_decode_metrics: Annotated[
         SpecDecodeMetrics | str,
         Option(
@@ -155,6 +165,12 @@ class ServeArguments(AsyncEngineOptions):
     def names(self) -> tuple[str, ...]:
         """What the model is called, the name that is told first."""
         return tuple(dict.fromkeys(self.served_name or (str(self.model),)))
+
+    def check(self) -> tuple[str | type[Any], dict[str, object]]:
+        """As ``EngineOptions``."""
+        if self.slot_save_path is not None and not self.prefix_caching:
+            raise ConfigError("slot_save_path keeps what prefix_caching keeps, which is off; leave one of them out.")
+        return super().check()
 
     def load(self) -> LLM:
         """The model with its drafters; slow steps are named as ``phases``.
@@ -190,6 +206,8 @@ class ServeArguments(AsyncEngineOptions):
             allowed_hosts=None if hosts is None or "*" in hosts else tuple(hosts),
             cors_origins=tuple(self.allow_origin or ()),
             spec_decode_metrics=self.spec_decode_metrics == SpecDecodeMetrics.SUMMARY,
+            slot_save_path=self.slot_save_path,
+            slot_save_bytes=self.prefix_cache_bytes,
         )
 
 

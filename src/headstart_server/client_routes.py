@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from importlib.metadata import version
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 
+from headstart.errors import RequestError
 from headstart_server import client_schemas, ollama_lists
 from headstart_server.infill import FimForm, InfillForm
 from headstart_server.infill_protocol import FimBody, InfillBody
@@ -16,8 +17,9 @@ from headstart_server.messages_protocol import CountTokensBody, MessagesBody
 from headstart_server.models import Models
 from headstart_server.ollama import OllamaChatForm, OllamaGenerateForm, now
 from headstart_server.ollama_protocol import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaShowBody
+from headstart_server.protocol import SlotBody
 from headstart_server.replies import Reply
-from headstart_server.routes import GENERATION, OF_A_MODEL, Here, answer, answers
+from headstart_server.routes import GENERATION, OF_A_MODEL, Here, Named, answer, answers
 from headstart_server.schemas import ChatReply
 
 router = APIRouter(route_class=JsonRoute)
@@ -184,3 +186,41 @@ async def infill(body: InfillBody, request: Request, here: Here) -> Response:
 async def fim_completions(body: FimBody, request: Request, here: Here) -> Response:
     """Fill in a text in the form of Mistral's API, with a model whose tokenizer has tokens for it."""
     return await answer(FimForm, body, request, here)
+
+
+@router.get(
+    "/slots",
+    response_model=None,
+    tags=["slots"],
+    responses=answers(list[client_schemas.SlotState], "The slots of this key.", *OF_A_MODEL),
+)
+async def slots(request: Request, here: Here, model: Named = None, fail_on_no_slot: int = 0) -> Response:
+    """What llama.cpp's server tells of its slots. Here a slot is the last request of its number."""
+    served = await here.held(model, request)
+    now = served.engine.gauges()
+    if fail_on_no_slot and now["vllm:num_requests_running"] >= served.llm.engine.limits.max_sequences:
+        raise HTTPException(503, "all slots are at work; try again later.")
+    return Reply(served.generator.slots.told(request))
+
+
+@router.post(
+    "/slots/{id_slot}",
+    response_model=None,
+    tags=["slots"],
+    responses=answers(client_schemas.SlotReply, "What was done.", 400, 413, *OF_A_MODEL, 501),
+)
+async def slot(id_slot: int, request: Request, here: Here, action: str = "", body: SlotBody | None = None) -> Response:
+    """Save what the cache holds of a slot's text to a file (`action=save`), let requests find there what a file holds
+    (`restore`), or forget a slot (`erase`), in the form of llama.cpp's server."""
+    told = body or SlotBody()
+    kept = (await here.held(told.model, request)).generator.slots
+    match action:
+        case "erase":
+            return Reply(await kept.erase(id_slot, request))
+        case "save" | "restore" if told.filename is None:
+            raise RequestError("filename is missing; give the file's name.", "filename")
+        case "save":
+            return Reply(await kept.save(id_slot, str(told.filename), request))
+        case "restore":
+            return Reply(await kept.restore(id_slot, str(told.filename), request))
+    raise RequestError(f"action is {action!r:.40}; it is save, restore or erase.", "action")

@@ -153,3 +153,25 @@ class InfillReply(BaseModel):
     truncated: bool | None = None
     timings: InfillTimings | None = None
     speculation: SpeculationCounts | None = None
+
+
+class SlotState(BaseModel):
+    id: int
+    id_task: int = Field(description="Counts the requests of this slot; -1: there was none.")
+    n_ctx: int
+    speculative: bool
+    is_processing: bool
+    n_prompt_tokens: int = Field(description="Of its prompt; once it has ended, with its output.")
+    params: dict[str, Any] | None = Field(default=None, description="While it is at work.")
+    next_token: list[dict[str, Any]] | None = None
+
+
+class SlotReply(BaseModel):
+    id_slot: int
+    filename: str | None = None
+    n_saved: int | None = Field(default=None, description="Tokens whose keys and values are in the file: whole blocks.")
+    n_written: int | None = Field(default=None, description="Bytes.")
+    n_restored: int | None = Field(default=None, description="Tokens that requests find from now on.")
+    n_read: int | None = Field(default=None, description="Bytes.")
+    n_erased: int | None = None
+    timings: dict[str, float] | None = None

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from starlette.requests import Request
 
 from headstart.engine.sequence import Sequence
 from headstart.engine.usefulness import UsefulnessWatch
-from headstart.entrypoints.async_engine import Answer, AsyncEngine
+from headstart.entrypoints.async_engine import Answer, AsyncEngine, ClosedError
 from headstart.entrypoints.llm import LLM
 from headstart_server.metrics import Metrics
 
+_LOOK_SECONDS = 1.0
+"""After which who waits for the engine looks whether it is still there."""
+Result = TypeVar("Result")
 _log = logging.getLogger(__name__)
 
 
@@ -43,6 +48,28 @@ class EngineThread(AsyncEngine):
         finally:
             watcher.cancel()
             self.cancel(answer)
+
+    def at_rest(self, action: Callable[[], Result]) -> Result:
+        """What ``action`` returns, which is called between two passes and is to be quick; another thread waits for it.
+
+        Raises:
+            ClosedError: the engine ends.
+        """
+        done: Future[Result] = Future()
+
+        def act() -> None:
+            try:
+                done.set_result(action())
+            except Exception as error:
+                done.set_exception(error)
+
+        self._commands.put(act)
+        while True:
+            try:
+                return done.result(_LOOK_SECONDS)
+            except TimeoutError:
+                if not self.alive:
+                    raise ClosedError("the engine has ended.") from None
 
     def gauges(self) -> dict[str, float]:
         """The current state."""

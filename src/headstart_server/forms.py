@@ -43,6 +43,8 @@ class Form(ABC, Generic[B]):
         self.settings = settings
         self.samples: list[Sample] = []
         """Set before anything is told."""
+        self.slot = -1
+        """The number of the one that answers, as llama.cpp has it."""
         self.params = self.read()
 
     @abstractmethod

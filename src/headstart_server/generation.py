@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from starlette.requests import Request
@@ -24,6 +24,7 @@ from headstart_server.forms import B, Form
 from headstart_server.protocol import GenerationBody
 from headstart_server.replies import Reply
 from headstart_server.settings import ServerSettings
+from headstart_server.slots import Slots
 
 _MOST_COMPILING = 32
 """Requests that may wait for their schemas to be compiled."""
@@ -32,9 +33,10 @@ _MOST_COMPILING = 32
 class Generator:
     """Answers requests for texts with one engine."""
 
-    def __init__(self, engine: EngineThread) -> None:
+    def __init__(self, engine: EngineThread, settings: ServerSettings) -> None:
         self._engine = engine
         self._llm = engine.llm
+        self.slots = Slots(engine, settings)
         # Of their own, so that no other request waits for costly schemas.
         self._compilers = ThreadPoolExecutor(_MOST_COMPILING, "headstart-grammars")
         self._compiling = 0
@@ -53,13 +55,14 @@ class Generator:
             BusyError: too many requests are waiting.
         """
         with _blaming(body):
+            self.slots.require(body.id_slot)
             form = await asyncio.to_thread(route, body, llm, settings)
             await self.compile(form.params.structured_outputs)
             form.samples = await asyncio.to_thread(form.make_samples, _salt(body, request))
             answer = await self._engine.submit(form.samples)
         if body.stream:
             return StreamingResponse(self._stream(form, answer, request), media_type=form.media_type)
-        async with self._engine.watched(answer, request):
+        async with self._watched(form, answer, request):
             async for _ in answer:
                 pass
         for sample in form.samples:
@@ -71,7 +74,7 @@ class Generator:
     async def _stream(self, form: Form[Any], answer: Answer, request: Request) -> AsyncIterator[str]:
         places = {(sample.prompt_index, sample.index): place for place, sample in enumerate(form.samples)}
         begun: set[int] = set()
-        async with self._engine.watched(answer, request):
+        async with self._watched(form, answer, request):
             for told in form.head():
                 yield told
             async for piece in answer:
@@ -88,6 +91,13 @@ class Generator:
                     yield told
             for told in form.end(answer.drafter):
                 yield told
+
+    @asynccontextmanager
+    async def _watched(self, form: Form[Any], answer: Answer, request: Request) -> AsyncIterator[None]:
+        """Within, a request has its slot, and ends when its reader leaves."""
+        with self.slots.taken(form.body.id_slot, request, form.samples[0].sequence) as form.slot:
+            async with self._engine.watched(answer, request):
+                yield
 
     def close(self) -> None:
         """End the threads that compile schemas."""

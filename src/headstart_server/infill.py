@@ -58,7 +58,7 @@ class InfillForm(Form[InfillBody]):
             "index": 0,
             "content": text,
             "tokens": tokens if self.body.return_token_ids else [],
-            "id_slot": -1,
+            "id_slot": self.slot,
             "stop": done is not None,
             "model": self.settings.served_name,
             "tokens_predicted": 0 if self._prompt_alone else sample.sequence.num_output,

@@ -62,7 +62,7 @@ class Served:
     @classmethod
     def of(cls, llm: LLM, engine: EngineThread, settings: ServerSettings, loading_seconds: float = 0.0) -> Served:
         """With a generator of its own."""
-        return cls(llm, engine, Generator(engine), settings, loading_seconds)
+        return cls(llm, engine, Generator(engine, settings), settings, loading_seconds)
 
     def named(self, name: str | None) -> Served:
         """What answers to a name: the model, or the model with the adapter that is called so."""

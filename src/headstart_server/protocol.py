@@ -169,6 +169,9 @@ class GenerationBody(Body):
     """Helps drafters to guess; changes only the speed, not the output."""
     cache_salt: str | None = Field(default=None, max_length=200)
     """Only requests with the same salt (and the same key) share what was computed for a common prefix."""
+    id_slot: int | None = None
+    """The slot that remembers this request, to be saved or erased; -1 or left out: one that holds a like text, or that
+    was used longest ago."""
     response_format: ResponseFormat | None = None
     thinking_token_budget: int | None = None
     """Most tokens of a thought; then the mark that ends it is forced."""
@@ -303,6 +306,15 @@ class DetokenizeBody(Body):
 
     tokens: ListOf[TokenId]
     model: str | None = Field(default=None, max_length=500)
+
+
+class SlotBody(Body):
+    """``POST /slots/N``."""
+
+    filename: str | None = Field(default=None, max_length=1000)
+    """In the directory of --slot-save-path."""
+    model: str | None = Field(default=None, max_length=500)
+    """Whose slot it is, where several models are served."""
 
 
 class DrafterTextsBody(Body):

@@ -71,6 +71,7 @@ _ERRORS = {
     404: "Another model is served here.",
     413: "The body is too long.",
     429: "The queue is full; Retry-After says when to ask again.",
+    501: "The server was not started for this.",
     500: "The model or the server failed.",
     503: "The server is shutting down, or has no memory left for this request.",
     504: "The request took longer than allowed.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -45,6 +46,10 @@ class ServerSettings:
     max_schema_length: int = 1 << 16
     """Characters of a schema, a regular expression, or all choices together."""
     max_tools: int = 128
+    slot_save_path: Path | None = None
+    """Directory of saved slots; None: none are saved."""
+    slot_save_bytes: int = 4 << 30
+    """Of all files there, of each key."""
     retry_after: int = 1
     """Seconds that a client is asked to wait if the queue is full."""
 

@@ -50,7 +50,6 @@ def test_a_call_of_llama_cpp_means_the_same(tiny_model_dir: Path) -> None:
         (["serve", "--api-key", "secret"], "--api-key-file"),
         (["serve", "-tp", "2"], "one device"),
         (["serve", "--context-shift"], "the text would no longer be the model's; raise max_context (--max-context)"),
-        (["serve", "--slot-save-path", "slots"], "--prefix-cache-dir"),
         (["serve", "--gpu-memory-utilization", "0.9"], "--cache-tokens"),
         (["serve", "-p", "Hi"], "headstart generate"),
         (["run", "smollm2"], "headstart chat"),

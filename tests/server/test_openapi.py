@@ -19,7 +19,7 @@ from headstart_server.openapi import document
 def test_every_operation_says_what_it_does_and_how_it_fails() -> None:
     described = document()
     operations = [(path, o) for path, methods in described["paths"].items() for o in methods.values()]
-    assert len(operations) == 27
+    assert len(operations) == 29
     for path, operation in operations:
         assert operation["summary"]
         assert operation["description"]

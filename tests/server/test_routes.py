@@ -162,11 +162,6 @@ def test_state_is_told(llm: LLM) -> None:
     assert "/v1/chat/completions" in document["paths"]
 
 
-def test_saved_slots_are_said_to_be_needless(llm: LLM) -> None:
-    error = assert_openai_error(post(llm, "/slots/0?action=save", {"filename": "a.bin"}), 404)
-    assert "--prefix-cache-dir" in error["message"]
-
-
 @pytest.mark.parametrize(
     ("path", "said"),
     [("/v1/embeddings", "embeddings are not made here"), ("/v1/rerank", "nothing is ranked here")],

@@ -70,7 +70,6 @@ HINTS: Mapping[str, str] = {
     "--keep": "the oldest turns of a chat are left out where room is short, the system message stays; leave it out",
     "--context-shift": NO_SHIFT,
     "--no-context-shift": _ALWAYS,
-    "--slot-save-path": "beginnings are found by their tokens, over restarts too: --prefix-cache-dir DIR",
     "--keepalive": "a server keeps its model until it ends; leave it out",
     "--verbose": "a summary is shown unless --quiet is given",
     "--verbose-prompt": "--json shows prompts' counts; leave it out",

@@ -95,8 +95,12 @@ def _keep_in_files(target: Model, kept_as: str, cache: PagedCache, directory: Pa
         raise ConfigError(f"{target.name} is run by transformers' code, which has no prefix_cache_dir; leave it out.")
     if (needed := 2 * PART * (storage.block_nbytes + storage.state_nbytes)) > most_bytes:
         raise ConfigError(f"prefix_cache_bytes is {most_bytes}; blocks of {target.name} need {needed} or more.")
-    identity = f"{__version__} {target.checkpoint.identity()} {target.config} {kept_as}"
-    cache.pool.files = PrefixFiles(directory, most_bytes, identity, storage, cache.states)
+    cache.pool.files = PrefixFiles(directory, most_bytes, blocks_identity(target, kept_as), storage, cache.states)
+
+
+def blocks_identity(target: Model, kept_as: str) -> str:
+    """What blocks of a cache depend on beside layout, salt and tokens; ``kept_as``: ``PrefixIndex.model``."""
+    return f"{__version__} {target.checkpoint.identity()} {target.config} {kept_as}"
 
 
 def _limits(

@@ -65,6 +65,7 @@ class EngineOptions(Options):
     """
 
     _foreign: ClassVar = other_names.FOREIGN_OPTIONS
+    _directories: ClassVar = ("drafter_store", "prefix_cache_dir")
 
     model: Annotated[
         str | Path | Model | LoadedLLM,
@@ -432,7 +433,7 @@ class EngineOptions(Options):
             raise ConfigError(f"cache_type {self.cache_type} is LOSSY, but numerics is 'exact'; leave one out.")
         check_names(self.tool_parser, self.reasoning_parser)
         named_file(self.generation_config)
-        for name in ("drafter_store", "prefix_cache_dir"):
+        for name in self._directories:
             given = getattr(self, name)
             if given is not None and (not str(given) or (Path(given).exists() and not Path(given).is_dir())):
                 raise ConfigError(f"{name} is {str(given)!r}, which is no directory; name one, or one to be made.")

@@ -86,7 +86,7 @@ class BlockPool:
         links: list[Link] = []
         if self.files is None or self.prefixes is None:
             return links, False
-        storage, size = cast(PortableStorage, self._storage), self.block_size
+        size = self.block_size
         for start in range(first, len(tokens) - size + 1, size):
             if self.allocator.num_free <= spare:
                 break
@@ -94,15 +94,18 @@ class BlockPool:
             found = self.files.read(self.prefixes.digest(end, after), after, start // size)
             if found is None:
                 break
-            (block,) = self.take(1)
-            slot = None
-            if len(found) > storage.block_nbytes and self.states.allocator.num_free > spare:
-                slot = self.states.keep(block)
-            storage.write_block(block, found, slot)
-            links.append(end := self._insert(end, after, block))
+            links.append(end := self.take_in(end, after, found, spare))
             if self.files.read_bytes >= self.files.step_bytes:
                 return links, True
         return links, False
+
+    def take_in(self, end: Link, tokens: Sequence[int], content: bytes, spare: int) -> Link:
+        """A block that is not known, as the storage gave it once: published, with one reference."""
+        storage = cast(PortableStorage, self._storage)
+        (block,) = self.take(1)
+        keeps = len(content) > storage.block_nbytes and self.states.allocator.num_free > spare
+        storage.write_block(block, content, self.states.keep(block) if keeps else None)
+        return self._insert(end, tokens, block)
 
     def publish(self, end: Link, tokens: Sequence[int], block: int) -> Link:
         """Let others find a full block of these tokens behind the chain that ends with ``end``; the chain's new end,
@@ -118,10 +121,14 @@ class BlockPool:
         assert self.prefixes is not None
         end, forgotten = self.prefixes.insert(end, tokens, block)
         if forgotten is not None:
-            self.forget(forgotten)
-            self.states.forget_blocks([forgotten])
-            self.allocator.discard(forgotten)
+            self.unpublish(forgotten)
         return end
+
+    def unpublish(self, block: int) -> None:
+        """Keep a block no longer."""
+        self.forget(block)
+        self.states.forget_blocks([block])
+        self.allocator.discard(block)
 
     def _evicted(self, block: int) -> None:
         """A kept block is handed out again."""

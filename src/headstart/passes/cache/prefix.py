@@ -49,7 +49,7 @@ class PrefixIndex:
     """
 
     def __init__(self, model: str = "", hash_of: Hash = sha256) -> None:
-        self._model = model
+        self.model = model
         self._hash_of = hash_of
         self._by_digest: dict[bytes, Link] = {}
         self._by_block: dict[int, Link] = {}
@@ -62,7 +62,7 @@ class PrefixIndex:
 
     def root(self, salt: str) -> Link:
         """Where the chains of a salt start."""
-        return Link(None, salt, digest=self._hash_of(b"\0".join([self._model.encode(), salt.encode()])))
+        return Link(None, salt, digest=self._hash_of(b"\0".join([self.model.encode(), salt.encode()])))
 
     def find(self, parent: Link, tokens: Sequence[int]) -> Link | None:
         """The known block with these tokens after ``parent``."""
