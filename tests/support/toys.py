@@ -69,7 +69,8 @@ class ToyStorage:
 
 
 @cache
-def _own_kit() -> BackendKit:
+def own_kit() -> BackendKit:
+    """What toys run heads and texts by: the native pass where it is."""
     library = load_library()
     return TorchKit() if library is None else NativeKit(library)
 
@@ -86,7 +87,7 @@ class ToyBackend:
 
     @cached_property
     def kit(self) -> BackendKit:
-        return _own_kit()
+        return own_kit()
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from drafting_toys import ToySequence
 from head_toys import head_drafter, random_parallel, random_tables, state_after, with_states
-from toys import ToyBackend
+from toys import own_kit
 
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome
 from headstart.errors import ConfigError
@@ -140,7 +140,7 @@ def test_a_planner_says_how_unlikely_a_path_may_be() -> None:
         drafter = head_drafter("medusa", VOCAB, {"width": 8, "tree_nodes": 99, **options})
         return paths_of(drafter.propose([begin(drafter, PROMPT)], [DraftBudget(99, 3, min_probability=least)])[0])
 
-    assert paths(None) == paths(None, min_probability=MedusaOptions().min_probability_of([BUDGET], ToyBackend.kit))
+    assert paths(None) == paths(None, min_probability=MedusaOptions().min_probability_of([BUDGET], own_kit()))
     assert paths(1e-6) == paths(None, min_probability=1e-6) != paths(None)
     assert paths(1e-6, min_probability=0.1) == paths(None, min_probability=0.1)
 
