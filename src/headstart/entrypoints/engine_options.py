@@ -65,7 +65,7 @@ class EngineOptions(Options):
     """
 
     _foreign: ClassVar = other_names.FOREIGN_OPTIONS
-    _directories: ClassVar = ("drafter_store", "prefix_cache_dir")
+    _directories: ClassVar[tuple[str, ...]] = ("drafter_store", "prefix_cache_dir")
 
     model: Annotated[
         str | Path | Model | LoadedLLM,
