@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gguf
 import pytest
+import torch
 from cli_runs import headstart, refusal
 from head_toys import HIDDEN, head_target, random_eagle
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from tiny_checkpoint import HEADS, write_tiny_model
 
-from headstart import LLM, ConfigError, SamplingParams
+from headstart import LLM, CheckpointError, ConfigError, SamplingParams
 from headstart.loading.model import load_model
 from headstart.loading.published import PUBLISHED
 from headstart.loading.roles import role_of
@@ -179,6 +181,45 @@ def test_a_download_that_broke_off_is_refused_and_stops_nobody(hub: Path, target
     assert LLM(target).generate(["abc"], GREEDY)[0].text
 
 
+def test_a_head_of_the_hubs_cache_is_named_by_its_repository(hub: Path, target: Path) -> None:
+    """As the list says."""
+    save_head(random_eagle(VOCAB), snapshot(hub, "org/head"))
+    assert listed(target)["org/head"]["said"].endswith("--draft-model org/head")
+    for drafter in (None, "auto", "eagle3"):
+        assert LLM(target, drafter, draft_model="org/head").generate(["abc"], GREEDY)[0].stats.drafted > 0
+    with pytest.raises(ConfigError, match="is a draft head"):
+        LLM(target, "draft-model", draft_model="org/head")
+
+
+@pytest.mark.parametrize("fault", ["cut short", "pickled"])
+def test_a_head_that_is_not_read_is_named_with_the_reason(fault: str, hub: Path, target: Path) -> None:
+    file = save_and_find(snapshot(hub, "org/head"))
+    if fault == "cut short":
+        file.write_bytes(file.read_bytes()[:2000])
+        assert listed(target)["org/head"]["standing"] == "refused"
+    else:
+        torch.save(load_file(file), file.with_name("pytorch_model.bin"))
+        file.unlink()
+    llm = LLM(target)
+    said = {"cut short": "model.safetensors is damaged", "pickled": "pickled, .* --draft-model org/head"}[fault]
+    (notice,) = [each for each in llm.notices if "eagle3 head in org/head is not used" in each]
+    assert re.search(said, notice)
+    assert llm.generate(["abc"], GREEDY)[0].text
+
+
+def save_and_find(folder: Path) -> Path:
+    save_head(random_eagle(VOCAB), folder)
+    return folder / "model.safetensors"
+
+
+def test_a_damaged_file_beside_a_folder_is_named_where_it_is_called_like_a_head(hub: Path, target: Path) -> None:
+    (target / "eagle3-Q8_0.gguf").write_bytes(b"GGUF")
+    (target / "model-Q4_K_M.gguf").write_bytes(b"GGUF")
+    assert listed(target)[str(target / "eagle3-Q8_0.gguf")]["standing"] == "refused"
+    (notice,) = [each for each in LLM(target).notices if ".gguf" in each]
+    assert "eagle3-Q8_0.gguf is not used" in notice
+
+
 def test_what_is_published_for_a_shape_is_named() -> None:
     llama = replace(head_target(128256), hidden_size=4096, layers=(LayerConfig(),) * 32)
     small = "meta-llama/Llama-3.2-1B-Instruct"
@@ -225,6 +266,18 @@ def test_a_draft_model_of_another_role_is_refused_by_name(
     path = write_gguf(tmp_path / "file.gguf", architecture)
     with pytest.raises(ConfigError, match=f"is {said}"):
         LLM(target, "draft-model", draft_model=path)
+
+
+@pytest.mark.parametrize("drafter", ["auto", "eagle3"])
+def test_a_head_of_another_role_is_refused_with_its_architecture(drafter: str, tmp_path: Path, target: Path) -> None:
+    with pytest.raises(CheckpointError, match="holds 'clip', which as a draft head is of no known format"):
+        LLM(target, drafter, draft_model=write_gguf(tmp_path / "mmproj.gguf", "clip"))
+
+
+def test_a_head_has_no_modules(tmp_path: Path, target: Path) -> None:
+    save_head(random_eagle(VOCAB), tmp_path / "head")
+    with pytest.raises(ConfigError, match=r"is a draft head \(eagle3\), which has no multi-token modules"):
+        LLM(target, "mtp", draft_model=tmp_path / "head")
 
 
 def test_a_drafters_name_and_a_model_do_not_go_together(target: Path) -> None:

@@ -130,6 +130,11 @@ def test_a_file_of_modules_alone_guesses_for_a_folder_and_a_file(family: str, tm
     trunk = alone(whole, tmp_path / "trunk" / "tiny.gguf", modules=False)
     named = LLM(model_of(trunk, folder, "bf16"), "mtp", draft_model=sidecar, drafter_options=CHAIN)
     assert named.generate(PROMPTS[:1], GREEDY)[0].outputs[0].stats.drafted > 0
+    for drafter in (None, "auto"):
+        llm = LLM(model_of(trunk, folder, "bf16"), drafter, draft_model=sidecar)
+        assert any(RUNS_NATIVELY in notice for notice in llm.notices)
+    with pytest.raises(HeadstartError, match="is a file of multi-token modules alone"):
+        LLM(model_of(trunk, folder, "bf16"), "draft-model", draft_model=sidecar)
     (trunk.parent / "MTP").mkdir()
     for path, beside in ((folder, folder / "mtp-tiny.gguf"), (trunk, trunk.parent / "MTP" / "tiny-Q8_0.gguf")):
         beside.write_bytes(sidecar.read_bytes())
@@ -198,6 +203,8 @@ def test_a_sidecar_that_does_not_fit_is_told_and_decoding_goes_on(fault: str, tm
     told = [notice for notice in llm.notices if beside.name in notice]
     assert len(told) == 1
     assert "are not used" in told[0]
+    found = {each.where: each for each in candidates(model.checkpoint, model.config, model.tokenizer)}
+    assert found[str(beside)].standing is Standing.REFUSED
     assert fault == "cut short" or "hidden_size 96 (here 64)" in told[0]
     assert texts(llm) == texts(LLM(model, "none"))
     with pytest.raises(HeadstartError):

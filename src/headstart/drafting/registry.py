@@ -96,13 +96,24 @@ def chosen_drafter(drafter: str | type[Any] | None, draft_model: str | Path | No
         CheckpointError: a file of the draft model is damaged.
     """
     # Imported here: listing drafters takes no PyTorch.
-    from headstart.drafting.head_files.loading import is_whole_model, trained_as
+    from headstart.drafting.head_files.loading import is_whole_model
 
-    if drafter is None and draft_model is not None and trained_as(str(draft_model)) == default_for("module"):
+    if drafter is None and draft_model is not None and names_modules(str(draft_model)):
         return default_for("module")
     if drafter is None and draft_model is not None and is_whole_model(str(draft_model)):
         return default_for("model")
     return DEFAULT_DRAFTER if drafter is None else drafter
+
+
+def names_modules(draft_model: str) -> bool:
+    """Whether a draft model is multi-token modules alone: as ``headstart train`` or llama.cpp's converter writes them.
+
+    Raises:
+        CheckpointError: its file is damaged.
+    """
+    from headstart.drafting.head_files.loading import is_modules_alone, trained_as
+
+    return is_modules_alone(draft_model) or trained_as(draft_model) == default_for("module")
 
 
 def drafter_name(drafter: str | type[Any]) -> str:

@@ -26,7 +26,14 @@ def misfit(modules: ModelConfig, target: ModelConfig) -> str | None:
     return " and ".join(differences) or None
 
 
-def modules_beside(path: Path, config: ModelConfig, tell: Callable[[str], None] = lambda _: None) -> Path | None:
+def are_called_so(path: Path) -> bool:
+    """Whether a file is called like one of multi-token modules, by its own name or its folder's."""
+    return _CALLED.search(str(path)) is not None
+
+
+def modules_beside(
+    path: Path, config: ModelConfig, refuse: Callable[[Path, str], None] = lambda file, reason: None
+) -> Path | None:
     """The GGUF file of multi-token modules alone that lies beside a model's file or in its folder, called as
     llama.cpp's converter calls it (``mtp-*.gguf``) or in a folder of that name, and made for a model of this shape;
     None: there is none.
@@ -34,16 +41,16 @@ def modules_beside(path: Path, config: ModelConfig, tell: Callable[[str], None] 
     Args:
         path: of the model's file or folder.
         config: the model's.
-        tell: hears why one that is called so is not used.
+        refuse: hears which file that is called so is not used, and why.
     """
     folder = path if path.is_dir() else path.parent
     for file in sorted((*folder.glob("*.gguf"), *folder.glob("*/*.gguf"))):
-        if file != path and _CALLED.search(f"{file.relative_to(folder)}"):
+        if file != path and are_called_so(file.relative_to(folder)):
             reason = _why_not(file, config)
             if reason is None:
                 return file
             if reason:
-                tell(f"The multi-token modules of {file.name}, which lies beside the model, are not used: {reason}")
+                refuse(file, reason)
     return None
 
 

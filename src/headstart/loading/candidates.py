@@ -14,7 +14,7 @@ from headstart.drafting.head_files.loading import kind_in, load_head
 from headstart.drafting.head_files.shipped import TargetIdentity, shipped_heads, target_shape
 from headstart.drafting.registry import available_drafters, default_for, drafter_name, is_drafter
 from headstart.errors import HeadstartError
-from headstart.loading.beside import modules_beside
+from headstart.loading.beside import are_called_so, modules_beside
 from headstart.loading.published import PUBLISHED
 from headstart.loading.roles import SIDECARS, role_of
 from headstart.loading.siblings import bytes_at, sibling_at
@@ -76,23 +76,47 @@ class HeadAtHand:
     """A head that nobody has named."""
 
     kind: str
+    """Empty: a damaged file, whose kind cannot be told."""
     where: str
     path: Path
+    unfit: str = ""
+    """Why it is not even read."""
+
+    def misfit(self, target: ModelConfig) -> str:
+        """Why it does not guess for a target, a sentence; empty: it does."""
+        try:
+            self.unfit or load_head(self.path, target)
+        except HeadstartError as error:
+            return str(error)
+        return self.unfit
 
 
 def heads_at_hand(model: Path) -> Iterator[HeadAtHand]:
-    """What lies beside a model or in the hub's cache and holds a head, in a format that runs no code. Of files only
-    those are opened that are called like sidecars."""
+    """What lies beside a model or in the hub's cache and holds a head. Of files only those are opened that are called
+    like sidecars."""
     for where, path in (*beside(model), *cached()):
-        named = path.is_file() and any(part in path.name.lower() for part in SIDECARS)
-        if (named or has_safetensors(path)) and (kind := kind_in(path)) is not None:
-            yield HeadAtHand(kind, where, path)
+        called_so = is_called_so(path)
+        kind = kind_in(path) if called_so or path.is_dir() else None
+        if kind is not None:
+            pickled = not (called_so or has_safetensors(path)) and any(path.glob("*.bin"))
+            only = f"its weights are pickled, which are read where it is named alone: --draft-model {where}."
+            yield HeadAtHand(kind, where, path, only if pickled else "")
+        elif called_so and not are_called_so(Path(path.name)):
+            try:
+                role_of(path)
+            except HeadstartError as error:
+                yield HeadAtHand("", where, path, str(error))
+
+
+def is_called_so(path: Path) -> bool:
+    """Whether a file is called like those that guess."""
+    return path.is_file() and any(part in path.name.lower() for part in SIDECARS)
 
 
 def beside(model: Path) -> Iterator[tuple[str, Path]]:
     """Other files and directories of a model's folder that may hold a model or a head."""
     for path in _entries(model if model.is_dir() else model.parent, "*"):
-        is_file = not model.is_dir() and path.suffix == ".gguf" and path.is_file()
+        is_file = path.suffix == ".gguf" and path.is_file() and (model.is_file() or is_called_so(path))
         if path != model and (is_file or (path / "config.json").is_file()):
             yield str(path), path
 
@@ -130,7 +154,10 @@ def _modules(checkpoint: Checkpoint, config: ModelConfig) -> Iterator[Candidate]
     if held:
         yield _readable(checkpoint, config, size, "multi-token modules of the model")
         return
-    beside = modules_beside(checkpoint.path, config)
+    refused: list[tuple[Path, str]] = []
+    beside = modules_beside(checkpoint.path, config, lambda *why: refused.append(why))
+    for file, reason in refused:
+        yield Candidate(drafter, str(file), Standing.REFUSED, bytes_at(file), reason)
     if beside is not None:
         said = f"multi-token modules beside the model: --draft-model {beside}"
         yield _readable(open_checkpoint(beside), config, bytes_at(beside), said)
@@ -180,5 +207,5 @@ def _examined(
             said = sibling.unfit or f"a smaller model of the same tokenizer: --draft-model {where}"
             yield Candidate(default_for("model"), where, standing, size, said)
     except HeadstartError as error:
-        if kind is not None:
+        if kind is not None or is_called_so(path):
             yield Candidate(runs, where, Standing.REFUSED, size, str(error))

@@ -11,7 +11,6 @@ from headstart.backends.native.packing import read_matrix
 from headstart.common.enumerations import Precision
 from headstart.drafting.base import SequenceView
 from headstart.drafting.context import DraftContext, LoadedModel, SmallModel, one_scope
-from headstart.drafting.head_files.loading import load_head
 from headstart.drafting.head_files.shipped import (
     ShippedHeads,
     TargetIdentity,
@@ -22,13 +21,13 @@ from headstart.drafting.head_files.shipped import (
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.inner_sequence import request_of
 from headstart.drafting.text_store import TextStore
-from headstart.errors import ConfigError, HeadstartError
+from headstart.errors import ConfigError
 from headstart.loading.beside import misfit, modules_beside
 from headstart.loading.candidates import HeadAtHand, cached, heads_at_hand
 from headstart.loading.model import Model, create_backend, create_encoder_decoder, load_model, weights_dtype
 from headstart.loading.own_bits import lend_itself
 from headstart.loading.reading import Reading
-from headstart.loading.roles import require_language_model
+from headstart.loading.roles import require_language_model, require_modules
 from headstart.loading.siblings import find_sibling
 from headstart.models.aliases import ALIASES
 from headstart.models.checkpoint import open_checkpoint
@@ -83,11 +82,16 @@ def draft_context(
         embedding, head = load_tables(model.checkpoint, dtype)
         return TargetTables(embedding, head, lambda matrix: read_matrix(matrix, dtype))
 
+    def refused(file: Path, reason: str) -> None:
+        tell(f"The multi-token modules of {file.name}, which lies beside the model, are not used: {reason}")
+
     # As may a drafter of drafters first.
     @cache
     def modules(name: str | None) -> MultiTokenModules | None:
         if not model.backend.opens_layers or model.config.encoder is not None:
             return None
+        if name is not None:
+            require_modules(name)
         checkpoint = model.checkpoint if name is None else open_checkpoint(name)
         config = model.config if name is None else config_of(checkpoint)
         if (difference := misfit(config, model.config)) is not None:
@@ -96,7 +100,7 @@ def draft_context(
             )
         found = load_multi_token(checkpoint, config, weights_dtype(model.precision))
         if found is None and name is None:
-            beside = modules_beside(checkpoint.path, config, tell)
+            beside = modules_beside(checkpoint.path, config, refused)
             if beside is not None:
                 tell(f"Multi-token modules of {beside.name}, which lies beside the model, guess.")
                 return modules(str(beside))
@@ -117,11 +121,10 @@ def draft_context(
             tell(f"Drafting with the {kind} head that comes with Headstart, {found.why}; name another as draft model.")
             return found.directory
         for each in at_hand():
-            if each.kind == kind:
-                try:
-                    load_head(each.path, model.config)
-                except HeadstartError as error:
-                    tell(f"The {kind} head in {each.where} is not used: {error}")
+            if each.kind in (kind, ""):
+                if misfit := each.misfit(model.config):
+                    named = f"The {kind} head in {each.where}" if each.kind else each.where
+                    tell_once(f"{named} is not used: {misfit}")
                     continue
                 tell(f"Drafting with the {kind} head in {each.where}, which fits it; name another as draft model.")
                 return each.path

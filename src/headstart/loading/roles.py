@@ -8,6 +8,7 @@ from typing import Any
 
 from headstart.drafting.head_files.loading import kind_in
 from headstart.errors import CheckpointError, ConfigError
+from headstart.models.families import holds_modules_alone
 from headstart.models.gguf_file import GgufFile
 from headstart.models.locating import locate
 
@@ -19,6 +20,8 @@ _HEADS = ("eagle", "dflash", "dspark", "assistant", "mtp")
 SIDECARS = (*_HEADS, "draft", "spec")
 """Parts of the names of such files: llama.cpp's, LM Studio's and their publishers'."""
 _ENCODERS = ("bert", "t5encoder")
+MODULES = "a file of multi-token modules alone"
+"""The role of such a file."""
 
 
 def role_of(path: Path) -> str | None:
@@ -28,7 +31,8 @@ def role_of(path: Path) -> str | None:
         CheckpointError: it is damaged.
     """
     if not path.is_dir():
-        return _role_in(GgufFile(path).metadata)
+        file = GgufFile(path)
+        return MODULES if holds_modules_alone(file.tensors) else _role_in(file.metadata)
     kind = kind_in(path)
     if kind is not None:
         return f"a draft head ({kind})"
@@ -58,5 +62,18 @@ def require_language_model(name: str) -> None:
     except CheckpointError:
         return  # whoever loads it says what is wrong
     if role is not None:
-        mend = "name it without a drafter, or with the one that runs such heads" if "head" in role else "name a model"
+        runs = role == MODULES or "head" in role
+        mend = "name it without a drafter, or with the one that runs it" if runs else "name a model"
         raise ConfigError(f"{name} is {role}, no model that guesses by itself; {mend}.")
+
+
+def require_modules(name: str) -> None:
+    """Refuse as a source of multi-token modules what is neither a model nor modules alone.
+
+    Raises:
+        ConfigError: naming what it is.
+        CheckpointError: as ``role_of``; there is nothing of this name.
+    """
+    role = role_of(locate(name))
+    if role not in (None, MODULES):
+        raise ConfigError(f"{name} is {role}, which has no multi-token modules; name a checkpoint that has them.")

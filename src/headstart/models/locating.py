@@ -29,7 +29,7 @@ _HUB_FILES = [
     "*.py",  # run where that is asked for
     "adapter_config.json",  # to be refused
 ]
-_PICKLED_HUB_FILES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
+_PICKLED_HUB_FILES = ["pytorch_model*.bin", "pytorch_model.bin.index.json", "medusa_lm_head.*"]
 """Fetched where there is nothing better."""
 
 
@@ -63,6 +63,14 @@ def locate(name: str, revision: str | None = None, field: str = "model") -> Path
 def is_hub_id(name: str) -> bool:
     """Whether a name has the form of a repository on the hub ("org/name")."""
     return _HUB_ID.fullmatch(name) is not None
+
+
+def newest_snapshot(hub_id: str) -> Path | None:
+    """What was downloaded last of a repository with a configuration; None: nothing. The hub is not asked."""
+    from huggingface_hub import constants
+
+    found = Path(constants.HF_HUB_CACHE).glob(f"models--{hub_id.replace('/', '--')}/snapshots/*/config.json")
+    return max((path.parent for path in found), key=lambda path: path.stat().st_mtime, default=None)
 
 
 def fetch(hub_id: str, revision: str | None, mend: str, files: Sequence[str] = _HUB_FILES) -> Path:

@@ -455,7 +455,7 @@ def test_a_saved_head_records_its_making(tmp_path: Path) -> None:
 
 
 def test_what_is_no_head(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no directory"):
+    with pytest.raises(CheckpointError, match="does not exist"):
         load_head(tmp_path / "nowhere", TARGET)
     with pytest.raises(CheckpointError, match=r"config\.json"):
         load_head(tmp_path, TARGET)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from headstart.drafting.heads.files import CONFIG_FILE, RECORD_KEY, read_description, read_tensors
 from headstart.drafting.heads.formats import SPECULATORS_KEY, FoundHead, HeadFolder, TrainedHead
+from headstart.drafting.heads.gguf_heads import ARCHITECTURE as GGUF_KEY
 from headstart.drafting.method import brought_head_files, head_files
 from headstart.errors import CheckpointError
 from headstart.models.aliases import ALIASES
 from headstart.models.config import ModelConfig
+from headstart.models.families import holds_modules_alone
 from headstart.models.files import exists, local_path
 from headstart.models.gguf_file import GgufFile
-from headstart.models.locating import INDEX_FILE, SINGLE_FILE
+from headstart.models.locating import INDEX_FILE, SINGLE_FILE, is_hub_id, locate, newest_snapshot
 from headstart.models.safetensors_files import SafetensorsFiles
 
 
@@ -24,15 +27,14 @@ class UnknownHeadError(CheckpointError):
 
 
 def load_head(directory: Path | str, target: ModelConfig) -> TrainedHead:
-    """A head for ``target`` from a directory in any format that is known, float32 on the CPU.
+    """A head for ``target`` from a directory, or a hub's repository, in any format that is known, float32 on the CPU.
 
     Raises:
         CheckpointError: no such directory, an unknown format or kind of head, a head of another target's size, or
             tensors that are missing, surplus or mis-shaped (all named).
     """
-    path = local_path(directory)
-    if not exists(path) or not (path.is_dir() or _is_gguf(path)):
-        raise CheckpointError(f"{path} is no directory; name the directory, or the GGUF file, of a draft head.")
+    path = head_place(directory)
+    _require_place(path)
     if path.is_dir():
         description, tensors = read_description(path), read_tensors(path)
         files = HeadFolder(path, description, tensors)
@@ -49,6 +51,18 @@ def load_head(directory: Path | str, target: ModelConfig) -> TrainedHead:
     return head
 
 
+def head_place(name: Path | str) -> Path:
+    """Where a head lies; one that is named by its repository on the hub is fetched if it is not cached yet.
+
+    Raises:
+        CheckpointError: it cannot be fetched.
+    """
+    path = local_path(name)
+    if exists(path) or not is_hub_id(str(name)):
+        return path
+    return newest_snapshot(str(name)) or locate(str(name))
+
+
 def is_whole_model(model: str) -> bool:
     """Whether ``model`` names a model that is there, and no directory of a draft head, as far as files tell before
     their weights are read.
@@ -56,9 +70,9 @@ def is_whole_model(model: str) -> bool:
     Raises:
         CheckpointError: a file of it is damaged.
     """
-    path = Path(model).expanduser()
     if model in ALIASES:
         return True
+    path = head_place(model)
     if not path.is_file() and not (path / CONFIG_FILE).is_file():
         return False
     if path.is_file() and not _is_gguf(path):
@@ -76,6 +90,7 @@ def check_format(directory: Path) -> None:
     Raises:
         CheckpointError: as ``load_head``, as far as names tell.
     """
+    _require_place(directory)
     if _is_gguf(directory):
         _find(_gguf_folder(directory))
         return
@@ -85,6 +100,22 @@ def check_format(directory: Path) -> None:
         _find(HeadFolder(directory, description, SafetensorsFiles(directory).shapes().keys()))
 
 
+def _require_place(path: Path) -> None:
+    if not exists(path) or not (path.is_dir() or _is_gguf(path)):
+        what = "is no directory" if exists(path) else "does not exist"
+        raise CheckpointError(f"{path!s:.200} {what}; name the directory, or the GGUF file, of a draft head.")
+
+
+def is_modules_alone(model: str) -> bool:
+    """Whether ``model`` names a GGUF file of multi-token modules without a decoder.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    path = head_place(model)
+    return _is_gguf(path) and holds_modules_alone(GgufFile(path).tensors)
+
+
 def kind_in(directory: Path) -> str | None:
     """The kind of the head in a directory (``TrainedHead.kind``), before its weights are read; None where that does
     not tell: no head, or nothing in a known format."""
@@ -92,7 +123,10 @@ def kind_in(directory: Path) -> str | None:
         if _is_gguf(directory):
             return _find(_gguf_folder(directory))[0].kind
         description = read_description(directory)
-        names: Collection[str] = SafetensorsFiles(directory).shapes() if _are_named(directory) else ()
+        names: Collection[str] = ()
+        if _are_named(directory):
+            with suppress(CheckpointError):  # whoever reads the damaged file says so
+                names = SafetensorsFiles(directory).shapes()
         return _find(HeadFolder(directory, description, names))[0].kind
     except CheckpointError:
         return None
@@ -108,7 +142,7 @@ def trained_for(directory: Path) -> tuple[str, str] | None:
 
 def trained_as(model: str) -> str | None:
     """What ``headstart train`` was asked for, of a directory that it wrote; None: it wrote none of this name."""
-    path = Path(model).expanduser()
+    path = head_place(model)
     if not (path / CONFIG_FILE).is_file():
         return None
     record = read_description(path).get(RECORD_KEY)
@@ -168,7 +202,9 @@ def _find(files: HeadFolder) -> tuple[FoundHead, Any]:
             f"{files.path} holds a speculator of type {kind!r}; of this format {', '.join(known)} and {last} can be "
             "read."
         )
+    called = next((files.description[key] for key in (GGUF_KEY, "model_type") if key in files.description), "nothing")
     raise UnknownHeadError(
-        f"{files.path} is of no known format (EAGLE, EAGLE-3, DFlash, DSpark, speculators, Medusa, Headstart); "
-        "name the directory of a draft head, or a drafter that runs whole models."
+        f"{files.path} holds {called!r:.60}, which as a draft head is of no known format (EAGLE, EAGLE-3, DFlash, "
+        "DSpark, speculators, Medusa, Headstart); name the directory of a draft head, or a drafter that runs whole "
+        "models."
     )

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
-from headstart.drafting.head_files.loading import check_format, load_head, trained_for
+from headstart.drafting.head_files.loading import check_format, head_place, load_head, trained_for
 from headstart.drafting.head_files.shipped import head_folders
 from headstart.drafting.head_trees.trees import ConfidenceTrees, path_bounds
 from headstart.drafting.heads.formats import TrainedHead
@@ -17,7 +17,6 @@ from headstart.drafting.heads.head_pass import PathBounds
 from headstart.drafting.options import require
 from headstart.drafting.registry import trained_kinds
 from headstart.errors import ConfigError
-from headstart.models.files import local_path
 from headstart.passes.backend import BackendKit
 
 HeadKind = TypeVar("HeadKind", bound=TrainedHead)
@@ -129,7 +128,7 @@ def check_head(model: str | None) -> None:
         CheckpointError: it has no description, a damaged one, or that of something else.
     """
     if model:
-        check_format(local_path(model))
+        check_format(head_place(model))
 
 
 def open_head(
@@ -164,7 +163,7 @@ def open_head(
         f"{model} holds another head ({head.kind} head) than this drafter runs ({name} head).",
     )
     assert isinstance(head, kind)
-    target = None if shipped is not None else trained_for(local_path(model))
+    target = None if shipped is not None else trained_for(head_place(model))
     if target is not None and context.digest is not None and target[1] != context.digest():
         warnings.warn(
             f"{model} was trained for {target[0]}, whose weights are not this target's: it may guess badly.",

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from headstart.common.memory import require_room
 from headstart.drafting.context import DraftContext, LoadedModel, TextEncoder
-from headstart.drafting.head_files.loading import kind_in
+from headstart.drafting.head_files.loading import head_place, kind_in
 from headstart.drafting.options import require
 from headstart.drafting.second_models.draft_law import DraftLawOptions
 from headstart.drafting.second_models.second_model import SecondModel
@@ -15,7 +15,6 @@ from headstart.drafting.second_models.translated_model import StringDrafts, Tran
 from headstart.drafting.second_models.translation import SpellingTokenizer, Translation
 from headstart.errors import ConfigError
 from headstart.models.checkpoint import open_checkpoint
-from headstart.models.files import local_path
 from headstart.models.layer_selection import spread_layers
 from headstart.passes.backend import Backend
 from headstart.passes.runner import NUM_STATES, ModelRunner, cache_bytes_per_token, state_bytes
@@ -69,7 +68,7 @@ class DraftModelOptions(DraftLawOptions):
             "the option layers all the same.",
         )
         if self.model is not None:
-            kind = kind_in(local_path(self.model))
+            kind = kind_in(head_place(self.model))
             require(
                 kind is None,
                 f"draft model {self.model!r:.200} is a draft head; use the drafter that runs it (--drafter {kind}), or "

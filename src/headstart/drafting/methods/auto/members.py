@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, fields
 
 from headstart.drafting.base import Drafter
 from headstart.drafting.context import DraftContext
-from headstart.drafting.head_files.loading import kind_in
+from headstart.drafting.head_files.loading import head_place, kind_in
 from headstart.drafting.options import check_files, parse_options, require
-from headstart.drafting.registry import drafter_options
+from headstart.drafting.registry import drafter_options, names_modules
 from headstart.errors import HeadstartError
-from headstart.models.files import local_path
 
 FREE = "suffix"
 _HEADS = ("eagle3", "dflash", "p-eagle", "assistant")
@@ -31,7 +30,8 @@ class AutoOptions:
     if it is computed in eight or more and that pays; which guess while few sequences are decoded at once."""
     model: str | None = None
     """Directory of a head, or name of a model, for those drafters that run one. If ``drafters`` is left out: an
-    EAGLE-3, P-EAGLE or DFlash head to use instead of the one that comes with Headstart."""
+    EAGLE-3, P-EAGLE or DFlash head, or multi-token modules, to use instead of what comes with Headstart or the
+    model."""
     drafter_options: dict[str, object] = field(default_factory=dict)
     """Name of a drafter -> dictionary of its options."""
 
@@ -53,9 +53,11 @@ class AutoOptions:
 
     @property
     def head(self) -> str:
-        """The kind of head that ``model``, or the options of one kind, ask for where ``drafters`` is left out."""
+        """Who runs what ``model``, or the options of one kind of head, name where ``drafters`` is left out."""
+        if self.model is not None and names_modules(self.model):
+            return _MODULES
         told = [(kind, self.of(kind).get("model")) for kind in _HEADS]
-        held = [kind for kind, model in told if model is not None and kind_in(local_path(str(model))) == kind]
+        held = [kind for kind, model in told if model is not None and kind_in(head_place(str(model))) == kind]
         return next(iter(held), _HEADS[0])
 
     def of(self, name: str) -> dict[str, object]:
