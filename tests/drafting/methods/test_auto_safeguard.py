@@ -12,6 +12,7 @@ from planned_toys import BUDGET, PREDICTABLE, Clock, Oracle, begin, with_oracles
 
 from headstart.drafting.base import BeamView, Drafter
 from headstart.drafting.planning import constants as c
+from headstart.passes.adapters import Adapter
 
 Cost = Callable[[int], float]
 """Seconds of a pass by its rows."""
@@ -198,3 +199,24 @@ def test_random_costs_of_all_kinds_lose_no_more(monkeypatch: pytest.MonkeyPatch)
         taken, plain = race(drafter, clock, sequences, lambda rows, row=row: 1.0 + row * (rows - 2), 150)
         lost, total = lost + taken - plain, total + plain
     assert lost < c.START + c.SHARE * total + worst
+
+
+def test_an_adapter_whose_guesses_fail_takes_nobody_elses_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter, oracles = with_oracles(monkeypatch, only=(3, 0.3))
+    oracle = oracles["only"]
+
+    def questions(number: int, adapter: Adapter | None, right: bool) -> int:
+        before, oracle.right = oracle.asked, right
+        sequence = ToySequence(number, [1, 2, 3, 4])
+        sequence.adapter = adapter  # type: ignore[attr-defined]
+        drafter.begin(sequence)
+        drafter.observe([read_prompt(sequence)])
+        race(drafter, oracle.clock, [sequence], flat, 60)
+        drafter.end(number)
+        return oracle.asked - before
+
+    bad = Adapter("bad", "", "digest", None)
+    for number in range(8):
+        last = questions(number, bad, right=False)
+    assert last < 3
+    assert questions(9, None, right=True) > 30

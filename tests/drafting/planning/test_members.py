@@ -76,3 +76,14 @@ def test_what_takes_too_long_to_hear_is_shown_no_more(member: Member) -> None:
     for _ in range(200):
         member.heard(AMONG, 0.04, 1.0, of_seconds=10.0)
     assert member.hearing[AMONG.size].lasts
+
+
+def test_an_adapter_whose_guesses_fail_costs_others_none(member: Member) -> None:
+    other = ALONE._replace(adapter="other")
+    for _ in range(8):
+        asked(member, other, gain=0.0, seconds=1.0, rounds=10)
+        member.heard(other, 3.0, 1.0)
+    assert not member.asks(member.own_allowance(other), other)
+    assert not member.hearing[other.size].lasts
+    assert member.asks(member.own_allowance(ALONE), ALONE)
+    assert member.hearing[ALONE.size].lasts

@@ -14,10 +14,13 @@ from math import log2
 from typing import NamedTuple
 
 from headstart.drafting.base import SequenceView
+from headstart.drafting.inner_sequence import request_of
 from headstart.drafting.planning import constants as c
 
 _LEAST_SECONDS = 1e-9
 """No round takes less."""
+_SEVERAL = "several"
+Size = tuple[int, int, str]
 
 
 class Load(NamedTuple):
@@ -26,17 +29,22 @@ class Load(NamedTuple):
     sequences: int
     context: int
     """Class of the mean length of their contexts."""
+    adapter: str = ""
+    """The digest of the one that they all have: each changes how often guesses hold."""
 
     @classmethod
     def of(cls, views: Sequence[SequenceView]) -> Load:
         """Of sequences that decode together."""
         mean = sum([len(view.tokens) for view in views]) / max(len(views), 1)
-        return cls(len(views), int(c.CONTEXT_CLASSES * log2(max(mean / c.CONTEXT_LEAST, 1.0))))
+        digests = {getattr(getattr(request_of(view), "adapter", None), "digest", "") for view in views}
+        adapter = digests.pop() if len(digests) == 1 else _SEVERAL
+        return cls(len(views), int(c.CONTEXT_CLASSES * log2(max(mean / c.CONTEXT_LEAST, 1.0))), adapter)
 
     @property
-    def size(self) -> tuple[int, int]:
-        """Loads of about this many sequences, and of contexts within a factor of four, share their allowances."""
-        return self.sequences.bit_length(), self.context // c.CONTEXTS_TOGETHER
+    def size(self) -> Size:
+        """Loads of about this many sequences, of contexts within a factor of four and of one adapter, share their
+        allowances."""
+        return self.sequences.bit_length(), self.context // c.CONTEXTS_TOGETHER, self.adapter
 
 
 class Allowance:
@@ -98,7 +106,7 @@ class Safeguard:
 
     def __init__(self) -> None:
         self.plain = PlainRounds()
-        self.allowances: dict[tuple[int, int], Allowance] = defaultdict(Allowance)
+        self.allowances: dict[Size, Allowance] = defaultdict(Allowance)
         """By ``Load.size``."""
 
     def allows(self, load: Load) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from headstart.drafting.abilities import Continuing
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.inner_sequence import InnerSequence, request_of
-from headstart.drafting.planning.allowances import Allowance, Load
+from headstart.drafting.planning.allowances import Allowance, Load, Size
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.members import Member
 from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, Overlay
@@ -26,7 +26,7 @@ class Followed:
     """[member] whether it was ever asked about the sequence."""
     unheard: list[bool]
     """[member] whether it follows the sequence no more: showing it what is read and said took too long."""
-    allowances: dict[tuple[int, tuple[int, int]], Allowance] = field(default_factory=dict)
+    allowances: dict[tuple[int, Size], Allowance] = field(default_factory=dict)
     """By member and ``Load.size``."""
     guesses: list[tuple[int, Guesses]] = field(default_factory=list)
     """[(place of the member, its latest guesses)]; empty: no drafter was asked."""
