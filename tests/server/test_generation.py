@@ -173,7 +173,7 @@ def test_nobody_else_waits_for_a_schema_that_is_compiled(llm: LLM, monkeypatch: 
         gate.wait()
         raise RequestError("structured_outputs takes too long.", "structured_outputs")
 
-    monkeypatch.setattr(llm, "compile", compile_slowly)
+    monkeypatch.setattr(llm.grammars, "constraint", compile_slowly)
 
     async def work(client: httpx.AsyncClient) -> None:
         body = {"prompt": "abc", **GREEDY}
@@ -221,6 +221,6 @@ def test_what_structured_outputs_need_is_ready_before_the_first_request(llm: LLM
     pytest.importorskip("llguidance", reason="needs the extra 'structured'")
 
     async def work(client: httpx.AsyncClient) -> bool:
-        return "_grammars" in vars(llm)
+        return "grammars" in vars(llm)
 
     assert ask(llm, work)
