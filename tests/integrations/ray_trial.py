@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -178,7 +179,7 @@ async def update(client: Client, arguments: RayArguments) -> dict[str, Any]:
     before = set(await stats(client))
     body = chat("Steady", 16)
     long = asyncio.create_task(stream(client, chat("A long one", 300)))
-    changed = application(arguments.model_copy(update={"max_seconds": 300.0}), (KEY,))
+    changed = application(replace(arguments, max_seconds=300.0), (KEY,))
     ending = threading.Thread(target=lambda: serve.run(changed, name=NAME, route_prefix="/"))
     ending.start()
     found = []
