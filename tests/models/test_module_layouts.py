@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from gguf_modules import WRITERS, alone, written
 from multi_token_models import NATIVE_SIZES, write_modules
 from native_here import needs_native
@@ -185,6 +186,18 @@ def test_damaged_modules_are_told_and_decoding_goes_on(fault: str, said: str, fo
         LLM(model, "mtp")
     found = candidates(model.checkpoint, model.config, model.tokenizer)
     assert next(each for each in found if each.drafter == "mtp").standing is Standing.REFUSED
+
+
+def test_modules_that_compute_no_numbers_are_told_and_decoding_goes_on(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.3.mlp.shared_experts.up_proj.weight"][-1, -1] = torch.nan
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    model = load_model(folder, "bf16")
+    llm = LLM(model, "auto")
+    assert sum("compute NaN or infinities" in notice for notice in llm.notices) == 1
+    assert texts(llm) == texts(LLM(model, "none"))
+    with pytest.raises(HeadstartError, match="compute NaN or infinities"):
+        LLM(model, "mtp")
 
 
 @pytest.mark.parametrize("fault", ["another model", "cut short"])

@@ -113,6 +113,20 @@ def test_tables_of_their_own_are_used(tmp_path: Path) -> None:
     assert torch.equal(found.head.tensor(), head)
 
 
+@pytest.mark.parametrize("alike", [True, False])
+def test_modules_whose_head_is_another_are_left_out(alike: bool, tmp_path: Path) -> None:
+    """One head says what all modules guess."""
+    write_modules("step3p7", tmp_path, 2)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for number in (3, 4):
+        head = torch.randn(259, 64, generator=torch.Generator().manual_seed(2 if alike else number))
+        tensors[f"model.layers.{number}.transformer.shared_head.output.weight"] = head
+    save_file(tensors, tmp_path / "model.safetensors")
+    found = modules_of(tmp_path)
+    assert found is not None
+    assert len(found.modules) == (2 if alike else 1)
+
+
 def test_other_families_have_none(tmp_path: Path) -> None:
     assert modules_of(write_tiny_model(tmp_path)) is None
 

@@ -33,6 +33,8 @@ _OF_CHANNEL = (
     *(f"{of}_{part}" for of in ("expert", "shared") for part in ("gate", "up", "down")),
 )
 """Roles of a layer's channel part."""
+_COMPARED = 1 << 16
+"""Bytes of output heads."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
         return None
     decoders = tensor_layout(config, checkpoint.kind).found_in(shapes)
     names = names.spelt_in(shapes, numbers[0])
+    numbers = _saying_alike(names, numbers, checkpoint)
     layout = layout_of_modules(decoders, checkpoint.kind, names)
     final_norm = names.final_norm
     if names.may_share_norm and f"{final_norm.format(i=numbers[0])}.weight" not in shapes:
@@ -150,6 +153,14 @@ def _numbers(names: MultiTokenLayout, config: ModelConfig, shapes: Mapping[str, 
             break
         numbers.append(number)
     return numbers
+
+
+def _saying_alike(names: MultiTokenLayout, numbers: list[int], checkpoint: Checkpoint) -> list[int]:
+    """Modules before the first whose output head is unlike the first one's: one head says all guesses."""
+    heads = [name for number in numbers if (name := f"{names.head.format(i=number)}.weight") in checkpoint.shapes()]
+    rows = [checkpoint.stored(name).data[:_COMPARED].tobytes() for name in heads]
+    alike = [each == rows[0] for each in rows] if len(rows) == len(numbers) else [True] * len(numbers)
+    return numbers[: (*alike, False).index(False)]
 
 
 def _with_channel(layer: LayerConfig, layout: TensorLayout, number: int, shapes: Mapping[str, Shape]) -> LayerConfig:
