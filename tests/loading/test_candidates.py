@@ -75,6 +75,8 @@ def test_heads_of_the_hubs_cache_are_found(hub: Path, target: Path) -> None:
     assert found["org/stranger"]["standing"] == "refused"
     assert "40" in found["org/stranger"]["said"]
     assert "org/large" not in found
+    without_files = [each["drafter"] for each in json.loads(headstart("drafters", "-m", target, "--json").stdout)]
+    assert without_files.index("self") < without_files.index("suffix")
 
 
 @pytest.fixture

@@ -334,6 +334,8 @@ def test_what_a_known_model_lacks_is_said() -> None:
         config_from_hf({"model_type": "kimi_linear"})
     with pytest.raises(CheckpointError, match=r"general\.architecture 'deepseek4'.*hyper-connections"):
         config_from_gguf({"general.architecture": "deepseek4"})
+    with pytest.raises(CheckpointError, match=r"model_type 'mimo_v2'.*FP8 matrix of queries, keys and values"):
+        config_from_hf({"model_type": "mimo_v2"})
 
 
 @pytest.mark.parametrize("family", ["deepseek_v32", "glm_moe_dsa"])

@@ -50,8 +50,9 @@ class Method:
     """What it guesses with where no model is named, if nobody has taught that to guess."""
     from_tokens: bool = False
     """It needs nothing but a sequence's tokens, so that another engine can run it (``headstart_integrations``)."""
-    default_for: Literal["", "model", "module", "engine"] = ""
-    """Where nobody is named it guesses with a draft model, with a multi-token module alone, in another engine."""
+    default_for: Literal["", "model", "module", "engine", "target"] = ""
+    """Where nobody is named it guesses with a draft model, with a multi-token module alone, in another engine, with the
+    target's own weights."""
     other_names: tuple[str, ...] = ()
     """Names of its kin, whose heads it runs, too."""
 

@@ -67,7 +67,11 @@ def candidates(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer
         for each in PUBLISHED
         if each.fits(config, parameters) and each.hub_id not in {*held, checkpoint.name}
     ]
-    copies = [method for method in available_drafters().values() if method.free]
+    methods, itself = available_drafters(), default_for("target")
+    if config.encoder is None:
+        said = f"{methods[itself].summary}; for what the native pass computes in more bits"
+        found.append(Candidate(itself, "–", Standing.FOUND, 0, said))
+    copies = [method for method in methods.values() if method.free]
     return [*found, *(Candidate(each.name, "–", Standing.FOUND, 0, each.summary) for each in copies)]
 
 

@@ -9,5 +9,6 @@ METHODS = (
         "Georganas et al. 2025, ML-SpecQD (arXiv:2503.13565); Zhao et al. 2025, QSpec (arXiv:2410.11305)",
         f"{__name__}.drafter:SelfDrafter",
         "model",
+        default_for="target",
     ),
 )
