@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -141,9 +142,9 @@ def cached() -> Iterator[tuple[str, Path]]:
 
 
 def _entries(folder: Path, pattern: str) -> list[Path]:
-    """None where the folder may not be read."""
+    """Those that may be read and that a link leads to; none where the folder may not be read."""
     try:
-        return sorted(folder.glob(pattern))
+        return sorted(path for path in folder.glob(pattern) if os.access(path, os.R_OK))
     except OSError:
         return []
 
