@@ -16,7 +16,7 @@ from headstart_server.arguments import ServeArguments
 from headstart_server.engine_thread import EngineThread
 from headstart_server.metrics import Metrics
 from headstart_server.model_files import ModelFiles
-from headstart_server.models import ListedModel, ModelState, Served, bare_name
+from headstart_server.models import ListedModel, ModelState, Served, known_name
 from headstart_server.settings import ServerSettings
 
 
@@ -58,7 +58,7 @@ class KeptModel:
         """Whether an adapter of this name is loaded, or is with the model."""
         if self.served is not None:
             return self.served.adapter(name) is not None
-        return bare_name(name, list(self.options.adapters)) in self.options.adapters
+        return known_name(name, self.options.adapters) is not None
 
     @classmethod
     def of(cls, name: str, options: ServeArguments) -> KeptModel:

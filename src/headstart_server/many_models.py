@@ -23,7 +23,7 @@ from headstart_server.models import (
     NotLoadedError,
     Served,
     UnknownModelError,
-    bare_name,
+    known_name,
     when_sent,
 )
 from headstart_server.settings import ServerSettings
@@ -117,7 +117,8 @@ class ManyModels(Models):
     def _entry(self, name: str | None) -> KeptModel:
         if name is None:
             return max(self._entries.values(), key=lambda entry: (entry.served is not None, entry.used))
-        found = self._entries.get(bare_name(name, list(self._entries)))
+        known = known_name(name, self._entries)
+        found = None if known is None else self._entries[known]
         if found is None:
             found = next((each for each in self._entries.values() if each.has_adapter(name)), None)
         if found is None:

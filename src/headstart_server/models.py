@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -24,7 +24,7 @@ from headstart_server.settings import ServerSettings
 _HOLDS = "headstart.holds"
 """The key in a request's scope of what is let go once its answer has been sent."""
 _LATEST = ":latest"
-"""What Ollama's clients put behind names without a tag."""
+"""The tag of names without one, as Ollama has it: with and without are one name."""
 
 
 class UnknownModelError(RequestError):
@@ -74,7 +74,7 @@ class Served:
     def adapter(self, name: str) -> Adapter | None:
         """The loaded adapter of a name that none of the model's own is."""
         found = dict(self.llm.adapters)
-        return None if name in self.settings.names else found.get(bare_name(name, list(found)))
+        return None if (known := known_name(name, found)) is None else found[known]
 
     def stop(self) -> None:
         """Cut off the requests in progress."""
@@ -185,8 +185,8 @@ class OneModel(Models):
     def __init__(self, served: Served) -> None:
         super().__init__(served.settings)
         self._served = served
-        if taken := set(served.llm.adapters) & set(served.settings.names):
-            raise ConfigError(f"lora names an adapter {min(taken)!r:.80}, as the model is named; take another name.")
+        if taken := [name for name in served.llm.adapters if known_name(name, served.settings.names)]:
+            raise ConfigError(f"lora names an adapter {taken[0]!r:.80}, as the model is named; take another name.")
 
     @property
     def only(self) -> Served:
@@ -203,12 +203,13 @@ class OneModel(Models):
         names = self.settings.names
         if name is not None and (adapter := self._served.adapter(name)) is not None:
             return self._listed(names[0]).adapted(adapter)
-        if name is not None and bare_name(name, names) not in names:
+        known = names[0] if name is None else known_name(name, names)
+        if known is None:
             adapters = self._served.llm.adapters
             raise UnknownModelError(
                 f"model {name!r} is not served here; it is {' or '.join(map(repr, [*names, *adapters]))}.", "model"
             )
-        return self._listed(names[0] if name is None else bare_name(name, names))
+        return self._listed(known)
 
     def listed(self) -> Sequence[ListedModel]:
         """See ``Models``."""
@@ -232,9 +233,12 @@ class OneModel(Models):
         return ListedModel(name, self.settings.served_name, model, ModelState.LOADED, self._served)
 
 
-def bare_name(name: str, names: Sequence[str]) -> str:
-    """A name as it is known, without the tag that Ollama's clients put behind it."""
-    return name if name in names else name.removesuffix(_LATEST)
+def known_name(name: str, names: Collection[str]) -> str | None:
+    """A name as it is known, where it may stand with or without the tag that stands for none; None: it is not."""
+    if name in names:
+        return name
+    known = {each.removesuffix(_LATEST): each for each in names}
+    return known.get(name.removesuffix(_LATEST))
 
 
 class Holding:

@@ -19,7 +19,7 @@ _INSTEAD = {
     "web_search_options": "search yourself, and write what you find into a message",
     **dict.fromkeys(("audio", "mm_processor_kwargs"), "texts are all that is read and said here"),
     **dict.fromkeys(("grammar", "guided_grammar", "ebnf"), _STRUCTURE),
-    **dict.fromkeys(("context_shift", "n_keep", "n_discard"), NO_SHIFT),
+    "context_shift": NO_SHIFT,
     "stop_regex": "give stop strings",
     "logits_processors": "use logit_bias, allowed_token_ids or bad_words",
     **dict.fromkeys(

@@ -20,7 +20,7 @@ from headstart_server.forms import Form
 from headstart_server.generation import tenant_salt
 from headstart_server.json_body import JsonRoute
 from headstart_server.metrics import rendered
-from headstart_server.models import ListedModel, Models, NotLoadedError, Served
+from headstart_server.models import ListedModel, Models, NotLoadedError, Served, known_name
 from headstart_server.protocol import (
     CompletionBody,
     DetokenizeBody,
@@ -233,7 +233,7 @@ async def load_lora_adapter(body: LoadAdapterBody, request: Request, here: Here)
     model."""
     name, llm = body.lora_name, (await here.held(body.model, request)).llm
     async with here.adapting:
-        if any(name == each.name for each in here.listed()):
+        if known_name(name, [each.name for each in here.listed()]) is not None:
             raise RequestError(f"lora_name {name!r} is served already; unload it first, or take another.", "lora_name")
         await asyncio.to_thread(llm.adapters.load, name, body.lora_path)
     return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")

@@ -127,6 +127,21 @@ def test_an_adapter_changes_the_law_as_the_merged_model_has_it(kind: str, reques
 
 
 @pytest.mark.thorough
+@needs_native
+def test_adapters_decode_over_a_cache_of_8_bits(toys: Toys) -> None:
+    """Mixed as alone, with guesses as without, and as the merged model with such a cache."""
+    options = {"precision": "fp32", "cache_type": "q8_0", "max_batch_size": 16}
+    wanted = alone(LLM(toys.model, "none", lora=toys.lora, **options))
+    llm = LLM(toys.model, "suffix", lora=toys.lora, prefix_caching=True, **options)
+    assert texts(llm) == wanted
+    assert alone(llm) == wanted  # from kept blocks
+    merged = LLM(toys.merged, "none", **options)
+    red = [index for index, whose in enumerate(WHOSE) if whose == "red"]
+    said = merged.generate([PROMPTS[index] for index in red], ANSWER)
+    assert [output.token_ids for output in said] == [wanted[index] for index in red]
+    assert len({tuple(each) for each in wanted[:5]}) > 1
+
+
 def test_pytorch_mixes_adapters(torch_toys: Toys) -> None:
     llm = LLM(torch_toys.model, "none", precision="fp32", lora=torch_toys.lora)
     wanted = alone(llm)

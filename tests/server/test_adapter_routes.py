@@ -121,6 +121,30 @@ def test_an_adapter_is_not_named_as_its_model(tiny_model_dir: Path, adapters: di
 
     with pytest.raises(ConfigError, match="lora names an adapter 'tiny', as the model is named"):
         ask(LLM(tiny_model_dir, "none", lora={"tiny": adapters["red"]}), work, ServerSettings("tiny"))
+    with pytest.raises(ConfigError, match="lora names an adapter 'tiny:latest', as the model is named"):
+        ask(LLM(tiny_model_dir, "none", lora={"tiny:latest": adapters["red"]}), work, ServerSettings("tiny"))
+
+
+def test_a_tag_that_stands_for_none_is_one_with_none(tiny_model_dir: Path, adapters: dict[str, str]) -> None:
+    """Ollama's clients ask for NAME:latest where one writes NAME, and list names with tags."""
+    lora = {"red:latest": adapters["red"], "blue": adapters["blue"]}
+
+    async def work(client: httpx.AsyncClient) -> None:
+        for asked, known in (("red", "red:latest"), ("blue:latest", "blue"), ("tiny", "tiny:latest")):
+            for name in (asked, known):
+                assert (await client.post("/v1/completions", json={**PROMPT, "model": name})).json()["model"] == known
+                shown = await client.post("/api/show", json={"model": name})
+                assert shown.json()["modelfile"] == f"FROM {known}\n"
+        assert_openai_error(await client.post("/v1/completions", json={**PROMPT, "model": "red:8b"}), 404)
+        for name in ("red", "blue:latest", "tiny"):
+            error = assert_openai_error(
+                await client.post(LOAD, json={"lora_name": name, "lora_path": adapters["red"]}), 400
+            )
+            assert "is served already" in error["message"]
+        assert (await client.post(UNLOAD, json={"lora_name": "red"})).status_code == 200
+        assert_openai_error(await client.post("/v1/completions", json={**PROMPT, "model": "red:latest"}), 404)
+
+    ask(LLM(tiny_model_dir, "none", lora=lora), work, ServerSettings("tiny:latest"))
 
 
 def test_adapters_need_the_key(tiny_model_dir: Path, adapters: dict[str, str]) -> None:

@@ -95,7 +95,7 @@ def test_bad_requests_are_refused_in_openais_shape(llm: LLM) -> None:
 def test_fields_of_other_servers_that_ask_for_nothing_are_ignored(llm: LLM) -> None:
     nothing = {"bad_words": [], "use_beam_search": False, "truncate_prompt_tokens": None, "user": "somebody"}
     nothing |= {"typical_p": 1.0, "mirostat": 0, "repeat_penalty": 1, "n_predict": -1}
-    nothing |= {"context_shift": False, "n_keep": 0}
+    nothing |= {"context_shift": False, "n_keep": 4, "n_discard": 2}
     body = {"prompt": "abc abc", **GREEDY}
     texts = [
         post(llm, "/v1/completions", body | more).json()["choices"][0]["text"]

@@ -245,8 +245,6 @@ def test_a_text_is_read_without_special_tokens_where_asked_for(llm: LLM) -> None
         ("completions", {"suffix": "x"}, "suffix"),
         ("completions", {"typical_p": 0.5}, "typical_p"),
         ("completions", {"context_shift": True}, "context_shift"),
-        ("chat/completions", {"n_keep": 4}, "n_keep"),
-        ("completions", {"n_discard": 4}, "n_discard"),
         ("completions", {"truncate_prompt_tokens": -1, "max_tokens": 5000}, "max_tokens"),
         ("completions", {"speculation": {"drafter": "eagle"}}, "speculation"),
         ("completions", {"speculation": {"enabled": False}}, "speculation.enabled"),

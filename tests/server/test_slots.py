@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,23 @@ def test_files_are_bounded_and_a_full_directory_is_said(tiny_model_dir: Path, tm
 
     ask(llm, free, settings(tmp_path))
     ask(llm, bounded, settings(tmp_path, slot_save_bytes=2 * sizes[0] - 1))
+
+
+def test_a_full_disk_is_said(tiny_model_dir: Path, tmp_path: Path) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    async def work(client: httpx.AsyncClient) -> None:
+        text, _ = await found(client, id_slot=0)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+        try:
+            error = assert_openai_error(await slot(client, 0, "save", filename="a"), 400)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        assert "cannot be written in slot_save_path (File too large)" in error["message"]
+        assert not [*tmp_path.iterdir()]
+        assert await found(client) == (text, FOUND)
+
+    ask(engine(tiny_model_dir), work, settings(tmp_path))
 
 
 def test_a_small_cache_takes_what_has_room(tiny_model_dir: Path, tmp_path: Path) -> None:

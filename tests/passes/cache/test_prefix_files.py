@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import shutil
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -149,6 +151,62 @@ def test_the_bound_is_kept_and_what_is_used_stays(tmp_path: Path, plain: list[li
         files = written(tmp_path)
         assert sum(max(path.stat().st_size, 4096) for path in files) <= most
     assert Run(tmp_path, most_bytes=most).say(PROMPTS[:1]) == (plain[:1], len(BEGINNING))
+
+
+def test_two_beginnings_take_turns_where_one_has_room(tmp_path: Path, plain: list[list[int]]) -> None:
+    """What was used last is found, at least its first blocks, and the bound holds after each turn."""
+    most, other = 16 * 4096, [(11 * i + 5) % VOCAB for i in range(10 * BLOCK)]
+    wanted = [plain[0], Run(None).say([other])[0][0]]
+    for _ in range(3):
+        for prompt, said in zip([PROMPTS[0], other], wanted, strict=True):
+            for again in range(2):
+                run = Run(tmp_path, most_bytes=most)
+                text, found = run.say([prompt])
+                assert text == [said]
+                assert not again or found >= 6 * BLOCK
+                run.engine.close()
+                assert sum(max(path.stat().st_size, 4096) for path in written(tmp_path)) <= most
+
+
+def test_two_at_once_share_a_small_directory(tmp_path: Path, plain: list[list[int]]) -> None:
+    """Each deletes what the other has just written or is about to read."""
+
+    def work(number: int) -> list[bool]:
+        right = []
+        for other in range(6):
+            run = Run(tmp_path, most_bytes=16 * 4096)
+            right += [said == plain[:1] for said in [run.say(PROMPTS[:1])[0]]]
+            run.say([[(other * i + number + i * i) % VOCAB for i in range(6 * BLOCK)]])
+            run.engine.close()
+        return right
+
+    with ThreadPoolExecutor(2) as both:
+        assert all(all(right) for right in both.map(work, range(2)))
+    assert not [*tmp_path.glob("*.part")]
+    assert sum(max(path.stat().st_size, 4096) for path in written(tmp_path)) <= 18 * 4096
+
+
+@pytest.mark.parametrize("harm", ["full", "not writable", "a file"])
+def test_where_nothing_can_be_written_one_sentence_says_so(
+    tmp_path: Path, plain: list[list[int]], harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "kept"
+    if harm == "a file":
+        directory.touch()
+    run = Run(Path("/sys") if harm == "not writable" else directory)  # nobody writes there, root neither
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        if harm == "full":  # a file that grows beyond this fails, as on a full disk
+            resource.setrlimit(resource.RLIMIT_FSIZE, (32, limit[1]))
+        said = run.say(PROMPTS)[0]
+        run.engine.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert said == plain
+    told = [record.getMessage() for record in caplog.records]
+    assert [message for message in told if "cannot be written (" in message] == told[-1:]
+    assert told[-1].endswith("prefixes stay in memory.")
+    assert harm != "full" or not [*directory.iterdir()]
 
 
 @pytest.mark.parametrize("blocked", [False, True])
