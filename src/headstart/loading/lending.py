@@ -27,13 +27,14 @@ from headstart.loading.candidates import HeadAtHand, cached, heads_at_hand
 from headstart.loading.model import Model, create_backend, create_encoder_decoder, load_model, weights_dtype
 from headstart.loading.own_bits import lend_itself
 from headstart.loading.reading import Reading
-from headstart.loading.roles import require_language_model, require_modules
+from headstart.loading.roles import MODULES, require_language_model, role_of
 from headstart.loading.siblings import find_sibling
 from headstart.models.aliases import ALIASES
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
 from headstart.models.encoder_decoder_weights import select_decoder_layers
 from headstart.models.layer_selection import select_layers
+from headstart.models.locating import locate
 from headstart.models.multi_token import MultiTokenModules, load_multi_token
 from headstart.models.weight_loading import config_of, load_decoder, load_tables
 from headstart.passes.backend import Backend
@@ -90,8 +91,8 @@ def draft_context(
     def modules(name: str | None) -> MultiTokenModules | None:
         if not model.backend.opens_layers or model.config.encoder is not None:
             return None
-        if name is not None:
-            require_modules(name)
+        if name is not None and (role := role_of(locate(name))) not in (None, MODULES):
+            raise ConfigError(f"{name} is {role}, which has no multi-token modules; name a checkpoint that has them.")
         checkpoint = model.checkpoint if name is None else open_checkpoint(name)
         config = model.config if name is None else config_of(checkpoint)
         if (difference := misfit(config, model.config)) is not None:

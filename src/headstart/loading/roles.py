@@ -65,15 +65,3 @@ def require_language_model(name: str) -> None:
         runs = role == MODULES or "head" in role
         mend = "name it without a drafter, or with the one that runs it" if runs else "name a model"
         raise ConfigError(f"{name} is {role}, no model that guesses by itself; {mend}.")
-
-
-def require_modules(name: str) -> None:
-    """Refuse as a source of multi-token modules what is neither a model nor modules alone.
-
-    Raises:
-        ConfigError: naming what it is.
-        CheckpointError: as ``role_of``; there is nothing of this name.
-    """
-    role = role_of(locate(name))
-    if role not in (None, MODULES):
-        raise ConfigError(f"{name} is {role}, which has no multi-token modules; name a checkpoint that has them.")
