@@ -110,6 +110,8 @@ def plan(
             raise ConfigError(f"no prompt has room for {max_tokens} more tokens; lower --max-tokens.")
         listed = listed if told else [*map(freely, listed)]
         listed = saying_memory(listed, activity)
+        if what_if is not None and supposed.has_weights(what_if):
+            bench.open(listed[-1])  # what does not run here is refused before anything is measured
         activity.show("Measuring", planned_work(len(listed), len(fitting), params, batches, repeats))
         made = Plan()
         interruption = Interruption("drafters", len(listed) - 1, lambda: max(len(made.profiles) - 1, 0))

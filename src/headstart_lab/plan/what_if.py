@@ -60,8 +60,8 @@ class WhatIf:
 
     @property
     def has_weights(self) -> bool:
-        """Whether the drafter is there, so that its own guesses could be counted."""
-        return self.drafter not in PUBLISHED and "=" not in self.drafter
+        """See ``has_weights``."""
+        return has_weights(self.drafter)
 
     @property
     def best(self) -> Chain:
@@ -106,6 +106,11 @@ def rates_of(named: str, told: str | None) -> tuple[tuple[float, ...], str]:
     if name in PUBLISHED:
         return PUBLISHED[name].rates, PUBLISHED[name].source
     return (), "counted on the prompts"
+
+
+def has_weights(named: str) -> bool:
+    """Whether the drafter is there, so that its own guesses could be counted."""
+    return named not in PUBLISHED and "=" not in named
 
 
 def contender(named: str, length: int) -> Contender:

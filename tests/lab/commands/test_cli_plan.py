@@ -119,3 +119,12 @@ def test_what_cannot_be_supposed_is_refused(invoke, wrong, sentence):
     result = invoke(*wrong)
     assert isinstance(result.exception, ConfigError)
     assert sentence in str(result.exception)
+
+
+def test_what_does_not_run_here_is_refused_before_anything_is_measured(invoke, monkeypatch):
+    shown = []
+    monkeypatch.setattr(Activity, "show", lambda self, text, total=None: shown.append(text))
+    result = invoke("--what-if", "self", "--rates", "0.5")
+    assert isinstance(result.exception, ConfigError)
+    assert "in fewer bits" in str(result.exception)
+    assert [text.partition(" ")[0] for text in shown] == ["Loading"]
