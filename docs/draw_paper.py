@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from headstart_charts.page import Table
+from headstart_lab.paper.paper_report import from_json, table_2, table_3, table_4
 from headstart_lab.paper.pictures import lines_svg, timeline_svg
-from headstart_lab.paper.report import from_json, table_2, table_3, table_4
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"

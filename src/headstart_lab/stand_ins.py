@@ -26,7 +26,7 @@ from headstart.loading.model import Model, create_backend, weights_dtype
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.families.module_layouts import multi_token_layout
 from headstart.models.linear_weights import LinearWeights, NormWeights
-from headstart.models.multi_token import MultiTokenModule, MultiTokenModules
+from headstart.models.multi_token_modules import MultiTokenModule, MultiTokenModules
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import AttentionWeights, DecoderWeights, LayerWeights, MlpWeights
 from headstart.passes.backend import Backend

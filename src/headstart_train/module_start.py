@@ -15,7 +15,7 @@ from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.families.module_layouts import multi_token_layout
 from headstart.models.linear_weights import LinearWeights, NormWeights
-from headstart.models.multi_token import MultiTokenModule, MultiTokenModules, load_multi_token
+from headstart.models.multi_token_modules import MultiTokenModule, MultiTokenModules, load_multi_token
 from headstart.models.weight_loading import config_of
 from headstart.models.weights import DecoderWeights
 from headstart_train.decoder.trainable_module import require_trainable_module

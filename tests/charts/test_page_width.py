@@ -12,7 +12,7 @@ pytest.importorskip("playwright.sync_api", reason="needs playwright (the extra '
 from playwright.sync_api import sync_playwright
 
 from headstart_charts.page import to_html
-from headstart_lab.bench.report import overview
+from headstart_lab.bench.drafters_report import overview
 from headstart_lab.bench.run import BenchRuns
 from headstart_lab.bench.summary import Breakdown, Speed, Spread, Summary
 

@@ -18,6 +18,7 @@ from headstart.passes.draft_tree import ROOT, DraftTree, Draws, TreeLaw
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
 from headstart_charts.page import Table
+from headstart_lab.acceptance.acceptance_report import context_range, exhibits, lost, to_json
 from headstart_lab.acceptance.measuring import (
     LENIENCES,
     Acceptance,
@@ -27,7 +28,6 @@ from headstart_lab.acceptance.measuring import (
     guess_at,
     measure_acceptance,
 )
-from headstart_lab.acceptance.report import context_range, exhibits, lost, to_json
 from headstart_lab.acceptance.token_kinds import TokenKind
 from headstart_lab.bench.prompts import BenchPrompt, encode_turns
 from headstart_lab.theory import formulas as theory

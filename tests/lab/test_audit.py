@@ -19,10 +19,10 @@ from thinning import thorough_but
 from toys import ToyBackend, hashed_logits
 
 from headstart.sampling.params import SamplingParams
+from headstart_lab.audit.audit_report import exhibits, to_json
 from headstart_lab.audit.cases import cases
 from headstart_lab.audit.goodness import Goodness, g_test
 from headstart_lab.audit.joint_law import LawFindings, check_law, choose_tokens, compute_law
-from headstart_lab.audit.report import exhibits, to_json
 from headstart_lab.audit.rules import check_rules
 from headstart_lab.audit.run import Audit
 from headstart_lab.audit.texts import check_texts, decode_plainly

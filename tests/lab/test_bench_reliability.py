@@ -13,8 +13,8 @@ from headstart.engine.outputs import SequenceStats
 from headstart.passes.draft_tree import ROOT, DraftTree
 from headstart_charts.page import Table, to_html
 from headstart_charts.plots import Figure
+from headstart_lab.bench.drafters_report import exhibits, to_json
 from headstart_lab.bench.reliability import BINS, Reliability, judged
-from headstart_lab.bench.report import exhibits, to_json
 from headstart_lab.bench.run import BenchRuns, Run
 from headstart_lab.bench.summary import summarise
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from test_bench_summary import run
 
+from headstart_lab.bench.drafters_report import exhibits
 from headstart_lab.bench.remarks import remarks
-from headstart_lab.bench.report import exhibits
 from headstart_lab.bench.run import BenchRuns
 from headstart_lab.bench.summary import Spread, summarise
 

@@ -9,7 +9,7 @@ import pytest
 
 from headstart.engine.outputs import SequenceStats
 from headstart_charts.page import Table, to_html
-from headstart_lab.bench.report import exhibits, to_json
+from headstart_lab.bench.drafters_report import exhibits, to_json
 from headstart_lab.bench.run import BenchRuns, Run
 from headstart_lab.bench.summary import summarise
 from headstart_lab.differences import Difference

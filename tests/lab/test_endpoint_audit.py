@@ -17,9 +17,9 @@ from headstart.errors import ConfigError, HeadstartError
 from headstart.loading.model import Model, load_model
 from headstart_lab.audit.endpoint.client import Endpoint
 from headstart_lab.audit.endpoint.draws import LawChecks
+from headstart_lab.audit.endpoint.endpoint_report import exhibits, to_json
 from headstart_lab.audit.endpoint.findings import EndpointAudit, Finding, Result
 from headstart_lab.audit.endpoint.forms import check_grammar, check_logprobs, check_tools
-from headstart_lab.audit.endpoint.report import exhibits, to_json
 from headstart_lab.audit.endpoint.run import EndpointRun, EndpointSettings, declared_fields
 from headstart_lab.audit.endpoint.texts import (
     Greedy,

@@ -14,8 +14,8 @@ import pytest
 from headstart.errors import HeadstartError
 from headstart_lab.audit.endpoint import client
 from headstart_lab.audit.endpoint.client import Endpoint
+from headstart_lab.audit.endpoint.endpoint_report import exhibits, to_json
 from headstart_lab.audit.endpoint.findings import EndpointAudit, Finding, Result
-from headstart_lab.audit.endpoint.report import exhibits, to_json
 from headstart_lab.audit.endpoint.run import EndpointRun, EndpointSettings
 
 Json = dict[str, Any]

@@ -16,10 +16,10 @@ from headstart.models.checkpoint import open_checkpoint
 from headstart.models.experts_config import ExpertsConfig
 from headstart.models.weight_loading import load_decoder
 from headstart.sampling.params import SamplingParams
-from headstart_lab.bench import report
+from headstart_lab.bench import drafters_report as report
 from headstart_lab.bench.run import BenchRuns, RecordingDrafter, Run
 from headstart_lab.bench.summary import summarise
-from headstart_lab.plan import report as plan_report
+from headstart_lab.plan import plan_report
 from headstart_lab.plan.expert_passes import ExpertPass, at_random, expert_costs, expert_table
 from headstart_lab.plan.forecast import make_plan
 from headstart_lab.workbench import Contender, Workbench

@@ -29,8 +29,8 @@ from headstart_lab.plan.forecast import (
     make_plan,
     measure_passes,
 )
+from headstart_lab.plan.plan_report import exhibits, to_json
 from headstart_lab.plan.profiles import Profile, RoundSeconds
-from headstart_lab.plan.report import exhibits, to_json
 from headstart_lab.plan.watching import Watching, line, profile
 from headstart_lab.theory import formulas as theory
 from headstart_lab.theory.trees import best_first_tree, sequoia_tokens

@@ -12,7 +12,7 @@ from toys import ToyBackend, repeating_logits, table_logits
 
 from headstart.errors import ConfigError
 from headstart_lab.quality.passages import read_passages, windows
-from headstart_lab.quality.report import exhibits, to_json
+from headstart_lab.quality.quality_report import exhibits, to_json
 from headstart_lab.quality.run import GreedyPair, Quality, TextFigures, answer_greedily, read_texts
 from headstart_lab.workbench import Workbench
 

@@ -43,7 +43,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from headstart_lab.benchmarks.whisper.from_ctranslate2 import convert
+    from headstart_lab.programs.whisper.from_ctranslate2 import convert
 
     assert FOUND is not None
     assert FOUND.origin is not None

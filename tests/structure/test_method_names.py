@@ -23,7 +23,7 @@ EXCEPTIONS = {
     "headstart_lab/plan/published_rates.py": "what is published of drafters, by their names",
     "headstart/common/other_names.py": "vLLM's names of its options",
     "headstart_lab/commands/theory.py": "a model of guesses in the theory of speed",
-    "headstart_lab/benchmarks/": "programs that measure drafters by their names",
+    "headstart_lab/programs/": "programs that measure drafters by their names",
 }
 """Files and folders that may name methods of other folders -> why."""
 

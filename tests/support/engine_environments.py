@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from headstart_lab.benchmarks.peers.environments import PEERS, Environment
+from headstart_lab.programs.peers.environments import PEERS, Environment
 
 ROOT = Path(__file__).parents[2]
 

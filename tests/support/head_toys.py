@@ -22,7 +22,7 @@ from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
 from headstart.drafting.registry import create_drafter
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
-from headstart.models.multi_token import MultiTokenModule, MultiTokenModules
+from headstart.models.multi_token_modules import MultiTokenModule, MultiTokenModules
 from headstart.models.weights import AttentionWeights, LayerWeights, MlpWeights
 from headstart.passes.batch import TapStates
 from headstart.passes.draft_tree import DraftTree

@@ -13,7 +13,7 @@ from headstart.backends.native.module_pass import NativeModulePass
 from headstart.backends.native.precision import Precision
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows, ModulesPass
 from headstart.drafting.heads.tables import TargetTables
-from headstart.models.multi_token import MultiTokenModules
+from headstart.models.multi_token_modules import MultiTokenModules
 
 LENGTHS = (70, 5)
 """Of the texts."""

@@ -24,7 +24,7 @@ from headstart.entrypoints.llm import LLM
 from headstart.errors import CheckpointError, ConfigError
 from headstart.loading.model import Model, load_model
 from headstart.models.checkpoint import open_checkpoint
-from headstart.models.multi_token import MultiTokenModules, load_multi_token
+from headstart.models.multi_token_modules import MultiTokenModules, load_multi_token
 from headstart.models.weight_loading import config_of, load_decoder
 from headstart.passes.batch import FINAL_TAP
 from headstart.sampling.params import SamplingParams

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headstart.drafting.base import SequenceView
     from headstart.drafting.heads.tables import TargetTables
     from headstart.drafting.text_store import TextStore
-    from headstart.models.multi_token import MultiTokenModules
+    from headstart.models.multi_token_modules import MultiTokenModules
     from headstart.passes.backend import Backend, BackendKit
     from headstart.passes.runner import ModelRunner
 

@@ -100,6 +100,8 @@ class HeadFiles:
     exports: Mapping[str, tuple[str, ...]]
     """Kinds of heads, as ``headstart train`` calls them -> formats of other programs that such a head may be written
     in."""
+    names: tuple[str, ...] = ()
+    """What files of their tensors may be called beside the usual names."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,11 @@ def head_files() -> tuple[HeadFiles, ...]:
 def brought_head_files() -> tuple[HeadFiles, ...]:
     """Likewise of those that other packages bring."""
     return _head_files(brought_folders())
+
+
+def tensor_files() -> tuple[str, ...]:
+    """``HeadFiles.names`` of all methods."""
+    return tuple(name for files in (*head_files(), *brought_head_files()) for name in files.names)
 
 
 def export_formats() -> Mapping[str, tuple[str, ...]]:

@@ -23,7 +23,7 @@ from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.families.module_layouts import layouts_of_modules
 from headstart.models.locating import has_safetensors
-from headstart.models.multi_token import load_multi_token
+from headstart.models.multi_token_modules import load_multi_token
 from headstart.models.weight_loading import config_of
 from headstart.text.tokenizer import Tokenizer
 

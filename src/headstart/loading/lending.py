@@ -35,7 +35,7 @@ from headstart.models.encoder_decoder_loading import load_encoder_decoder
 from headstart.models.encoder_decoder_weights import select_decoder_layers
 from headstart.models.layer_selection import select_layers
 from headstart.models.locating import locate
-from headstart.models.multi_token import MultiTokenModules, load_multi_token
+from headstart.models.multi_token_modules import MultiTokenModules, load_multi_token
 from headstart.models.weight_loading import config_of, load_decoder, load_tables
 from headstart.passes.backend import Backend
 from headstart.passes.runner import ModelRunner

@@ -89,8 +89,8 @@ def acceptance(
     began = time.perf_counter()
     from headstart.cli.progress import Activity
     from headstart.sampling.params import SamplingParams
+    from headstart_lab.acceptance.acceptance_report import exhibits, to_json
     from headstart_lab.acceptance.measuring import PASSES_OF_A_TOKEN, Acceptance, measure_acceptance, plain_pace
-    from headstart_lab.acceptance.report import exhibits, to_json
     from headstart_lab.bench.extent import MOST_TOKENS
     from headstart_lab.bench.prompts import by_turns_of_groups, choose, read_prompts
     from headstart_lab.commands.contenders import saying_memory

@@ -165,7 +165,7 @@ def audit(
         )
         return
     from headstart.cli.progress import Activity
-    from headstart_lab.audit.report import exhibits, to_json
+    from headstart_lab.audit.audit_report import exhibits, to_json
     from headstart_lab.audit.run import Audit, AuditSettings, run_audit
     from headstart_lab.bench.prompts import choose, read_prompts
     from headstart_lab.commands.contenders import saying_memory

@@ -46,7 +46,7 @@ def audit_endpoint(
     """
     from headstart.cli.progress import Activity
     from headstart_lab.audit.endpoint.client import Endpoint
-    from headstart_lab.audit.endpoint.report import exhibits, to_json
+    from headstart_lab.audit.endpoint.endpoint_report import exhibits, to_json
     from headstart_lab.audit.endpoint.run import EndpointRun, EndpointSettings
     from headstart_lab.bench.prompts import choose, read_prompts
     from headstart_lab.commands.exhibits import hand_out

@@ -167,10 +167,10 @@ def bench(
     began = time.perf_counter()
     from headstart.cli.progress import Activity, spoken
     from headstart.sampling.params import SamplingParams
+    from headstart_lab.bench.drafters_report import exhibits, to_json
     from headstart_lab.bench.extent import MOST_REPEATS, MOST_TOKENS, Extent, fit
     from headstart_lab.bench.lengths import by_length, of_lengths, parse_lengths
     from headstart_lab.bench.prompts import choose, read_prompts
-    from headstart_lab.bench.report import exhibits, to_json
     from headstart_lab.bench.run import Sitting
     from headstart_lab.bench.summary import summarise
     from headstart_lab.commands.contenders import saying_memory

@@ -82,8 +82,8 @@ def paper(
     from headstart_lab.commands.exhibits import hand_out, measurement_record, write_text
     from headstart_lab.commands.interruption import Interruption
     from headstart_lab.paper.measuring import Pair, Sheet, measure
+    from headstart_lab.paper.paper_report import exhibits, to_json
     from headstart_lab.paper.pictures import lines_svg, timeline_svg
-    from headstart_lab.paper.report import exhibits, to_json
     from headstart_lab.paper.tracing import TracedRun, lines_of, trace_run
     from headstart_lab.provenance import Origin
     from headstart_lab.workbench import PLAIN, Contender, Workbench, most_rows

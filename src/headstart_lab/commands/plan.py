@@ -86,8 +86,8 @@ def plan(
     from headstart_lab.plan.draft_limits import freely
     from headstart_lab.plan.forecast import Plan, make_plan, planned_work
     from headstart_lab.plan.forecast import check as check_plan
+    from headstart_lab.plan.plan_report import exhibits, to_json
     from headstart_lab.plan.published_rates import LONGEST
-    from headstart_lab.plan.report import exhibits, to_json
     from headstart_lab.provenance import Origin
     from headstart_lab.workbench import PLAIN, Contender, Workbench, contenders, most_rows, usual_contenders
 

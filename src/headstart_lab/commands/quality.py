@@ -80,7 +80,7 @@ def quality(
     from headstart_lab.commands.interruption import Interruption
     from headstart_lab.provenance import Origin
     from headstart_lab.quality.passages import read_passages, windows
-    from headstart_lab.quality.report import exhibits, to_json
+    from headstart_lab.quality.quality_report import exhibits, to_json
     from headstart_lab.quality.run import GreedyPair, Quality, answer_greedily, read_texts
 
     against, cache_type = _named("--reference", reference.value), CacheType(engine.cache_type)

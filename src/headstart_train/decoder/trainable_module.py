@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from headstart.errors import ConfigError
 from headstart.models.config import ModelConfig
-from headstart.models.multi_token import MultiTokenModule, MultiTokenModules
+from headstart.models.multi_token_modules import MultiTokenModule, MultiTokenModules
 from headstart_train.decoder.trainable import TrainableLayer, TrainableLinear, TrainableNorm, require_trainable
 
 

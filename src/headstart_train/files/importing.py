@@ -9,8 +9,9 @@ from typing import Literal
 import torch
 
 from headstart.drafting.head_files.loading import load_head
-from headstart.drafting.heads.files import MEDUSA_FILES, PICKLED_FILE, read_description, read_tensors
+from headstart.drafting.heads.files import PICKLED_FILE, read_description, read_tensors
 from headstart.drafting.heads.formats import TrainedHead
+from headstart.drafting.method import tensor_files
 from headstart.drafting.methods.eagle.files import named_layers
 from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.errors import CheckpointError, ConfigError
@@ -22,7 +23,7 @@ LayerNumbers = Literal["auto", "inputs", "outputs"]
 """What the layer numbers in an EAGLE-3 head's description mean: the layer that reads a state (vLLM), or the one that
 writes it (SGLang, SpecForge, ModelOpt)."""
 
-_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", PICKLED_FILE, *MEDUSA_FILES)
+_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", PICKLED_FILE)
 
 
 def locate_head(name: str, revision: str | None = None) -> Path:
@@ -39,7 +40,9 @@ def locate_head(name: str, revision: str | None = None) -> Path:
         return path
     if not is_hub_id(name):
         raise CheckpointError(f"there is no {name!r}; name the directory of a head, or a hub id (org/name).")
-    return fetch(name, revision, "check the name, or download it elsewhere and name its directory", _FILES)
+    return fetch(
+        name, revision, "check the name, or download it elsewhere and name its directory", (*_FILES, *tensor_files())
+    )
 
 
 def import_head(directory: Path, target: ModelConfig, layer_numbers: LayerNumbers = "auto") -> TrainedHead:
@@ -75,6 +78,8 @@ def stored_dtype(directory: Path) -> torch.dtype:
     if directory.is_file():
         return torch.float32
     found = {
-        tensor.dtype for tensor in read_tensors(directory).values() if tensor.dim() > 1 and tensor.is_floating_point()
+        tensor.dtype
+        for tensor in read_tensors(directory, tensor_files).values()
+        if tensor.dim() > 1 and tensor.is_floating_point()
     }
     return next(iter(found)) if len(found) == 1 else torch.float32

@@ -18,7 +18,7 @@ from headstart.models.families.base import TensorLayout
 from headstart.models.families.module_layouts import multi_token_layout
 from headstart.models.files import write_tensors
 from headstart.models.linear_weights import LinearWeights
-from headstart.models.multi_token import MultiTokenModule, layout_of_modules
+from headstart.models.multi_token_modules import MultiTokenModule, layout_of_modules
 from headstart.models.rope_frequencies import inverse_frequencies
 from headstart.models.weights import AttentionWeights, DecoderWeights, LayerWeights, MlpWeights
 

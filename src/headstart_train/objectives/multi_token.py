@@ -15,7 +15,7 @@ from headstart.drafting.heads.tables import TargetTables
 from headstart.models.checkpoint import Checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.layers.rotary import RotaryTable
-from headstart.models.multi_token import MultiTokenModules
+from headstart.models.multi_token_modules import MultiTokenModules
 from headstart.models.weights import DecoderWeights
 from headstart_train.choices import LossName
 from headstart_train.decoder.trainable_module import TrainableModule

@@ -17,7 +17,7 @@ from headstart.backends.torch.multi_token_pass import MultiTokenPass
 from headstart.drafting.heads.head_pass import DraftRows
 from headstart.drafting.heads.tables import TargetTables
 from headstart.models.checkpoint import open_checkpoint
-from headstart.models.multi_token import MultiTokenModules, load_multi_token
+from headstart.models.multi_token_modules import MultiTokenModules, load_multi_token
 from headstart.models.weight_loading import config_of, load_tables
 
 

@@ -17,7 +17,7 @@ from headstart.backends.torch.multi_token_pass import MultiTokenPass
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows
 from headstart.drafting.heads.tables import TargetTables
 from headstart.models.checkpoint import open_checkpoint
-from headstart.models.multi_token import load_multi_token
+from headstart.models.multi_token_modules import load_multi_token
 from headstart.models.weight_loading import load_decoder
 
 TOKENS = [5, 17, 3, 44, 9, 61, 28, 70, 11, 2, 33, 90, 8]

@@ -27,7 +27,7 @@ from headstart.sampling.transforms import Transforms
 from headstart_lab.acceptance.measuring import measure_acceptance
 from headstart_lab.bench.prompts import BenchPrompt
 from headstart_lab.paper.measuring import Pair, Rate, Row, Sheet, measure
-from headstart_lab.paper.report import chosen, exhibits, from_json, table_2, to_json
+from headstart_lab.paper.paper_report import chosen, exhibits, from_json, table_2, to_json
 from headstart_lab.paper.tracing import lines_of, trace_run
 from headstart_lab.theory import formulas as theory
 from headstart_lab.workbench import Contender, Workbench

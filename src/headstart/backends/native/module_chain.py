@@ -19,7 +19,7 @@ from headstart.backends.torch.module_chain import ModuleChain
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.heads.text_vocabulary import TextRowSource, TextTokens
-from headstart.models.multi_token import MultiTokenModules
+from headstart.models.multi_token_modules import MultiTokenModules
 from headstart.passes.batch import IntArray
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from headstart.backends.native.team import team_size
 from headstart.drafting.heads.head_pass import DraftRows
 from headstart.drafting.heads.tables import TargetTables
 from headstart.errors import ConfigError
-from headstart.models.multi_token import MultiTokenModules
+from headstart.models.multi_token_modules import MultiTokenModules
 from headstart.models.stored import first_rows
 from headstart.passes.batch import IntArray
 

@@ -22,7 +22,7 @@ from headstart.drafting.heads.head_pass import DraftCache, DraftRows
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.heads.text_vocabulary import TextRowSource, TextTokens
 from headstart.models.linear_weights import LinearWeights
-from headstart.models.multi_token import MultiTokenModule, MultiTokenModules
+from headstart.models.multi_token_modules import MultiTokenModule, MultiTokenModules
 from headstart.models.weights import DecoderWeights
 from headstart.passes.batch import IntArray
 

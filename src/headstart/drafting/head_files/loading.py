@@ -11,7 +11,7 @@ from typing import Any
 from headstart.drafting.heads.files import CONFIG_FILE, RECORD_KEY, read_description, read_tensors
 from headstart.drafting.heads.formats import SPECULATORS_KEY, FoundHead, HeadFolder, TrainedHead
 from headstart.drafting.heads.gguf_heads import ARCHITECTURE as GGUF_KEY
-from headstart.drafting.method import brought_head_files, head_files
+from headstart.drafting.method import brought_head_files, head_files, tensor_files
 from headstart.errors import CheckpointError
 from headstart.models.aliases import ALIASES
 from headstart.models.config import ModelConfig
@@ -36,7 +36,7 @@ def load_head(directory: Path | str, target: ModelConfig) -> TrainedHead:
     path = head_place(directory)
     _require_place(path)
     if path.is_dir():
-        description, tensors = read_description(path), read_tensors(path)
+        description, tensors = read_description(path), read_tensors(path, tensor_files)
         files = HeadFolder(path, description, tensors)
         found, module = _find(files)
         window = _window_in(description)

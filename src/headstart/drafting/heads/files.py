@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from headstart.models.safetensors_files import SafetensorsFiles
 
 RECORD_KEY = "headstart"
 """Entry of ``config.json`` that says how a head came to be; other readers pass over it."""
-MEDUSA_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 PICKLED_FILE = "pytorch_model.bin"
 CONFIG_FILE, ADAPTER_FILE = "config.json", "adapter_config.json"
 
@@ -39,8 +38,9 @@ def read_description(directory: Path) -> dict[str, Any]:
     return read_json(directory / CONFIG_FILE)
 
 
-def read_tensors(directory: Path) -> dict[str, Tensor]:
+def read_tensors(directory: Path, own_names: Callable[[], Sequence[str]] = tuple) -> dict[str, Tensor]:
     """All tensors of a head, from safetensors where there are such, else from the older ``.bin`` or ``.pt``.
+    ``own_names`` gives what methods call such files, where nothing has a usual name.
 
     Pickled files are read with ``weights_only``, which builds tensors and containers and runs nothing else.
 
@@ -50,14 +50,14 @@ def read_tensors(directory: Path) -> dict[str, Tensor]:
     if (directory / SINGLE_FILE).exists() or (directory / f"{SINGLE_FILE}.index.json").exists():
         files = SafetensorsFiles(directory)
         return {name: files.read(name) for name in files.shapes()}
-    for name in (*MEDUSA_FILES, PICKLED_FILE):
+    names = (*own_names(), PICKLED_FILE)
+    for name in names:
         path = directory / name
         if path.exists():
             require_file(path)
             return _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
     raise CheckpointError(
-        f"{directory} has none of {', '.join((SINGLE_FILE, PICKLED_FILE, *MEDUSA_FILES))}; "
-        "name a directory that holds a draft head."
+        f"{directory} has none of {', '.join((SINGLE_FILE, *names))}; name a directory that holds a draft head."
     )
 
 

@@ -28,7 +28,8 @@ TRAINED = (
     ),
 )
 
-HEAD_FILES = HeadFiles(f"{__name__}.files", exports={"medusa": ("medusa",), "blockwise": ()})
+NAMES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
+HEAD_FILES = HeadFiles(f"{__name__}.files", exports={"medusa": ("medusa",), "blockwise": ()}, names=NAMES)
 
 PASSES: HeadPasses[ParallelPass] = HeadPasses(
     "headstart_lab.methods.medusa.running:ParallelPass", "headstart_lab.methods.medusa.running:compiled"

@@ -14,12 +14,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from headstart.drafting.heads.files import MEDUSA_FILES, load_strictly
+from headstart.drafting.heads.files import load_strictly
 from headstart.drafting.heads.formats import KIND_KEY, OWN, FoundHead, HeadFolder, TrainedHead, WrittenHead
 from headstart.drafting.heads.tables import TargetTables
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
 from headstart.models.families.fields import Fields
+from headstart_lab.methods.medusa import NAMES
 from headstart_lab.methods.medusa.head import MEDUSA, ParallelConfig, ParallelHeads, ParallelKind
 
 _FORM = "medusa"
@@ -31,7 +32,7 @@ def find(files: HeadFolder) -> FoundHead | None:
     description = files.description
     if KIND_KEY in description:
         return FoundHead(OWN, str(description[KIND_KEY]), by_tensors=True)
-    named = any((files.path / name).exists() for name in MEDUSA_FILES)
+    named = any((files.path / name).exists() for name in NAMES)
     return FoundHead(_FORM, MEDUSA) if named or "medusa_num_heads" in description else None
 
 
@@ -54,7 +55,7 @@ def write(head: TrainedHead, form: str, tables: TargetTables | None, verifier: s
     assert tables is not None
     left_out = "what reads the last token" if head.config.reads_token else ""
     tensors = medusa_tensors(head, tables.head)
-    return WrittenHead(describe_medusa(head, verifier), tensors, MEDUSA_FILES[-1], left_out)
+    return WrittenHead(describe_medusa(head, verifier), tensors, NAMES[-1], left_out)
 
 
 def read_parallel(

@@ -1,0 +1,152 @@
+"""Multi-token modules of a checkpoint: how many there are, where, and what is said of damaged ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gguf_modules import WRITERS, alone, written
+from multi_token_models import write_modules
+from safetensors.torch import load_file, save_file
+from tiny_checkpoint import write_tiny_model
+
+from headstart.backends.torch.multi_token_pass import MultiTokenPass
+from headstart.drafting.heads.head_pass import DraftRows
+from headstart.drafting.heads.tables import TargetTables
+from headstart.errors import CheckpointError
+from headstart.loading.beside import modules_beside
+from headstart.models.checkpoint import open_checkpoint
+from headstart.models.multi_token_modules import MultiTokenModules, load_multi_token
+from headstart.models.weight_loading import config_of, load_decoder
+
+
+def modules_of(directory: Path) -> MultiTokenModules | None:
+    checkpoint = open_checkpoint(directory)
+    return load_multi_token(checkpoint, config_of(checkpoint), torch.float32)
+
+
+@pytest.mark.parametrize(("family", "count"), [("deepseek_v3", 2), ("mellum", 1), ("mimo", 3)])
+def test_all_of_them_are_found(family: str, count: int, tmp_path: Path) -> None:
+    reference = write_modules(family, tmp_path, count)
+    found = modules_of(tmp_path)
+    assert found is not None
+    assert found.config.num_layers == len(found.modules) == count
+    assert found.hidden_first == (family == "mimo")
+    for own, parts in zip(found.modules, reference.parts, strict=True):
+        assert torch.equal(own.embedding_norm.weight, parts["embedding"])
+        assert torch.equal(own.hidden_norm.weight, parts["hidden"])
+        assert torch.equal(own.final_norm.weight, parts["final"])
+        assert torch.equal(own.projection.weight, parts["projection"])
+
+
+@pytest.mark.parametrize("family", WRITERS)
+def test_those_of_gguf_files_are_those_of_folders(family: str, tmp_path: Path) -> None:
+    """What they say is the same, also where a file stores norms or heads in another way."""
+    reference, path = written(family, tmp_path)
+    spoken = []
+    size = reference.model.config.get_text_config().hidden_size
+    hidden = torch.randn(6, size, generator=torch.Generator().manual_seed(1))
+    for source in (tmp_path, path):
+        checkpoint = open_checkpoint(source)
+        config, weights = load_decoder(checkpoint, torch.float32)
+        assert config.num_layers == 3
+        found = load_multi_token(checkpoint, config, torch.float32)
+        assert found is not None
+        tables = TargetTables(weights.embedding, weights.head.weight)
+        running = MultiTokenPass(found, tables, torch.float32)
+        tokens = np.array([5, 17, 3, 44, 9, 61], dtype=np.int32)
+        spoken.append(running.read(tokens, hidden, [DraftRows(running.new_cache(), 6)])[1][0])
+    torch.testing.assert_close(spoken[1], spoken[0], rtol=2e-4, atol=2e-4)
+    wanted = reference.logits(reference.states([1, *tokens.tolist()], hidden)[0][-1])
+    torch.testing.assert_close(spoken[0], wanted.detach(), rtol=2e-4, atol=2e-4)
+
+
+def test_two_modules_of_a_gguf_file(tmp_path: Path) -> None:
+    _, path = written("glm4_moe", tmp_path, 2)
+    from_gguf, from_folder = modules_of(path), modules_of(tmp_path)
+    assert from_gguf is not None
+    assert from_folder is not None
+    assert len(from_gguf.modules) == 2
+    for ours, own in zip(from_gguf.modules, from_folder.modules, strict=True):
+        assert torch.equal(ours.projection.weight, own.projection.weight)
+
+
+def test_a_gguf_file_may_leave_the_last_norm_to_the_model(tmp_path: Path) -> None:
+    reference, path = written("qwen3_5_text", tmp_path, without="shared_head_norm")
+    found = modules_of(path)
+    assert found is not None
+    assert torch.equal(found.modules[0].final_norm.weight, reference.model.model.norm.weight + 1)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_text", "deepseek_v3"])
+def test_a_gguf_file_of_modules_alone(family: str, tmp_path: Path) -> None:
+    """As llama.cpp's converter writes with ``--mtp``: no decoder layer, but tables and the last norm."""
+    _, path = written(family, tmp_path)
+    sidecar = alone(path, tmp_path / "mtp-tiny.gguf")
+    found, whole = modules_of(sidecar), modules_of(path)
+    assert found is not None
+    assert whole is not None
+    assert found.config == replace(whole.config, name=found.config.name)
+    assert torch.equal(found.modules[0].projection.weight, whole.modules[0].projection.weight)
+    with pytest.raises(CheckpointError, match="holds multi-token modules alone"):
+        load_decoder(open_checkpoint(sidecar), torch.float32)
+    (tmp_path / "mtp-broken.gguf").write_bytes(b"GGUF")
+    assert modules_beside(path, whole.config) is None  # of so many layers
+    config = config_of(open_checkpoint(path))
+    assert modules_beside(path, config) == sidecar
+    assert modules_beside(path, replace(config, hidden_size=32)) is None
+
+
+def test_tables_of_their_own_are_used(tmp_path: Path) -> None:
+    write_modules("deepseek_v3", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    head = torch.randn(tensors["lm_head.weight"].shape, generator=torch.Generator().manual_seed(2))
+    tensors["model.layers.3.shared_head.head.weight"] = head
+    save_file(tensors, tmp_path / "model.safetensors")
+    found = modules_of(tmp_path)
+    assert found is not None
+    assert found.embedding is None
+    assert found.head is not None
+    assert torch.equal(found.head.tensor(), head)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_modules_whose_head_is_another_are_left_out(alike: bool, tmp_path: Path) -> None:
+    """One head says what all modules guess."""
+    write_modules("step3p7", tmp_path, 2)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for number in (3, 4):
+        head = torch.randn(259, 64, generator=torch.Generator().manual_seed(2 if alike else number))
+        tensors[f"model.layers.{number}.transformer.shared_head.output.weight"] = head
+    save_file(tensors, tmp_path / "model.safetensors")
+    found = modules_of(tmp_path)
+    assert found is not None
+    assert len(found.modules) == (2 if alike else 1)
+
+
+def test_other_families_have_none(tmp_path: Path) -> None:
+    assert modules_of(write_tiny_model(tmp_path)) is None
+
+
+def test_layers_are_like_the_last_or_like_the_first_with_a_window(tmp_path: Path) -> None:
+    write_modules("mellum", tmp_path / "mellum")
+    found = modules_of(tmp_path / "mellum")
+    assert found is not None
+    assert found.config.layers[0].window == 7
+    write_modules("glm4_moe", tmp_path / "glm")
+    found = modules_of(tmp_path / "glm")
+    assert found is not None
+    assert found.config.layers[0].channel == "experts"
+
+
+@pytest.mark.parametrize("lost", ["eh_proj.weight", "self_attn.o_proj.weight"])
+def test_what_is_missing_is_named(lost: str, tmp_path: Path) -> None:
+    write_modules("deepseek_v3", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors[f"model.layers.3.{lost}"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=rf"lacks model\.layers\.3\.{lost}"):
+        modules_of(tmp_path)
