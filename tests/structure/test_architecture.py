@@ -140,6 +140,17 @@ def test_places_to_add_something_are_there() -> None:
             assert any(list(base.glob(pattern)) for base in (SOURCE, ROOT, ROOT / "src")), name
 
 
+def test_rooms_of_the_wings_are_there() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split("## Rooms of the wings")[1].split("\n## ")[0]
+    pages = dict(re.findall(r"^\*\*`(headstart_\w+)`\*\*(.*?)(?=^\*\*|\Z)", text, re.M | re.S))
+    assert set(pages) == WINGS
+    for wing, page in pages.items():
+        tables = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")] or [page]
+        names = [name for cell in tables for name in re.findall(r"`([\w*/]+(?:/|\.py))`", cell)]
+        assert names
+        assert [name for name in names if not list((ROOT / "src" / wing).glob(name.rstrip("/")))] == []
+
+
 def test_the_house_stays_small() -> None:
     """The core's Python in lines, the checkout in bytes, and replacements in tests: lower these, do not raise them."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -76,11 +76,9 @@ class Gateway:
         refused = next((each for each in found if each["status"] != 200), None)
         body = merge(found) if refused is None else refused["body"]
         kind = b"text/plain; version=0.0.4" if request.path == "/metrics" and refused is None else b"application/json"
-        await send({
-            "type": START,
-            "status": 200 if refused is None else refused["status"],
-            "headers": [(b"content-type", kind), (b"content-length", str(len(body)).encode())],
-        })  # fmt: skip
+        status = 200 if refused is None else refused["status"]
+        headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
+        await send({"type": START, "status": status, "headers": headers})
         await send({"type": BODY, "body": body})
 
     async def _pass_on(self, request: Forwarded, send: Send) -> None:

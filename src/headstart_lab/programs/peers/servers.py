@@ -125,10 +125,11 @@ class Command:
 def headstart(*more: str) -> Callable[[Room, int], Command]:
     def command(room: Room, port: int) -> Command:
         words = [
-            sys.executable, "-m", "headstart", "serve", "--model", room.model, "--port", str(port),
-            "--batch-size", str(room.users), "--max-waiting", str(room.users),
-            "--max-context", str(room.max_context), "--cache-tokens", str(room.cache_tokens), *more,
-        ]  # fmt: skip
+            *(sys.executable, "-m", "headstart", "serve", "--model", room.model, "--port", str(port)),
+            *("--batch-size", str(room.users), "--max-waiting", str(room.users)),
+            *("--max-context", str(room.max_context), "--cache-tokens", str(room.cache_tokens)),
+            *more,
+        ]
         path = os.pathsep.join(filter(None, (str(SOURCES), os.environ.get("PYTHONPATH"))))
         return Command(words, {"PYTHONPATH": path, "OMP_NUM_THREADS": str(room.threads)})
 
@@ -138,10 +139,11 @@ def headstart(*more: str) -> Callable[[Room, int], Command]:
 def vllm(room: Room, port: int) -> Command:
     # ``vllm serve`` looks for a package of that name, and the one for processors has another.
     words = [
-        str(PEERS["vllm"].python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(room.files.folder),
-        "--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16", "--max-num-seqs", str(room.users),
-        "--max-model-len", str(room.max_context), "--served-model-name", room.files.path.stem,
-    ]  # fmt: skip
+        *(str(PEERS["vllm"].python), "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(room.files.folder), "--served-model-name", room.files.path.stem, "--dtype", "bfloat16"),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--max-num-seqs", str(room.users), "--max-model-len", str(room.max_context)),
+    ]
     cores = sorted(os.sched_getaffinity(0))[: room.threads]
     variables = {
         "VLLM_CPU_KVCACHE_SPACE": str(room.cache_gib),
@@ -240,10 +242,10 @@ def process(name: str, command: Command, port: int, log: Path) -> Iterator[None]
         StartError: it ended before, or did not answer in time; with the end of what it printed.
     """
     with log.open("w", encoding="utf-8") as file:
+        environment = os.environ | command.variables
         server = subprocess.Popen(
-            command.words, stdout=file, stderr=subprocess.STDOUT, env=os.environ | command.variables,
-            start_new_session=True,
-        )  # fmt: skip
+            command.words, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
     try:
         end = time.monotonic() + PATIENCE
         while not answers(port):

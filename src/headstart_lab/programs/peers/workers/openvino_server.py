@@ -170,10 +170,8 @@ def main() -> None:
     scheduling.max_num_seqs = options.users
     scheduling.cache_size = options.cache_gib
     scheduling.enable_prefix_caching = True
-    pipeline = genai.ContinuousBatchingPipeline(
-        str(options.model), scheduling, "CPU",
-        {"INFERENCE_NUM_THREADS": options.threads, "PERFORMANCE_HINT": "LATENCY"},
-    )  # fmt: skip
+    settings = {"INFERENCE_NUM_THREADS": options.threads, "PERFORMANCE_HINT": "LATENCY"}
+    pipeline = genai.ContinuousBatchingPipeline(str(options.model), scheduling, "CPU", settings)
     server = Server(("127.0.0.1", options.port), handler(options.model.stem, pipeline))
     print(f"http://127.0.0.1:{server.server_address[1]}", flush=True)
     server.serve_forever()
