@@ -45,8 +45,7 @@ def chat(
     system: Annotated[str | None, typer.Option(help="System message.", metavar="TEXT")] = None,
     engine: ChatOptions,
     sampling: Annotated[
-        SamplingOptions,
-        Only("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "stop"),
+        SamplingOptions, Only("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "stop")
     ],
     max_tokens: Annotated[
         int | None,

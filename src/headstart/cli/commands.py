@@ -78,12 +78,7 @@ GENERATE = Listed(
 DRAFTERS = Listed("headstart.cli.drafters:drafters", "List the drafters, or show the options of one.", USE)
 NATIVE = Listed("headstart.cli.native:native", "Compile the native pass ahead of its first use.")
 
-OWN: Mapping[str, Listed] = {
-    "chat": CHAT,
-    "generate": GENERATE,
-    "drafters": DRAFTERS,
-    "native": NATIVE,
-}
+OWN: Mapping[str, Listed] = {"chat": CHAT, "generate": GENERATE, "drafters": DRAFTERS, "native": NATIVE}
 """Those that are there whatever is installed beside: no package's metadata are read for them."""
 
 

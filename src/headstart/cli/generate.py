@@ -72,8 +72,7 @@ def generate(
         ),
     ] = None,
     tgt_lang: Annotated[
-        str | None,
-        typer.Option(help="Language of the output, likewise.", metavar="NAME", rich_help_panel=PROMPT_PANEL),
+        str | None, typer.Option(help="Language of the output, likewise.", metavar="NAME", rich_help_panel=PROMPT_PANEL)
     ] = None,
     engine: EngineOptions,
     sampling: SamplingOptions,

@@ -14,8 +14,7 @@ from headstart.errors import ConfigError
 SPECULATION, SAMPLING, STOPPING, OUTPUT = GROUP, "Sampling", "Stopping", "Output"
 
 Temperature = Annotated[
-    float,
-    typer.Option("--temperature", help="0: greedy, the likeliest token each time.", rich_help_panel=SAMPLING),
+    float, typer.Option("--temperature", help="0: greedy, the likeliest token each time.", rich_help_panel=SAMPLING)
 ]
 
 MaxTokens = Annotated[

@@ -32,9 +32,7 @@ class Timed:
 
     def __add__(self, other: Timed) -> Timed:
         return Timed(
-            self.tokens + other.tokens,
-            self.seconds + other.seconds,
-            self.prefill_seconds + other.prefill_seconds,
+            self.tokens + other.tokens, self.seconds + other.seconds, self.prefill_seconds + other.prefill_seconds
         )
 
 

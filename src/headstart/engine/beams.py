@@ -252,9 +252,7 @@ class BeamGroup:
                 result.finish_reason = FinishReason.LENGTH
         for result in self.results[len(found) :]:
             result.fail(
-                f"the search has found {len(found)} outputs and no more; ask for a smaller n.",
-                refused=True,
-                field="n",
+                f"the search has found {len(found)} outputs and no more; ask for a smaller n.", refused=True, field="n"
             )
         self._end()
 

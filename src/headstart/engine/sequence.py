@@ -180,14 +180,7 @@ class Sequence:
     def forked(self, id: int) -> Self:
         """A beam that stands where this sequence stands. It counts into the same statistics: they are the group's."""
         return replace(
-            self,
-            id=id,
-            tokens=self.tokens.copy(),
-            leader=None,
-            text=None,
-            origins=[],
-            rejected=[],
-            logprobs=[],
+            self, id=id, tokens=self.tokens.copy(), leader=None, text=None, origins=[], rejected=[], logprobs=[]
         )
 
     def extend(self, tokens: Iterable[int]) -> None:

@@ -82,8 +82,7 @@ def _require_room(sequence: Sequence, cache: PagedCache) -> None:
     tokens, prompt = cache.size.blocks * cache.block_size, sequence.prompt_length
     if prompt + 1 > tokens:
         raise RequestError(
-            f"the prompt has {prompt} tokens and the cache holds {tokens}; raise cache_tokens.",
-            "prompt",
+            f"the prompt has {prompt} tokens and the cache holds {tokens}; raise cache_tokens.", "prompt"
         )
     positions = 0 if sequence.source is None else sequence.source.positions
     if -(-positions // cache.block_size) + -(-(prompt + 1) // cache.block_size) > cache.size.blocks:

@@ -231,11 +231,7 @@ class SamplingParams:
                 "structured_outputs",
                 f"is {self.structured_outputs!r}; it must be StructuredOutputsParams.",
             )
-            _check(
-                not self.ignore_eos,
-                "ignore_eos",
-                "is given; structured_outputs end by themselves. Leave one out.",
-            )
+            _check(not self.ignore_eos, "ignore_eos", "is given; structured_outputs end by themselves. Leave one out.")
 
     def _check_beams(self) -> None:
         _check(

@@ -103,11 +103,7 @@ class NativeGrowth:
         self._rows = one_pass.slots if one_pass is not None and self._at_once else width
         """Of logits that are held of a sequence at most."""
         self._logits = torch.empty(0)
-        self._draft = Draft(
-            width=width,
-            state_tap=state_tap,
-            target_ids=address(self._ids),
-        )
+        self._draft = Draft(width=width, state_tap=state_tap, target_ids=address(self._ids))
         if one_pass is not None:
             self._draft.slots, self._draft.mask_token = one_pass.slots, one_pass.mask_token
             if one_pass.mask_features is not None:

@@ -52,12 +52,7 @@ class NativeSuffixText:
         weakref.finalize(self, library.text_destroy, handle)
         self.isa = library.isa
         self.compiled = Suffix(
-            text=handle,
-            factor=factor,
-            offset=offset,
-            min_probability=min_probability,
-            nodes=nodes,
-            max_depth=max_depth,
+            text=handle, factor=factor, offset=offset, min_probability=min_probability, nodes=nodes, max_depth=max_depth
         )
         """For the library."""
         self._consulted: list[NativeSuffixText] = []

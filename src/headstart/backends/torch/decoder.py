@@ -41,12 +41,7 @@ class DecoderLayer:
         self.channel = None if weights.channel is None else channel_of(config, layer, weights.channel, dtype, device)
         self.attention_norm, self.mlp_norm, self.attention_post_norm, self.mlp_post_norm = (
             None if norm is None else Norm.of(config, norm, device)
-            for norm in (
-                weights.attention_norm,
-                weights.mlp_norm,
-                weights.attention_post_norm,
-                weights.mlp_post_norm,
-            )
+            for norm in (weights.attention_norm, weights.mlp_norm, weights.attention_post_norm, weights.mlp_post_norm)
         )
         self.side = None if weights.side is None else Side(config, weights.side, dtype, device)
         self.streams = None if weights.streams is None else Streams(config, weights.streams, dtype, device)

@@ -38,10 +38,7 @@ TRAINED = (
     replace(_DFLASH, name="jetspec", trunk="dflash", defaults=_JETSPEC),
 )
 
-HEAD_FILES = HeadFiles(
-    f"{__name__}.files",
-    exports={"dflash": ("speculators", "specforge", "deepspec")},
-)
+HEAD_FILES = HeadFiles(f"{__name__}.files", exports={"dflash": ("speculators", "specforge", "deepspec")})
 
 PASSES: HeadPasses[BlockHeadPass] = HeadPasses(
     "headstart.backends.torch.block_pass:BlockPass", "headstart.backends.native.block_pass:block_pass"

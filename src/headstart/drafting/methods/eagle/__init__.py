@@ -41,11 +41,7 @@ TRAINED = (
         unroll=4,
         optimiser="muon",
     ),
-    Trained(
-        "eagle",
-        "headstart_train.first_steps.eagle:make_first",
-        settings=("unroll", "dropout", "layers", "init"),
-    ),
+    Trained("eagle", "headstart_train.first_steps.eagle:make_first", settings=("unroll", "dropout", "layers", "init")),
 )
 
 HEAD_FILES = HeadFiles(

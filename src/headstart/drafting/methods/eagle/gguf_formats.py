@@ -14,10 +14,7 @@ from headstart.models.families.fields import MAX_POSITIONS
 from headstart.models.families.llama import in_halves
 
 ARCHITECTURE = "eagle3"
-_TURNING = (
-    *("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias"),
-    *("q_norm.weight", "k_norm.weight"),
-)
+_TURNING = (*("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias"), *("q_norm.weight", "k_norm.weight"))
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 
 

@@ -2,12 +2,4 @@
 
 from headstart.drafting.method import Method
 
-METHODS = (
-    Method(
-        "none",
-        "guesses nothing: plain decoding",
-        "Headstart",
-        f"{__name__}.drafter:NoDrafter",
-        "plain",
-    ),
-)
+METHODS = (Method("none", "guesses nothing: plain decoding", "Headstart", f"{__name__}.drafter:NoDrafter", "plain"),)

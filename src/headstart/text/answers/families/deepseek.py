@@ -48,16 +48,7 @@ CALLS = (
         models="DeepSeek V3, R1",
         openings=(
             Opening(
-                (_CALLS, _CALL),
-                NamedCalls(
-                    _CALL,
-                    ("\n",),
-                    (_END,),
-                    (_CALLS,),
-                    (_ALL_END,),
-                    _behind_kind,
-                    "```json",
-                ),
+                (_CALLS, _CALL), NamedCalls(_CALL, ("\n",), (_END,), (_CALLS,), (_ALL_END,), _behind_kind, "```json")
             ),
         ),
         signs=(_SEP,),
@@ -87,10 +78,7 @@ CALLS = (
             '">\n',
             f"{_MARKUP.function_end}\n",
             Pairs(
-                _MARKUP.parameter[0],
-                '" string="true">',
-                f"{_MARKUP.parameter_end}\n",
-                named_json='" string="false">',
+                _MARKUP.parameter[0], '" string="true">', f"{_MARKUP.parameter_end}\n", named_json='" string="false">'
             ),
             before=f"{_FUNCTIONS}\n",
             after=_FUNCTIONS_END,

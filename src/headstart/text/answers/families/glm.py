@@ -28,11 +28,7 @@ CALLS = (
         signs=("<arg_key>",),
         marks=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", _CLOSING),
         forced=Frame(
-            "<tool_call>",
-            "\n",
-            _CLOSING,
-            Pairs("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n"),
-            between="\n",
+            "<tool_call>", "\n", _CLOSING, Pairs("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n"), between="\n"
         ),
     ),
 )
