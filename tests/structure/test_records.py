@@ -53,7 +53,7 @@ def test_decisions_are_half_a_page() -> None:
 
 def test_documents_are_no_longer_than_a_reader_has_time_for() -> None:
     counted = {name: words(ROOT / name) for name in DOCUMENTS if (ROOT / name).exists()}
-    assert sum(counted.values()) <= 62_000
+    assert sum(counted.values()) <= 62_300
     assert sum(count for name, count in counted.items() if re.fullmatch(r"docs/[^/]+\.md", name)) <= 35_000
     assert counted["CHANGELOG.md"] <= 1_000
     assert counted["heads/README.md"] <= 420
