@@ -11,7 +11,7 @@ from headstart.engine.outputs import Completion, FinishReason, TokenLogprobs
 from headstart.entrypoints.request import Sample, StreamPiece
 from headstart.errors import RequestError
 from headstart.sampling.params import SamplingParams
-from headstart.text.answers.events import Answer, Arguments, Call, CallBegun, Event, Text, Thought, told
+from headstart.text.answers.events import Answer, Arguments, Call, CallBegun, CallBroken, Event, Text, Thought, told
 from headstart.text.answers.model_answers import Reader
 from headstart_server.chat_protocol import ChatBody
 from headstart_server.forms import ChoicesForm
@@ -48,6 +48,8 @@ class ChatForm(ChoicesForm[ChatBody]):
         """The part of the conversation that is repeated before the answer."""
         self._readers: list[Reader] = []
         """[sample] what reads its text, unless all of that is text."""
+        self._broken: dict[int, list[int]] = {}
+        """Sample -> calls that a stream has begun, and that turned out to be none."""
         return params
 
     def make_samples(self, salt: str, before: Sequence[int] = ()) -> list[Sample]:
@@ -143,7 +145,10 @@ class ChatForm(ChoicesForm[ChatBody]):
         if not self._readers:
             return [Text(piece.text)] if piece.text else []
         events = self._readers[place].feed(piece.text)
-        return events + (self._readers[place].finish() if piece.finish_reason is not None else [])
+        events += self._readers[place].finish() if piece.finish_reason is not None else []
+        broken = [event.index for event in events if isinstance(event, CallBroken)]
+        self._broken.setdefault(place, []).extend(broken)
+        return events
 
     def all_events(self, place: int, done: Completion) -> list[Event]:
         """The same of a finished sample of which no piece was told."""
@@ -171,6 +176,11 @@ class ChatForm(ChoicesForm[ChatBody]):
             thought = sum(map(_thinking_tokens, self._readers, self.samples))
             counts["completion_tokens_details"]["reasoning_tokens"] = thought
         return counts
+
+    def ending(self, place: int, done: Completion) -> dict[str, Any]:
+        """As OpenAI's; and which calls of the stream are to be dropped, since they break off. Their text is content."""
+        broken = self._broken.get(place)
+        return super().ending(place, done) | ({"broken_tool_calls": broken} if broken else {})
 
     def finish_reason(self, place: int, reason: FinishReason | None) -> str:
         """ "tool_calls" after a call, but "stop" if ``tool_choice`` named the function."""

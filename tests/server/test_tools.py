@@ -305,3 +305,24 @@ def test_a_required_call_may_hold_calls_of_its_own_kind(llm: LLM) -> None:
         while arguments != 1:
             assert arguments.keys() == {"kid"}
             arguments = arguments["kid"]
+
+
+def test_a_call_that_breaks_off_in_a_stream_is_named_at_its_end(tiny_model_dir: Path) -> None:
+    """It cannot be taken back; a client that has put it together learns that it is none."""
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}"
+    llm = LLM(tiny_model_dir, "none", precision="fp32", chat_template=template, tool_parser="hermes")
+    said = '<tool_call>{"name": "add", "arguments": {"a": 1, oh}}</tool_call>'
+    body = BODY | {"tools": TOOLS[:1], "structured_outputs": {"choice": [said]}}
+
+    async def work(client: httpx.AsyncClient) -> list[httpx.Response]:
+        return [await client.post("/v1/chat/completions", json=body | {"stream": stream}) for stream in (False, True)]
+
+    whole, stream = ask(llm, work)
+    (answer,) = whole.json()["choices"]
+    assert (answer["message"]["content"], answer["finish_reason"]) == (said, "stop")
+    assert "tool_calls" not in answer["message"]
+    choices = [chunk["choices"][0] for chunk in events(stream)]
+    (begun,) = streamed_calls(choice["delta"] for choice in choices)
+    assert begun["function"]["arguments"].startswith('{"a": 1')
+    assert "".join(choice["delta"].get("content") or "" for choice in choices) == said
+    assert (choices[-1]["finish_reason"], choices[-1]["broken_tool_calls"]) == ("stop", [0])
