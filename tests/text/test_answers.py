@@ -205,6 +205,20 @@ def test_a_call_that_breaks_in_a_stream_is_taken_back_and_stays_text() -> None:
     assert (parser.called, parser.broken) == (1, 1)
 
 
+@pytest.mark.parametrize("mark", ["Here is", "Here's"])
+def test_thoughts_in_prose_are_told_apart_at_every_cut(mark: str) -> None:
+    """Granite 3.2's, as vLLM reads them; its quantised models write the short form now and then."""
+    form = next(form for form in thought_forms() if "granite" in form.names)
+    text = f"{mark} my thought process:\n\nIt rains. {mark} my umbrella.\n\nHere is my response:\n\nTake one."
+    for cut in range(len(text)):
+        parser = AnswerReader(TOOLS, HERMES, form)
+        answer = told(parser.feed(text[:cut]) + parser.feed(text[cut:]) + parser.finish())
+        assert (answer.thought, answer.text) == (f"It rains. {mark} my umbrella.", "Take one.")
+    assert AnswerReader(TOOLS, HERMES, form).whole("It is my response: yes.").text == "It is my response: yes."
+    assert form.begins_in_thought("", f"{mark} my thought process: It")
+    assert not form.begins_in_thought("", f"{mark} my thought process: It. {mark} my response: So")
+
+
 def test_thoughts_are_told_apart_without_their_marks() -> None:
     text = f"<think>\nWell, {TAGGED}\n\nso.\n</think>\n\nIt is 1.\n{TAGGED}"
     parser = reader(apart=True)

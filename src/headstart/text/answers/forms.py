@@ -67,11 +67,24 @@ class ThoughtForm:
     """Marks around the text behind it that are no text."""
     prompts: tuple[str, ...] = ()
     """A prompt that ends with one of these begins a thought; none: its opening mark."""
+    variants: tuple[tuple[str, str], ...] = ()
+    """Other spellings of the marks, which are read as well; any closing one ends a thought."""
+
+    @property
+    def openings(self) -> tuple[str, ...]:
+        """The opening mark, however it is spelled."""
+        return (self.opening, *[opening for opening, _ in self.variants])
+
+    @property
+    def closings(self) -> tuple[str, ...]:
+        """The same of the closing one."""
+        return (self.closing, *[closing for _, closing in self.variants])
 
     def begins_in_thought(self, prompt: str, continued: str = "") -> bool:
         """Whether an answer begins inside a thought: its prompt ends with the mark of one, or it continues a message
         that has not ended one."""
-        opened, closed = continued.rfind(self.opening), continued.rfind(self.closing)
+        opened = max(map(continued.rfind, self.openings))
+        closed = max(map(continued.rfind, self.closings))
         ends = tuple(mark.rstrip() for mark in (self.prompts or (self.opening,)))
         return opened > closed or prompt.rstrip().endswith(ends)
 

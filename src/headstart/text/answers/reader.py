@@ -112,7 +112,7 @@ class AnswerReader:
         leads = {mark: opening for opening in openings if opening.leads for mark in opening.marks}
         others = {mark: opening for opening in openings if not opening.leads for mark in opening.marks}
         hidden = {*(() if self._form is None else self._form.hidden), *(() if thought is None else thought.hidden)}
-        marks = [*others, *hidden, *(() if thought is None else (thought.opening,))]
+        marks = [*others, *hidden, *(() if thought is None else thought.openings)]
         if self._thinking:
             yield from self.think()
         while True:
@@ -128,7 +128,7 @@ class AnswerReader:
                 return
             if mark in others:
                 yield from self.read_calls(mark, others[mark])
-            elif thought is not None and mark == thought.opening:
+            elif thought is not None and mark in thought.openings:
                 if self._line_begins:
                     if not self._apart:
                         self._say_thought(mark)
@@ -146,7 +146,7 @@ class AnswerReader:
         form's."""
         if not closings:
             assert self._thought is not None
-            closings = (self._thought.closing,)
+            closings = self._thought.closings
         begin = self.place
         say: Callable[[str], None] = Stripped(self._out_thought).say if self._apart else self._say_thought
         mark = yield from self.source.until(closings, say)
