@@ -37,6 +37,8 @@ class Metrics:
         self._accepted_by = self._counter(
             "headstart:spec_decode_accepted_per_pos", "Guesses of a drafter that were accepted.", *by_place
         )
+        self._adapted_tokens = self._counter("headstart:adapter_tokens", "Tokens said with an adapter.", "adapter")
+        self._adapted_rounds = self._counter("headstart:adapter_rounds", "Rounds that said them.", "adapter")
         self._first_token = self._histogram("vllm:time_to_first_token_seconds", "From a request to its first token.")
         self._next_token = self._histogram("vllm:inter_token_latency_seconds", "Between rounds that yielded tokens.")
         self._request = self._histogram("vllm:e2e_request_latency_seconds", "From a request to its end.")
@@ -53,6 +55,9 @@ class Metrics:
             self._ended.labels(str(sequence.finish_reason)).inc()
             for name, amount in sums(stats).items():
                 self._sums[name].inc(amount)
+            if sequence.adapter is not None:
+                self._adapted_tokens.labels(sequence.adapter.name).inc(stats.tokens)
+                self._adapted_rounds.labels(sequence.adapter.name).inc(stats.rounds)
             self._request.observe(stats.seconds)
             places = zip(stats.drafted_per_position, stats.accepted_per_position, strict=True)
             for place, (drafted, accepted) in enumerate(places if drafter is not None else ()):

@@ -74,7 +74,14 @@ def test_every_route_answers_with_the_adapter_that_is_named(tiny_model_dir: Path
         assert listed[1]["root"] == adapters["red"]
         assert (await client.get("/v1/models/red")).json()["parent"] == "tiny"
         assert_openai_error(await client.post("/v1/completions", json={**PROMPT, "model": "pink"}), 404)
-        assert "red" not in (await client.get("/metrics")).text
+        metrics, totals = (await client.get("/metrics")).text, (await client.get("/stats")).json()["totals"]
+        assert 'headstart:adapter_rounds_total{adapter="red",model_name="tiny"}' in metrics
+        assert 'adapter="tiny"' not in metrics
+        for name in ("red", "blue"):
+            tokens, rounds = (
+                totals[f'headstart:adapter_{what}_total{{adapter="{name}"}}'] for what in ("tokens", "rounds")
+            )
+            assert 5 * 12 == tokens >= rounds > 0
 
     ask(llm, work)
 

@@ -20,7 +20,7 @@ from headstart_server.metrics import Metrics, rendered
 STATS = SequenceStats(
     prompt_tokens=3, tokens=7, drafted=5, accepted=4, drafted_per_position=[3, 2], accepted_per_position=[2, 2]
 )
-SEQUENCE = cast(Sequence, SimpleNamespace(stats=STATS, finish_reason=FinishReason.STOP))
+SEQUENCE = cast(Sequence, SimpleNamespace(adapter=None, stats=STATS, finish_reason=FinishReason.STOP))
 BY_PLACE = 'headstart:spec_decode_accepted_per_pos_total{drafter="ngram",position="1"}'
 
 
