@@ -90,3 +90,21 @@ def test_beams_count_as_their_search() -> None:
     run_all(engine, group.results)
     assert seen
     assert all(ids == [5] for ids in seen)
+
+
+def test_nothing_is_watched_once_it_has_stopped() -> None:
+    """Its thread would hold on to an engine whose memory others wait for."""
+    looks, goes = threading.Event(), threading.Event()
+
+    def now() -> None:
+        looks.set()
+        assert goes.wait(30)
+
+    watchdog = Watchdog(now, seconds=0.01)
+    watchdog.stop()
+    watchdog = Watchdog(now, seconds=0.01)
+    watchdog.start()
+    assert looks.wait(30)
+    threading.Timer(0.05, goes.set).start()
+    watchdog.stop()
+    assert goes.is_set()

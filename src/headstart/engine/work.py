@@ -57,8 +57,10 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Watch no more; what was watched is let go."""
         self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _run(self) -> None:
         told: Work | None = None
