@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +30,15 @@ def words(path: Path) -> int:
 def test_no_file_is_a_link() -> None:
     """One that was moved led nowhere; nor does a wheel carry links."""
     assert [name for name in TRACKED if (ROOT / name).is_symlink()] == []
+
+
+def test_a_wheel_carries_every_file_of_the_packages() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    data = settings["tool"]["setuptools"]["package-data"]
+    carried = {path for name, globs in data.items() for each in globs for path in (ROOT / "src" / name).glob(each)}
+    others = [name for name in TRACKED if name.startswith("src/") and not name.endswith(".py")]
+    assert others
+    assert [name for name in others if ROOT / name not in carried] == []
 
 
 def test_results_are_small_and_hold_no_single_runs() -> None:
