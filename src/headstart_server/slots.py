@@ -17,6 +17,7 @@ import numpy as np
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from headstart.drafting.registry import available_drafters
 from headstart.engine.sequence import Sequence as EngineSequence
 from headstart.errors import RequestError
 from headstart_server.access import TENANT
@@ -43,13 +44,13 @@ class Slot:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it has."""
 
-    def told(self, context: int) -> dict[str, Any]:
-        """As llama.cpp tells it; ``context``: tokens that it may have."""
+    def told(self, context: int, speculative: bool) -> dict[str, Any]:
+        """As llama.cpp tells it; ``context``: tokens that it may have; ``speculative``: whether anybody guesses."""
         told = {
             "id": self.id,
             "id_task": self.requests - 1,
             "n_ctx": context,
-            "speculative": True,
+            "speculative": speculative,
             "is_processing": self.last is not None,
             "n_prompt_tokens": len(self.text.tokens),
         }
@@ -81,6 +82,8 @@ class Slots:
 
     def __init__(self, engine: EngineThread, settings: ServerSettings) -> None:
         self._limits = engine.llm.engine.limits
+        method = available_drafters().get(engine.llm.drafter_name)  # a program may bring one without a row
+        self._speculative = method is None or method.kind != "plain"
         self._of: dict[str, list[Slot]] = {}
         """Whose -> all of them."""
         directory, most = settings.slot_save_path, settings.slot_save_bytes
@@ -118,7 +121,7 @@ class Slots:
 
     def told(self, request: Request) -> list[dict[str, Any]]:
         """All slots of who asks."""
-        return [slot.told(self._limits.max_context) for slot in self._mine(request)]
+        return [slot.told(self._limits.max_context, self._speculative) for slot in self._mine(request)]
 
     async def save(self, slot_id: int, filename: str, request: Request) -> dict[str, Any]:
         """Write what the cache holds of a slot's text; llama.cpp's reply.

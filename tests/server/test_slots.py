@@ -32,8 +32,8 @@ def settings(directory: Path, **changed: Any) -> ServerSettings:
     return ServerSettings("tiny", slot_save_path=directory, **changed)
 
 
-def engine(model: Any, **options: Any) -> LLM:
-    return LLM(model, "suffix", precision="fp32", prefix_caching=True, max_batch_size=4, **options)
+def engine(model: Any, drafter: str = "suffix", **options: Any) -> LLM:
+    return LLM(model, drafter, precision="fp32", prefix_caching=True, max_batch_size=4, **options)
 
 
 async def slot(client: httpx.AsyncClient, number: int, action: str, **body: Any) -> httpx.Response:
@@ -139,13 +139,17 @@ def test_names_stay_in_the_directory_and_bad_calls_are_one_sentence(tiny_model_d
     assert not [*kept.glob("*.part")]
 
 
-def test_without_a_directory_nothing_is_saved(tiny_model_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("drafter", "guesses"), [("suffix", True), ("none", False)])
+def test_without_a_directory_nothing_is_saved(
+    tiny_model_dir: Path, tmp_path: Path, drafter: str, guesses: bool
+) -> None:
     async def work(client: httpx.AsyncClient) -> None:
-        assert len((await client.get("/slots?fail_on_no_slot=1")).json()) == 4
+        listed = (await client.get("/slots?fail_on_no_slot=1")).json()
+        assert [each["speculative"] for each in listed] == [guesses] * 4
         error = assert_openai_error(await slot(client, 0, "save", filename="a"), 501)
         assert "--slot-save-path DIR" in error["message"]
 
-    ask(engine(tiny_model_dir), work)
+    ask(engine(tiny_model_dir, drafter), work)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"slot_save_path is .* which is no directory"):
         ServeArguments(model=tiny_model_dir, slot_save_path=tmp_path / "file").check()

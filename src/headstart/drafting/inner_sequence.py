@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headstart.drafting.base import BeamView, SequenceView, SpeculationParams, beam_of
+from headstart.passes.adapters import Adapter
 from headstart.passes.batch import EncoderInput
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
@@ -55,3 +56,9 @@ def request_of(sequence: SequenceView) -> SequenceView:
     while isinstance(sequence, InnerSequence):
         sequence = sequence.outer
     return sequence
+
+
+def adapter_of(sequence: SequenceView) -> Adapter | None:
+    """What the request named beside the model."""
+    adapter: Adapter | None = getattr(request_of(sequence), "adapter", None)
+    return adapter

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from headstart.common.turns import Turns
+from headstart.common.fair_lock import FairLock
 
 _LONGEST_ANSWER = 1 << 26
 """Bytes."""
@@ -41,7 +41,7 @@ class BoundedProcess:
         self._connection: Connection | None = None
         self._owner = os.getpid()
         """The process that asks it."""
-        self._turns = Turns()
+        self._turns = FairLock()
         self._end: weakref.finalize[..., BoundedProcess] | None = None
 
     @property
@@ -58,7 +58,7 @@ class BoundedProcess:
             OSError: no process can be started.
         """
         if self._owner != os.getpid():  # a fork: its parent's process and lock are not ours
-            self._owner, self._turns, self._connection, self._end = os.getpid(), Turns(), None, None
+            self._owner, self._turns, self._connection, self._end = os.getpid(), FairLock(), None, None
         with self._turns:
             return self._answered(work)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headstart.common.turns import Turns
+from headstart.common.fair_lock import FairLock
 from headstart.errors import RequestError
 from headstart.sampling.structured import StructuredOutputsParams
 from headstart.text.bounded_process import BoundedProcess, EndedError
@@ -33,7 +33,7 @@ class GrammarTrial:
         self, vocabulary: Mapping[str, object], end_tokens: Sequence[int], limits: Mapping[str, object]
     ) -> None:
         self._process = BoundedProcess(_WORKER, (dict(vocabulary), list(end_tokens), dict(limits)))
-        self._costly = Turns()
+        self._costly = FairLock()
         """Held for the second try: costly structures wait for each other, and others for one of them at most."""
 
     def grammar(self, wanted: StructuredOutputsParams) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from math import log2
 from typing import NamedTuple
 
 from headstart.drafting.base import SequenceView
-from headstart.drafting.inner_sequence import request_of
+from headstart.drafting.inner_sequence import adapter_of
 from headstart.drafting.planning import constants as c
 
 _LEAST_SECONDS = 1e-9
@@ -24,7 +24,7 @@ Size = tuple[int, int, str]
 
 
 class Load(NamedTuple):
-    """What the time of a plain round depends on."""
+    """What the time of a plain round, and what guesses may lose, depend on."""
 
     sequences: int
     context: int
@@ -36,7 +36,7 @@ class Load(NamedTuple):
     def of(cls, views: Sequence[SequenceView]) -> Load:
         """Of sequences that decode together."""
         mean = sum([len(view.tokens) for view in views]) / max(len(views), 1)
-        digests = {getattr(getattr(request_of(view), "adapter", None), "digest", "") for view in views}
+        digests = {each.digest if (each := adapter_of(view)) else "" for view in views}
         adapter = digests.pop() if len(digests) == 1 else _SEVERAL
         return cls(len(views), int(c.CONTEXT_CLASSES * log2(max(mean / c.CONTEXT_LEAST, 1.0))), adapter)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from headstart.drafting.abilities import Continuing
 from headstart.drafting.base import DraftBudget
-from headstart.drafting.inner_sequence import InnerSequence, request_of
+from headstart.drafting.inner_sequence import InnerSequence, adapter_of
 from headstart.drafting.planning.allowances import Allowance, Load, Size
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.members import Member
@@ -35,8 +35,7 @@ class Followed:
     @classmethod
     def begin(cls, view: InnerSequence, members: Sequence[Member]) -> Followed:
         """Of a sequence that begins."""
-        adapter = getattr(request_of(view), "adapter", None)
-        rates = [member.own_rates(adapter) for member in members]
+        rates = [member.own_rates(adapter_of(view)) for member in members]
         return cls(view, rates, [False] * len(members), [False] * len(members))
 
     def fork(self, view: InnerSequence) -> Followed:

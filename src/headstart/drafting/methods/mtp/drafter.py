@@ -68,7 +68,8 @@ class MtpDrafter(HeadDrafter):
         )
         assert modules is not None
         tables = context.require_tables()().with_others(modules.embedding, modules.head)
-        config, kit = context.require_runner().backend.config, context.require_runner().backend.kit
+        backend = context.require_runner().backend
+        config, kit = backend.config, backend.kit
         said = options.draft_vocabulary if options.draft_vocabulary < context.vocab_size else 0
         running = kit.run(PASSES, modules, tables, options.precision, vocabulary=said)
         where = "the native pass" if running.name.startswith("native") else "PyTorch"

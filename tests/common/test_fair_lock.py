@@ -1,4 +1,4 @@
-"""Turns come in the order in which they were asked for."""
+"""Threads get a fair lock in the order in which they asked for it."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ import time
 
 import pytest
 
-from headstart.common.turns import Turns
+from headstart.common.fair_lock import FairLock
 
 
 def test_who_asked_first_is_first_and_who_comes_again_is_last() -> None:
-    turns, order = Turns(), []
+    lock, order = FairLock(), []
 
     def take(name: int) -> None:
-        with turns:
+        with lock:
             order.append(name)
 
     threads = [threading.Thread(target=take, args=(i,)) for i in range(8)]
-    with turns:
+    with lock:
         for count, thread in enumerate(threads):
             thread.start()
-            while turns.waiting <= count:
+            while lock.waiting <= count:
                 time.sleep(0.001)
     take(8)
     for thread in threads:
         thread.join()
     assert order == list(range(9))
-    assert turns.waiting == 0
+    assert lock.waiting == 0
 
 
 def test_an_error_passes_the_turn_on() -> None:
-    turns = Turns()
-    with pytest.raises(KeyError), turns:
+    lock = FairLock()
+    with pytest.raises(KeyError), lock:
         raise KeyError
-    with turns:
+    with lock:
         pass
 
 
 def test_an_interrupted_wait_leaves_the_turn_to_others() -> None:
-    turns = Turns()
+    lock = FairLock()
 
     def interrupt(*_: object) -> None:
         raise InterruptedError
 
     def interrupted() -> None:
-        while not turns.waiting:
+        while not lock.waiting:
             time.sleep(0.001)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
@@ -54,7 +54,7 @@ def test_an_interrupted_wait_leaves_the_turn_to_others() -> None:
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with turns:
+        with lock:
             held.set()
             done.wait()
 
@@ -63,13 +63,13 @@ def test_an_interrupted_wait_leaves_the_turn_to_others() -> None:
         holder.start()
         held.wait()
         other.start()
-        with pytest.raises(InterruptedError), turns:
+        with pytest.raises(InterruptedError), lock:
             pass
-        assert turns.waiting == 0
+        assert lock.waiting == 0
         done.set()
         holder.join()
         other.join()
-        with turns:
+        with lock:
             pass
     finally:
         signal.signal(signal.SIGUSR1, before)

@@ -6,8 +6,8 @@ import threading
 from collections import deque
 
 
-class Turns:
-    """Threads hold it one at a time, in the order in which they asked: ``with turns: ...``.
+class FairLock:
+    """Threads hold it one at a time, in the order in which they asked: ``with lock: ...``.
 
     A ``threading.Lock`` goes to whoever is quickest, which is mostly the thread that has just released it.
     """
