@@ -6,20 +6,31 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from headstart.drafting.registry import create_drafter
 from headstart.errors import ConfigError
 from headstart.loading.model import Model, load_model
 from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.params import SamplingParams
 from headstart_charts.page import Table
-from headstart_lab.bench.cells import Budget, Cell, Grid, ResultsFile, Stand, Turn, parse_inputs, parse_numbers
-from headstart_lab.bench.cells_report import contributions, exhibits, summarise, to_json, worst
-from headstart_lab.bench.cells_run import CellSitting, Entrant, entrants
+from headstart_lab.bench.cells import Cell, Grid, ResultsFile, Stand, Turn, parse_inputs, parse_numbers
+from headstart_lab.bench.cells_report import (
+    best_table,
+    contributions,
+    exhibits,
+    over_best,
+    summarise,
+    to_json,
+    worst,
+)
+from headstart_lab.bench.cells_run import CellSitting, Entrant, entrants, order_of
 from headstart_lab.bench.planner_parts import named_parts
 from headstart_lab.bench.prompts import BenchPrompt
-from headstart_lab.workbench import PLAIN
+from headstart_lab.workbench import PLAIN, Contender
+from headstart_lab.wrapper import DrafterWrapper
 
 PROMPTS = [
     BenchPrompt("a", "edit", ("Say it again: one two three four, one two three four, one two",)),
@@ -43,7 +54,8 @@ def sitting(
     work: bool = True,
 ) -> CellSitting:
     known = known or entrants([PLAIN, "auto"], [])
-    return CellSitting(lambda precision: model, grid, known, PROMPTS, PARAMS, results or ResultsFile(None, {}), work)
+    kept = results or ResultsFile(None, {})
+    return CellSitting(lambda precision: model, grid, known, PROMPTS, PARAMS, kept, work, turn_tokens=0)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +156,7 @@ def test_a_precision_that_cannot_be_had_is_left_out(model: Model) -> None:
 
     for precisions in (["int4", "fp32"], ["fp32", "int4"]):
         grid = replace_grid(precisions=precisions, users=[1], temperatures=[0.0])
-        done = CellSitting(load, grid, [Entrant(PLAIN)], PROMPTS, PARAMS, ResultsFile(None, {}), True)
+        done = CellSitting(load, grid, [Entrant(PLAIN)], PROMPTS, PARAMS, ResultsFile(None, {}), True, 0)
         done.run(1, None)
         assert done.left_out == {"int4": "there is no int4 here."}
         assert {turn.cell.stand.precision for turn in done.results.turns} == {"fp32"}
@@ -209,19 +221,126 @@ def test_a_part_pays_where_most_cells_say_so() -> None:
     assert verdict(1.1, 1.2, 1.05, 1.1, again=1.3) == "not seen"
 
 
-def test_time_goes_to_the_cheapest_stands_first() -> None:
-    stands = [Stand("bf16", "short", users) for users in (1, 4, 16)]
-    left = 100.0
-    budget = Budget(dict(zip(stands, (5.0, 10.0, 30.0), strict=True)), 3, lambda: left)
-    assert budget.repeats_of(stands[0]) == 2
-    left = 44.0
-    assert [budget.repeats_of(each) for each in stands] == [1, 1, 0]
-    # All takes twice as long as was thought.
-    budget.done(stands[0], 10.0, 1)
-    left = 75.0
-    assert [budget.repeats_of(each) for each in stands[1:]] == [1, 0]
-    left = 81.0
-    assert budget.repeats_of(stands[2]) == 1
+def test_contenders_take_turns_at_being_first() -> None:
+    for names in (["a", "b"], ["a", "b", "c"], ["a", "b", "c", "d"]):
+        for repeat in (0, 1):
+            firsts = Counter(order_of(names, place, repeat)[0] for place in range(24))
+            assert len(set(firsts.values())) == 1
+            assert set(firsts) == set(names)
+        for place in range(4):
+            first, second = order_of(names, place, 0), order_of(names, place, 1)
+            assert sorted(first) == sorted(second) == names
+            assert first == second[::-1]
+        # Nobody always follows the same one.
+        before = {(order_of(names, place, 0) * 2)[order_of(names, place, 0).index("b") - 1] for place in range(4)}
+        assert len(before) == min(len(names) - 1, 2)
+
+
+def test_a_turn_says_enough_to_be_timed(model: Model) -> None:
+    """Requests are asked again where few are asked for, and each user asks as many."""
+    grid, plain = replace_grid(users=[1, 4], temperatures=[0.0]), [Entrant(PLAIN)]
+    done = CellSitting(lambda precision: model, grid, plain, PROMPTS, PARAMS, ResultsFile(None, {}), turn_tokens=60)
+    done.run(1, None)
+    said = {(turn.cell.stand.users, turn.cell.group): turn.tokens for turn in done.results.turns}
+    assert said == {(1, "edit"): 60, (1, "prose"): 60, (4, "edit"): 96, (4, "prose"): 96}
+
+
+class Spy(DrafterWrapper):
+    """Notes who begins, at which temperature."""
+
+    def __init__(self, drafter, begun: list[float]) -> None:
+        super().__init__(drafter)
+        self._begun = begun
+
+    def begin(self, sequence) -> None:
+        self._begun.append(sequence.params.temperature)
+        super().begin(sequence)
+
+    def watch(self, rounds) -> None:
+        pass
+
+
+class Spied(Entrant):
+    """Plain decoding, watched."""
+
+    begun: ClassVar[list[list[float]]] = []
+    """[engine] who began."""
+
+    def contender(self, parts) -> Contender:
+        self.begun.append(own := [])
+        return Contender(self.name, lambda context: Spy(create_drafter(PLAIN, context), own))
+
+
+@pytest.mark.parametrize("users", [1, 7])
+def test_every_engine_answers_all_kinds_before_its_first_turn(model: Model, users: int) -> None:
+    """With as many users as are measured, at every temperature: no cell is the one that teaches it."""
+    Spied.begun.clear()
+    done = sitting(model, replace_grid(users=[users]), [Spied(PLAIN), Spied("spied")])
+    done.run(1, None)
+    assert len(Spied.begun) == 2
+    for begun in Spied.begun:
+        # Two groups at two temperatures.
+        warming = max(4, users)
+        assert Counter(begun[:warming])[1.0] == warming // 2
+        turns = [turn for turn in done.results.turns if turn.contender == "spied"]
+        assert len(begun) == warming + sum(turn.tokens for turn in turns) // 12
+
+
+def test_a_stand_without_room_is_left_out(model: Model) -> None:
+    done = sitting(model, replace_grid(users=[1, 10**9], temperatures=[0.0]))
+    done.run(1, None)
+    assert list(done.left_out) == [f"fp32, short, {10**9} users"]
+    assert {turn.cell.stand.users for turn in done.results.turns} == {1}
+
+
+def test_auto_stands_beside_the_best_single_drafter_of_each_cell() -> None:
+    known = entrants(["auto", "suffix", "eagle3:depth=4"], named_parts("grades"))
+    seconds = {
+        "chat": {PLAIN: 1.0, "auto": 5.0, "suffix": 8.0, "eagle3:depth=4": 5.5, "auto without grades": 1.0},
+        "rag": {PLAIN: 9.0, "auto": 5.0, "suffix": 4.0, "eagle3:depth=4": 5.5, "auto without grades": 1.0},
+    }
+    turns = [
+        Turn(
+            Cell(Stand("bf16", "short", users), 0.0, group), name, repeat, 10, taken * (1 + repeat), taken, 5, "", True
+        )
+        for users in (1, 4)
+        for group, times in seconds.items()
+        for name, taken in times.items()
+        for repeat in range(3)
+    ]
+    found = {each.cell: (each.best, each.gain.middle) for each in over_best(turns, known)}
+    assert found[Cell(Stand("bf16", "short", 4), 0.0, "chat")] == ("eagle3:depth=4", pytest.approx(1.1))
+    assert found[Cell(Stand("bf16", "short", 1), 0.0, "rag")] == ("suffix", pytest.approx(0.8))
+    table = best_table(over_best(turns, known))
+    assert table.title.endswith("-5.0% in the median group, -20.0% in the worst (rag)")
+    assert [row[:4] for row in table.rows] == [
+        ("chat", 2, "eagle3:depth=4", pytest.approx(1.1)),
+        ("rag", 2, "suffix", pytest.approx(0.8)),
+    ]
+    assert table in [each for each in exhibits(turns, summarise(turns), known, {}) if isinstance(each, Table)]
+    assert over_best(turns, entrants(["suffix"], [])) == over_best(turns, entrants(["auto"], [])) == []
+
+
+def test_a_turn_that_takes_far_too_long_is_given_up(model: Model) -> None:
+    calls = 0
+
+    def clock() -> float:
+        """Runs a thousand times slower until the first turn."""
+        nonlocal calls
+        calls += 1
+        return 0.001 * calls + max(calls - started, 0)
+
+    started = 10**9
+    done = sitting(model, replace_grid(users=[1], temperatures=[0.0]))
+    done.clock = clock
+
+    def begin(cells: int) -> None:
+        nonlocal started
+        started = calls + 200
+
+    done.run(9, 20, begin)
+    assert 20 < clock() < 30
+    assert Counter(turn.contender for turn in done.results.turns) in ({PLAIN: n, "auto": n} for n in range(10))
 
 
 def test_what_is_asked_for_is_read() -> None:

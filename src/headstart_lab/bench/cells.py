@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -210,42 +210,3 @@ class ResultsFile:
 
     def _unusable(self, error: OSError) -> ConfigError:
         return ConfigError(f"--results is {self._path}, which cannot be used: {error.strerror}.")
-
-
-@dataclass
-class Budget:
-    """Which stands are measured, and how often each, in the time that there is.
-
-    Args:
-        costs: seconds of one repeat of each stand that is still to be measured, as estimated; their sizes to one
-            another matter, the first stands correct the rest.
-        repeats: that are wanted.
-        left: seconds that are left; infinite: no limit.
-    """
-
-    costs: dict[Stand, float]
-    repeats: int
-    left: Callable[[], float]
-    _estimated: float = field(default=0.0, init=False)
-    _taken: float = field(default=0.0, init=False)
-
-    def repeats_of(self, stand: Stand) -> int:
-        """How often to measure this one, next; 0: there is no time for it. The cheapest come first, so that the most
-        cells are seen."""
-        scale = self._taken / self._estimated if self._estimated else 1.0
-        left, costs = self.left(), [scale * cost for cost in self.costs.values()]
-        for count in range(self.repeats, 0, -1):
-            if count * sum(costs) <= left:
-                return count
-        return int(sum(cost for cost in costs if cost <= scale * self.costs[stand]) <= left)
-
-    def done(self, stand: Stand, seconds: float, repeats: int) -> None:
-        """It was measured, so often, in so many seconds; or is left out (0 times)."""
-        cost = self.costs.pop(stand)
-        if repeats:
-            self._estimated += cost * repeats
-            self._taken += seconds
-
-    def leave_out(self, precision: str) -> None:
-        """No stand of this precision is measured."""
-        self.costs = {stand: cost for stand, cost in self.costs.items() if stand.precision != precision}

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from statistics import median, quantiles
+from statistics import median, mode, quantiles
 from typing import Any
 
+from headstart.drafting.options import parse_drafter
 from headstart_charts.bars import Bar, BarChart
 from headstart_charts.page import Cell as Value
 from headstart_charts.page import Table
 from headstart_lab.bench.cells import FORMAT, SHORT, Cell, Turn
-from headstart_lab.bench.cells_run import Entrant
+from headstart_lab.bench.cells_run import PLANNER, Entrant
 from headstart_lab.bench.planner_parts import NOTHING
 from headstart_lab.bench.summary import Spread
 from headstart_lab.workbench import PLAIN
@@ -105,6 +106,7 @@ def to_json(
         "left_out": dict(left_out),
         "worst": {name: None if (found := worst(summaries, name)) is None else asdict(found) for name in names},
         "cells": [asdict(each) for each in summaries],
+        "over_best": [asdict(each) for each in over_best(turns, entrants)],
         "parts": [asdict(each) for each in contributions(turns, entrants)],
         "turns": [turn.row() for turn in turns],
     }
@@ -121,6 +123,8 @@ def exhibits(
     shown: list[Table | BarChart] = []
     if len(whole) < len(entrants) - 1:
         shown.append(part_table(contributions(turns, entrants)))
+    if beside := over_best(turns, entrants):
+        shown.append(best_table(beside))
     for each in whole:
         own = [summary for summary in summaries if summary.contender == each.name]
         if own:
@@ -178,6 +182,58 @@ def chart(name: str, own: Sequence[CellSummary]) -> BarChart:
         "factor, median of the groups of prompts, and their range",
         tuple(bars),
         1.0,
+    )
+
+
+@dataclass(frozen=True)
+class OverBest:
+    """The planner beside the best of the single drafters, in one cell."""
+
+    cell: Cell
+    best: str
+    """Whose speed, the median of the repeats, is the highest; plain decoding is none of them."""
+    gain: Spread
+    """The planner's speed over that one's in the same repeat."""
+
+
+def over_best(turns: Sequence[Turn], entrants: Sequence[Entrant]) -> list[OverBest]:
+    """Of the cells that ``auto`` and others were measured in; empty: not both are entrants."""
+    whole = [each.name for each in entrants[1:] if each.part is None]
+    planners = [name for name in whole if parse_drafter(name)[0] == PLANNER]
+    costs: dict[Cell, dict[str, dict[int, float]]] = {}
+    for turn in turns:
+        costs.setdefault(turn.cell, {}).setdefault(turn.contender, {})[turn.repeat] = cost(turn)
+    found = []
+    for cell, by_name in costs.items() if planners else ():
+        own = by_name.get(planners[0], {})
+        singles = {name: by_name[name] for name in whole if name in by_name and name not in planners}
+        if own and singles:
+            best = min(singles, key=lambda name, singles=singles: median(singles[name].values()))  # type: ignore[misc]
+            gains = [singles[best][repeat] / own[repeat] for repeat in own.keys() & singles[best].keys()]
+            found.append(OverBest(cell, best, Spread.of(gains)))
+    return found
+
+
+def best_table(found: Sequence[OverBest]) -> Table:
+    """A line for each group of prompts."""
+    groups: dict[str, list[OverBest]] = {}
+    for each in found:
+        groups.setdefault(each.cell.group, []).append(each)
+    middles = {group: median(each.gain.middle for each in own) for group, own in groups.items()}
+    rows: list[tuple[Value, ...]] = []
+    for group, own in groups.items():
+        least = min(own, key=lambda each: each.gain.middle)
+        usual = mode(each.best for each in own)
+        rows.append((group, len(own), usual, middles[group], least.gain.middle, least.best, least.cell.name))
+    worst_group = min(middles, key=middles.__getitem__)
+    return Table(
+        f"{PLANNER} over the best single drafter: {median(middles.values()) - 1:+.1%} in the median group, "
+        f"{middles[worst_group] - 1:+.1%} in the worst ({worst_group})",
+        ("group", "cells", "best single, mostly", "median", "worst cell", "best single there", "which"),
+        tuple(rows),
+        "Speed, prompts included, over that of the drafter that is the fastest in this very cell, in the same repeat. "
+        "The fastest is known only afterwards, and is chosen among figures that chance moves, too.",
+        (0, 0, 0, 3, 3, 0, 0),
     )
 
 
@@ -250,7 +306,7 @@ def contributions(turns: Sequence[Turn], entrants: Sequence[Entrant]) -> list[Co
                 )
             )
     equals = [abs(quartile - 1) for each in found if each.part == NOTHING.name for quartile in each.middle_half]
-    return [replace(each, blur=max(_BLUR, *equals)) for each in sorted(found, key=lambda each: -each.gain.middle)]
+    return [replace(each, blur=max([_BLUR, *equals])) for each in sorted(found, key=lambda each: -each.gain.middle)]
 
 
 def part_table(found: Sequence[Contribution]) -> Table:

@@ -6,9 +6,10 @@ import gc
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 
@@ -24,8 +25,8 @@ from headstart.errors import ConfigError
 from headstart.loading.model import Model
 from headstart.passes.runner import cache_bytes_per_token
 from headstart.sampling.params import SamplingParams
-from headstart_lab.bench.cells import SHORT, Budget, Cell, Grid, ResultsFile, Stand, Turn
-from headstart_lab.bench.extent import Pace
+from headstart_lab.bench.cells import SHORT, Cell, Grid, ResultsFile, Stand, Turn
+from headstart_lab.bench.cells_plan import Amount, CellPace, Costs, Schedule, TimeIsUp
 from headstart_lab.bench.lengths import of_lengths
 from headstart_lab.bench.planner_parts import Part
 from headstart_lab.bench.prompts import BenchPrompt, encode_turns
@@ -37,10 +38,19 @@ LONG = "long"
 PLANNER = "auto"
 _LONG_PROMPTS = 2
 """Of each length: reading them takes most of the time."""
-_WARM_UP = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+TURN_TOKENS = 256
+"""A turn says at least so many, unless texts end before: of few or short answers more are asked for."""
+_SAID = 1024
+MOST_ANSWER, _LEAST_ANSWER = 128, 32
+"""Tokens of an answer, unless they are named: ``_SAID`` over a turn's requests, within these. So the four prompts of a
+group say 512, 16 users 1,024 and 64 users 2,048: 3 to 8 seconds on two cores."""
+_WARM_READ = 48
+"""Tokens of a prompt that is read to warm up."""
+_WARM_UP = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, seed=0)
+_FIRST = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 _PACE = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
-_GAINS = 0.5
-"""By which power of the users throughput grows, to estimate what a stand takes."""
+_OVERRUN = 1.1
+"""Later than this, a turn that takes longer than was estimated is given up."""
 
 
 @dataclass(frozen=True)
@@ -77,84 +87,112 @@ def entrants(drafters: Sequence[str], parts: Sequence[Part]) -> list[Entrant]:
 
 
 @dataclass
+class _OpenStand:
+    """What a stand's turns run on."""
+
+    bench: Workbench
+    works: dict[str, Work | None]
+    engines: dict[str, Engine]
+
+
+@dataclass
 class CellSitting:
     """A measurement of cells in progress.
 
     Args:
-        load: a model in a precision.
+        load_model: in a precision.
         grid: the cells, together with the prompts' groups.
         entrants: plain decoding first.
         prompts: of which the first turns are asked.
-        params: of every request, but for temperature and seed.
+        params: of every request, but for temperature and seed. No ``max_tokens``: by the number of users.
         results: what was measured, and will be.
         counts_work: instead of the time.
+        turn_tokens: that a contender says in a cell at least, on short inputs.
+        clock: seconds.
     """
 
-    load: Callable[[str], Model]
+    load_model: Callable[[str], Model]
     grid: Grid
     entrants: Sequence[Entrant]
     prompts: Sequence[BenchPrompt]
     params: SamplingParams
     results: ResultsFile
     counts_work: bool = False
+    turn_tokens: int = TURN_TOKENS
+    clock: Callable[[], float] = time.perf_counter
     left_out: dict[str, str] = field(default_factory=dict)
     """What of the grid is not measured -> why."""
     model: Model | None = None
     """The one that was loaded last."""
+    _loaded: str = field(default="", init=False)
+    _latest: float = field(default=math.inf, init=False)
+    _groups: dict[str, dict[str, list[list[int]]]] = field(default_factory=dict, init=False)
+    """Input -> group -> token ids of its prompts."""
+    _stand: _OpenStand | None = field(default=None, init=False)
+    _on_turns: Callable[[Sequence[Turn]], None] = field(default=lambda turns: None, init=False)
 
     def run(
         self,
         repeats: int,
         seconds: float | None,
-        on_plan: Callable[[int], None] = lambda cells: None,
+        on_round: Callable[[int], None] = lambda cells: None,
         on_turns: Callable[[Sequence[Turn]], None] = lambda turns: None,
     ) -> None:
-        """Measure every cell up to ``repeats`` times, in all of the time that is given (None: no limit), the cheapest
-        stands first. ``on_plan`` hears how many repeats of cells that makes, ``on_turns`` is shown each."""
-        deadline = math.inf if seconds is None else time.perf_counter() + seconds
-        budget: Budget | None = None
-        for precision in self.grid.precisions:
-            # Before the next one is loaded.
-            self.model = None
-            gc.collect()
-            try:
-                self.model = self.load(precision)
-            except ConfigError as error:
-                self.left_out[precision] = str(error)
-                if budget is not None:
-                    budget.leave_out(precision)
-                continue
-            groups = {each: self._questions(self.model, each) for each in self.grid.inputs}
-            if budget is None:
-                budget = self._plan(self.model, groups, repeats, lambda: deadline - time.perf_counter())
-                counts = {stand: budget.repeats_of(stand) for stand in budget.costs}
-                on_plan(sum(len(self.grid.cells(each, groups[each.input])) * counts[each] for each in counts))
-            own = [stand for stand in budget.costs if stand.precision == precision]
-            for stand in sorted(own, key=budget.costs.__getitem__):
-                self._take(stand, groups[stand.input], budget, deadline, on_turns)
-                # Caches and drafters hold on to each other in circles.
-                gc.collect()
-
-    def _take(
-        self,
-        stand: Stand,
-        groups: Mapping[str, Sequence[list[int]]],
-        budget: Budget,
-        deadline: float,
-        on_turns: Callable[[Sequence[Turn]], None],
-    ) -> None:
-        """Measure one stand, if there is time and room for it."""
+        """Measure every cell up to ``repeats`` times, in all of the time that is given (None: no limit), as
+        ``Schedule`` says. ``on_round`` hears how many repeats of cells a round over the stands has at most,
+        ``on_turns`` is shown each."""
+        began = self.clock()
+        end, self._latest = (math.inf,) * 2 if seconds is None else (began + seconds, began + _OVERRUN * seconds)
+        self._on_turns = on_turns
+        if not any(self.load(precision) for precision in self.grid.precisions):
+            return
         assert self.model is not None
-        began, count = time.perf_counter(), budget.repeats_of(stand)
-        if count:
-            try:
-                self._measure(self.model, stand, self.grid.cells(stand, groups), groups, count, deadline, on_turns)
-            except ConfigError as error:
-                self._leave_out(stand, str(error))
-                count = 0
-        else:
-            self._leave_out(stand, "the time does not suffice (--minutes)")
-        budget.done(stand, time.perf_counter() - began, count)
+        loading = self.clock() - began
+        self._groups = {each: self._questions(self.model, each) for each in self.grid.inputs}
+        precisions = [each for each in self.grid.precisions if each not in self.left_out]
+        stands = [stand for each in precisions for stand in self.grid.stands(each)]
+        cells = [cell for stand in stands for cell in self.grid.cells(stand, self._groups[stand.input])]
+        costs = Costs(self._pace(self.model), {cell: self._amount(cell) for cell in cells})
+        costs.loaded(self.loaded, loading)
+        names = [each.name for each in self.entrants]
+        done = {cell: self.results.repeats(cell, names) for cell in cells}
+        schedule = Schedule(costs, done, self.results.turns, repeats, lambda: end - self.clock())
+        schedule.run(self, self.clock, on_round)
+        self._close()
+        for stand in stands:
+            missing = sum(not schedule.done.get(cell, True) for cell in cells if cell.stand == stand)
+            if missing:
+                self._leave_out(stand, f"the time does not suffice (--minutes) for {missing} of its cells")
+
+    @property
+    def loaded(self) -> str:
+        return self._loaded
+
+    def load(self, precision: str) -> bool:
+        # Before the next one is loaded.
+        self._close()
+        self.model, self._loaded = None, ""
+        gc.collect()
+        try:
+            self.model, self._loaded = self.load_model(precision), precision
+        except ConfigError as error:
+            self.left_out[precision] = str(error)
+        return self.model is not None
+
+    def open(self, stand: Stand) -> bool:
+        self._close()
+        try:
+            self._stand = self._opened(stand)
+        except ConfigError as error:
+            self._leave_out(stand, str(error))
+            return False
+        self._warm_up(stand, self._stand)
+        return True
+
+    def _close(self) -> None:
+        self._stand = None
+        # Caches and drafters hold on to each other in circles.
+        gc.collect()
 
     def _leave_out(self, stand: Stand, why: str) -> None:
         users = f"{stand.users} user{'s' * (stand.users > 1)}"
@@ -162,7 +200,7 @@ class CellSitting:
 
     def _questions(self, model: Model, input_: str) -> dict[str, list[list[int]]]:
         """Group -> token ids of its prompts, as far as they fit."""
-        answer, most = self.params.max_tokens or 1, model.config.max_positions
+        answer, most = self._answer, model.config.max_positions
         found: dict[str, list[list[int]]] = {}
         if input_ == SHORT:
             for prompt in self.prompts:
@@ -180,95 +218,66 @@ class CellSitting:
             return found
         return {LONG: [encode_turns(model, prompt.turns, []) for prompt in made]}
 
-    def _plan(
-        self,
-        model: Model,
-        groups: Mapping[str, Mapping[str, Sequence[Sequence[int]]]],
-        repeats: int,
-        left: Callable[[], float],
-    ) -> Budget:
-        """What the stands are expected to take, by how fast this machine decodes plainly."""
-        pace = self._pace(model, groups)
-        costs = {}
-        for precision in self.grid.precisions:
-            for stand in self.grid.stands(precision):
-                asked = groups[stand.input]
-                cells = self.grid.cells(stand, asked)
-                open_ = [cell for cell in cells if len(self._done(cell)) < repeats]
-                if open_:
-                    costs[stand] = pace.opening + sum(self._cost(pace, cell, asked[cell.group]) for cell in open_)
-        return Budget(costs, repeats, left)
+    @property
+    def _answer(self) -> int:
+        """Tokens of the longest answers."""
+        return self.params.max_tokens or MOST_ANSWER
 
-    def _cost(self, pace: Pace, cell: Cell, prompts: Sequence[Sequence[int]]) -> float:
-        """Seconds of a repeat."""
-        users = cell.stand.users
+    def _asks(self, cell: Cell) -> tuple[int, int]:
+        """How many requests a turn has, and how many tokens each says at most: every prompt is asked at least once,
+        every user asks something and none waits for another's end, and ``turn_tokens`` are said."""
+        users, prompts = cell.stand.users, self._groups[cell.stand.input][cell.group]
         requests = max(users, len(prompts))
-        read = sum(map(len, prompts)) / len(prompts) * pace.per_character
-        said = (self.params.max_tokens or 1) * pace.per_token / math.pow(users, _GAINS)
-        return len(self.entrants) * requests * (read + said)
+        answer = self.params.max_tokens or min(max(_SAID // requests, _LEAST_ANSWER), MOST_ANSWER)
+        if cell.stand.input == SHORT:
+            requests = max(requests, math.ceil(self.turn_tokens / answer))
+        return users * math.ceil(requests / users), answer
 
-    def _pace(self, model: Model, groups: Mapping[str, Mapping[str, Sequence[Sequence[int]]]]) -> Pace:
-        """Seconds of a prompt's token (``per_character``) and of an answer's, decoding one text plainly."""
-        prompts = [each for group in groups.values() for tokens in group.values() for each in tokens]
+    def _amount(self, cell: Cell) -> Amount:
+        prompts, (requests, answer) = self._groups[cell.stand.input][cell.group], self._asks(cell)
+        read = requests * sum(map(len, prompts)) // len(prompts)
+        return Amount(len(self.entrants) * read, len(self.entrants) * requests * answer)
+
+    def _pace(self, model: Model) -> CellPace:
+        """Decoding one text plainly."""
+        prompts = [each for group in self._groups.values() for tokens in group.values() for each in tokens]
         if not prompts:
-            return Pace(0.0, 0.0, 0.0)
-        tokens = min(prompts, key=len)
-        began = time.perf_counter()
+            return CellPace(0.0, 0.0, 0.0)
+        tokens, began = min(prompts, key=len), self.clock()
         bench = Workbench.of_model(model, 1, len(tokens) + (_PACE.max_tokens or 1))
         engine = bench.open(Contender.parse(PLAIN))
-        bench.decode(engine, bench.sequence([0, 1, 0, 1], _WARM_UP))
-        opening = time.perf_counter() - began
+        bench.decode(engine, bench.sequence([0, 1, 0, 1], _FIRST))
+        opening = self.clock() - began
         sequence = bench.sequence(tokens, _PACE)
         bench.decode(engine, sequence)
         stats = sequence.stats
-        return Pace(
+        return CellPace(
             opening * len(self.entrants),
             stats.prefill_seconds / len(tokens),
             (stats.seconds - stats.prefill_seconds) / max(stats.tokens, 1),
         )
 
-    def _done(self, cell: Cell) -> set[int]:
-        return self.results.repeats(cell, [each.name for each in self.entrants])
-
-    def _measure(
-        self,
-        model: Model,
-        stand: Stand,
-        cells: Sequence[Cell],
-        groups: Mapping[str, Sequence[list[int]]],
-        repeats: int,
-        deadline: float,
-        on_turns: Callable[[Sequence[Turn]], None],
-    ) -> None:
-        """One stand. Its engines stay, as a server's do: what drafters learn in one cell they know in the next.
+    def _opened(self, stand: Stand) -> _OpenStand:
+        """A stand's engines. They stay for all of its cells, as a server's do: what drafters learn in one cell they
+        know in the next.
 
         Raises:
             ConfigError: its cache does not fit into memory, or a drafter cannot be built.
         """
-        answer = self.params.max_tokens or 1
-        context = stand.length or max(len(each) for tokens in groups.values() for each in tokens) + answer
-        size = cache_bytes_per_token(model.backend) * context * stand.users
+        assert self.model is not None
+        prompts = [tokens for group in self._groups[stand.input].values() for tokens in group]
+        context = stand.length or max(map(len, prompts)) + self._answer
+        size = cache_bytes_per_token(self.model.backend) * context * stand.users
         require_room(size, "its cache", "name fewer --users or shorter --inputs")
-        bench = Workbench.of_model(model, stand.users, context)
+        bench = Workbench.of_model(self.model, stand.users, context)
+        bench.on_tokens = self._watch_time
         works = {each.name: Work() if self.counts_work else None for each in self.entrants}
         # Passes are tried once for all.
         timed = PlannerParts(trials=cache(try_passes))
-        engines = {each.name: self._open(bench, each, works[each.name], timed) for each in self.entrants}
-        for place, cell in enumerate(cells):
-            done = self._done(cell)
-            for repeat in [each for each in range(repeats) if each not in done]:
-                if time.perf_counter() > deadline:
-                    return
-                # Nobody always follows the same one; whoever came first in one repeat is the last in the next.
-                order = np.random.default_rng(place).permutation(list(engines)).tolist()[:: 1 - 2 * (repeat % 2)]
-                turns = [
-                    self._turn(bench, engines[name], works[name], cell, name, repeat, groups[cell.group])
-                    for name in order
-                ]
-                self.results.add(turns)
-                on_turns(turns)
+        engines = {each.name: self._engine(bench, each, works[each.name], timed) for each in self.entrants}
+        return _OpenStand(bench, works, engines)
 
-    def _open(self, bench: Workbench, entrant: Entrant, work: Work | None, timed: PlannerParts) -> Engine:
+    def _engine(self, bench: Workbench, entrant: Entrant, work: Work | None, timed: PlannerParts) -> Engine:
         weight_bytes = bench.backend.nbytes
         asks = parse_drafter(entrant.text)[0] not in (PLANNER, PLAIN)
 
@@ -276,32 +285,47 @@ class CellSitting:
             return drafter if work is None else WorkCounter(drafter, work, weight_bytes, asks)
 
         parts = timed if work is None else counting_parts(work, weight_bytes)
-        engine = bench.open(entrant.contender(parts), counting)
-        # What happens only once is charged to nobody.
-        bench.decode(engine, bench.sequence([0, 1, 0, 1], _WARM_UP))
-        return engine
+        return bench.open(entrant.contender(parts), counting)
 
-    def _turn(
-        self,
-        bench: Workbench,
-        engine: Engine,
-        work: Work | None,
-        cell: Cell,
-        name: str,
-        repeat: int,
-        prompts: Sequence[list[int]],
-    ) -> Turn:
-        # Every prompt is asked at least once, and every user asks something.
-        requests = max(cell.stand.users, len(prompts))
-        sequences = [
-            bench.sequence(prompts[i % len(prompts)], replace(self.params, temperature=cell.temperature, seed=i))
-            for i in range(requests)
-        ]
+    def _warm_up(self, stand: Stand, opened: _OpenStand) -> None:
+        """What happens only once is charged to nobody, and no cell is the one that teaches the planner: each contender
+        answers the ends of all groups' prompts, at all temperatures by turns, with as many users as are measured."""
+        kinds = list(product(self.grid.temperatures, self._groups[stand.input].values()))
+        params = replace(_WARM_UP, max_tokens=min(_WARM_UP.max_tokens or 1, self._answer))
+        for engine in opened.engines.values():
+            asked = [kinds[i % len(kinds)] for i in range(max(stand.users, len(kinds)))]
+            sequences = [
+                opened.bench.sequence(prompts[0][-_WARM_READ:], replace(params, temperature=temperature))
+                for temperature, prompts in asked
+            ]
+            opened.bench.decode(engine, *sequences)
+
+    def measure(self, cell: Cell, repeat: int) -> Sequence[Turn]:
+        assert self._stand is not None
+        place = self.grid.cells(cell.stand, self._groups[cell.stand.input]).index(cell)
+        order = order_of(list(self._stand.engines), place, repeat)
+        turns = [self._turn(self._stand, cell, name, repeat) for name in order]
+        self.results.add(turns)
+        self._on_turns(turns)
+        return turns
+
+    def _watch_time(self, tokens: int) -> None:
+        """Raises:
+        TimeIsUp: much later than was planned.
+        """
+        if self.clock() > self._latest:
+            raise TimeIsUp
+
+    def _turn(self, opened: _OpenStand, cell: Cell, name: str, repeat: int) -> Turn:
+        bench, work, prompts = opened.bench, opened.works[name], self._groups[cell.stand.input][cell.group]
+        requests, answer = self._asks(cell)
+        params = replace(self.params, temperature=cell.temperature, max_tokens=answer)
+        sequences = [bench.sequence(prompts[i % len(prompts)], replace(params, seed=i)) for i in range(requests)]
         if work is not None:
             work.taken()
-        began = time.perf_counter()
-        bench.decode(engine, *sequences)
-        seconds = time.perf_counter() - began
+        began = self.clock()
+        bench.decode(opened.engines[name], *sequences)
+        seconds = self.clock() - began
         digest = hashlib.sha256()
         for each in sequences:
             digest.update(np.array([len(each.output), *each.output], np.int32).tobytes())
@@ -317,3 +341,11 @@ class CellSitting:
             must_agree=cell.temperature == 0 or not any(each.stats.sampled_rounds for each in sequences),
             work=None if work is None else work.taken(),
         )
+
+
+def order_of(names: Sequence[str], place: int, repeat: int) -> list[str]:
+    """Who decodes when, in the cell at ``place`` of its stand: from one cell to the next, and from one repeat to the
+    next, the first becomes the last; each is first as often as the others, and nobody always follows the same one."""
+    start = place // 2 % len(names)
+    turned = [*names[start:], *names[:start]]
+    return turned[::-1] if (place + repeat) % 2 else turned

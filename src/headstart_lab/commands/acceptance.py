@@ -96,7 +96,7 @@ def acceptance(
     from headstart_lab.commands.contenders import saying_memory
     from headstart_lab.commands.exhibits import hand_out, measurement_record
     from headstart_lab.commands.interruption import Interruption
-    from headstart_lab.provenance import Origin
+    from headstart_lab.provenance import Origin, model_record
     from headstart_lab.workbench import PLAIN, Workbench, contenders, most_rows, usual_contenders
 
     named = None if drafter is None else contenders(drafter)
@@ -166,7 +166,7 @@ def acceptance(
         raise ConfigError(f"none of {len(skipped)} drafters can be measured: {next(iter(skipped.values()))}")
     record = measurement_record(
         where,
-        loaded,
+        model_record(loaded),
         prompts,
         chosen,
         interruption,

@@ -171,7 +171,7 @@ def audit(
     from headstart_lab.commands.contenders import saying_memory
     from headstart_lab.commands.exhibits import hand_out, measurement_record
     from headstart_lab.commands.interruption import Interruption
-    from headstart_lab.provenance import Origin
+    from headstart_lab.provenance import Origin, model_record
     from headstart_lab.workbench import contenders
 
     chosen, listed = choose(read_prompts(prompts), per_group), contenders(drafters)
@@ -189,7 +189,7 @@ def audit(
 
     record = measurement_record(
         where,
-        loaded,
+        model_record(loaded),
         prompts,
         chosen,
         interruption,

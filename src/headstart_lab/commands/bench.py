@@ -176,7 +176,7 @@ def bench(
     from headstart_lab.commands.contenders import saying_memory
     from headstart_lab.commands.exhibits import hand_out, measurement_record
     from headstart_lab.commands.interruption import Interruption
-    from headstart_lab.provenance import Origin
+    from headstart_lab.provenance import Origin, model_record
     from headstart_lab.workbench import Workbench, contenders, most_rows, usual_contenders
 
     budget = None
@@ -229,7 +229,7 @@ def bench(
 
     record = measurement_record(
         where,
-        loaded,
+        model_record(loaded),
         prompts,
         extent.prompts,
         interruption,

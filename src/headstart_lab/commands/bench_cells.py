@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 CELLS = "Cells"
 BUDGET_MINUTES = 60.0
-MAX_TOKENS = 64
 REPEATS = 3
+"""Without a limit of time."""
 _PRECISIONS = ("bf16", "int8", "int4")
 """That are measured where the native pass runs and no precision is named."""
 
@@ -73,8 +73,7 @@ class CellOptions:
         str,
         typer.Option(
             help="Also measure auto without each of these parts of its planner, or all, one at a time: "
-            "learnt-acceptance, grades, scopes, own-rates, lanes, probes, rests, merits, prompt-shares, forgetting, "
-            "trial-passes, min-probability, rounds-at-once.",
+            "grades, own-rates, forgetting, allowances, safeguard, min-probability, trial-passes, rounds-at-once.",
             rich_help_panel=CELLS,
             metavar="PART,...",
         ),
@@ -125,11 +124,12 @@ def measure_cells(
     from headstart_lab.bench.cells import Grid, ResultsFile, parse_inputs, parse_numbers
     from headstart_lab.bench.cells_report import exhibits, summarise, to_json
     from headstart_lab.bench.cells_run import PLANNER, CellSitting, entrants
+    from headstart_lab.bench.extent import MOST_REPEATS
     from headstart_lab.bench.planner_parts import named_parts
     from headstart_lab.bench.prompts import choose, read_prompts
     from headstart_lab.commands.exhibits import hand_out, measurement_record
     from headstart_lab.commands.interruption import Interruption
-    from headstart_lab.provenance import Origin
+    from headstart_lab.provenance import Origin, model_record
     from headstart_lab.workbench import contenders
 
     began = time.perf_counter()
@@ -143,7 +143,7 @@ def measure_cells(
         parse_numbers("--temperatures", asked.temperatures, float, 0),
     )
     chosen = choose(read_prompts(prompts), per_group)
-    params = SamplingParams(temperature=0, seed=seed, max_tokens=max_tokens or MAX_TOKENS, ignore_eos=ignore_eos)
+    params = SamplingParams(temperature=0, seed=seed, max_tokens=max_tokens, ignore_eos=ignore_eos)
     seconds = None if minutes == math.inf else 60 * (minutes or BUDGET_MINUTES)
     settings: dict[str, Any] = {
         "target": str(engine.model),
@@ -154,6 +154,7 @@ def measure_cells(
     }
     results = ResultsFile(asked.results, settings)
     where = Origin()
+    described: dict[str, Any] = {}
     found_before = len(results.turns) // len(known)
     interruption = Interruption("cells", 1, lambda: len(results.turns) // len(known) - found_before)
 
@@ -161,35 +162,38 @@ def measure_cells(
 
         def load(precision: str) -> Model:
             activity.show(f"Loading {engine.model} in {precision}")
-            return engine.changed(precision=Precision(precision)).load_target()
+            loaded = engine.changed(precision=Precision(precision)).load_target()
+            described.update(model_record(loaded))
+            return loaded
 
         sitting = CellSitting(load, grid, known, chosen, params, results, counts_work=asked.work)
 
-        def plan(cells: int) -> None:
-            interruption.expect(cells)
+        def begin_round(cells: int) -> None:
+            before = len(results.turns) // len(known) - found_before
+            interruption.expect(before + cells)
             activity.end_within(None if seconds is None else seconds - (time.perf_counter() - began))
-            activity.show("Measuring cells", cells)
+            activity.show("Measuring cells again" if before else "Measuring cells", cells)
 
         left = None if seconds is None else seconds - (time.perf_counter() - began)
         with interruption.kept():
             sitting.run(
-                repeats or REPEATS,
+                repeats or (REPEATS if seconds is None else MOST_REPEATS),
                 left,
-                plan,
+                begin_round,
                 lambda turns: activity.advance_saying(1, turns[0].cell.name),
             )
-    if not results.turns or sitting.model is None:
+    if not results.turns or not described:
         why = next(iter(sitting.left_out.values()), "no prompt fits")
         raise ConfigError(f"no cell can be measured: {why}.")
     summaries = summarise(results.turns)
     record = measurement_record(
         where,
-        sitting.model,
+        described,
         prompts,
         chosen,
         interruption,
         minutes=None if seconds is None else seconds / 60,
-        repeats=repeats or REPEATS,
+        repeats=repeats,
         drafters=[each.name for each in known],
         seed=seed,
         **_of_grid(asked, grid.precisions),

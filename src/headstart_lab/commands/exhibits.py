@@ -13,7 +13,6 @@ from headstart.cli.json_output import print_json
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
-    from headstart.loading.model import Model
     from headstart_charts.bars import BarChart
     from headstart_charts.page import Drawing, Table
     from headstart_charts.plots import Figure
@@ -140,18 +139,19 @@ def _write(path: Path, text: str) -> None:
 
 def measurement_record(
     where: Origin,
-    model: Model,
+    model: Mapping[str, Any],
     prompts: Path | None,
     chosen: Sequence[BenchPrompt],
     extent: Interruption,
     **settings: Any,
 ) -> dict[str, Any]:
-    """What every report of a measurement begins with: where, with which model, on which prompts, how, and how much."""
-    from headstart_lab.provenance import model_record
+    """What every report of a measurement begins with: where, with which model, on which prompts, how, and how much.
 
+    ``model``: as ``model_record`` says.
+    """
     return {
         "provenance": where.finished(),
-        "model": model_record(model),
+        "model": dict(model),
         "settings": {
             "prompts": "package" if prompts is None else prompts.name,
             "prompt_ids": [prompt.id for prompt in chosen],

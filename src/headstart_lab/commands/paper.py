@@ -85,7 +85,7 @@ def paper(
     from headstart_lab.paper.paper_report import exhibits, to_json
     from headstart_lab.paper.pictures import lines_svg, timeline_svg
     from headstart_lab.paper.tracing import TracedRun, lines_of, trace_run
-    from headstart_lab.provenance import Origin
+    from headstart_lab.provenance import Origin, model_record
     from headstart_lab.workbench import PLAIN, Contender, Workbench, most_rows
 
     pairs = [Pair(name.strip()) for name in dict.fromkeys(pieces(drafts, ",")) if name.strip()]
@@ -130,7 +130,7 @@ def paper(
 
     rows = [row for sheet in sheets for row in sheet.rows()]
     record = measurement_record(
-        *(where, loaded, prompts, chosen, interruption),
+        *(where, model_record(loaded), prompts, chosen, interruption),
         drafts=[pair.draft for pair in pairs],
         gammas=lengths,
         verify=verify.value,

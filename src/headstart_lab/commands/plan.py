@@ -88,7 +88,7 @@ def plan(
     from headstart_lab.plan.forecast import check as check_plan
     from headstart_lab.plan.plan_report import exhibits, to_json
     from headstart_lab.plan.published_rates import LONGEST
-    from headstart_lab.provenance import Origin
+    from headstart_lab.provenance import Origin, model_record
     from headstart_lab.workbench import PLAIN, Contender, Workbench, contenders, most_rows, usual_contenders
 
     _check_what_if(what_if, rates, drafters, check)
@@ -123,7 +123,7 @@ def plan(
 
     record = measurement_record(
         where,
-        loaded,
+        model_record(loaded),
         prompts,
         chosen,
         interruption,

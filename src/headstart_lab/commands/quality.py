@@ -78,7 +78,7 @@ def quality(
     from headstart_lab.bench.prompts import choose, encode_turns, read_prompts
     from headstart_lab.commands.exhibits import hand_out, measurement_record
     from headstart_lab.commands.interruption import Interruption
-    from headstart_lab.provenance import Origin
+    from headstart_lab.provenance import Origin, model_record
     from headstart_lab.quality.passages import read_passages, windows
     from headstart_lab.quality.quality_report import exhibits, to_json
     from headstart_lab.quality.run import GreedyPair, Quality, answer_greedily, read_texts
@@ -124,7 +124,7 @@ def quality(
 
     record = measurement_record(
         where,
-        base,
+        model_record(base),
         prompts,
         [prompt for prompt in chosen if prompt.id in asked],
         interruption,

@@ -158,7 +158,8 @@ def test_a_table_in_a_file_loses_nothing(capsys):
 
 
 def test_cells_are_measured_kept_and_charted(invoke, tmp_path):
-    given = ["--cells", "--users", "1,2", "--temperatures", "0", "--inputs", "short", "--repeats", "1", "--quiet"]
+    given = ["--cells", "--users", "1,2", "--temperatures", "0", "--inputs", "short", "--repeats", "1"]
+    given += ["--per-group", "1", "--max-tokens", "128", "--quiet"]
     kept = ["--results", str(tmp_path / "cells.jsonl"), "--out", str(tmp_path)]
     result = invoke(*given, *kept, "--drafters", "suffix")
     assert result.exit_code == 0, result.output
