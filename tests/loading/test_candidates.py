@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +15,18 @@ import gguf
 import pytest
 import torch
 from cli_runs import headstart, refusal
-from head_toys import HIDDEN, head_target, random_eagle
+from head_toys import HIDDEN, head_target, random_block, random_eagle
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from tiny_checkpoint import HEADS, write_tiny_model
 
 from headstart import LLM, CheckpointError, ConfigError, SamplingParams
+from headstart.backends.native.loader import load_library
+from headstart.drafting.heads.formats import TrainedHead
 from headstart.loading.model import load_model
 from headstart.loading.published import PUBLISHED
 from headstart.loading.roles import role_of
-from headstart.models.config import LayerConfig
+from headstart.models.config import LayerConfig, RopeConfig
 from headstart.models.families import FAMILIES
 from headstart_train.files.heads import save_head
 
@@ -166,6 +171,21 @@ def test_the_default_drafter_takes_a_head_at_hand_and_says_so(hub: Path, target:
     llm = LLM(target)
     assert any("eagle3 head in org/head" in notice for notice in llm.notices)
     assert llm.generate(["abc"], GREEDY)[0].text == plain
+
+
+@pytest.mark.parametrize("makes", [random_eagle, random_block, partial(random_eagle, slots=4, mask_token_id=8)])
+def test_where_a_head_runs_is_told(makes: Callable[..., TrainedHead], hub: Path, target: Path) -> None:
+    """With heads of four numbers, in PyTorch; what lists candidates says the same."""
+    for size, where in ((32, "the native pass"), (4, r"PyTorch, since head_dim 4 is no multiple of 32 up to 256")):
+        save_head(makes(VOCAB, head_dim=size, rope=RopeConfig(10000.0, size)), folder := snapshot(hub, f"org/{size}"))
+        where = where if load_library() else "PyTorch, since there is no native pass here"
+        assert listed(target)[f"org/{size}"]["runs_in"] == where
+        for named in (None, folder):
+            llm = LLM(target, draft_model=named)
+            assert sum(f"head runs in {where}." in notice for notice in llm.notices) == 1
+            assert llm.generate(["abc"], GREEDY)[0].text == LLM(target, "none").generate(["abc"], GREEDY)[0].text
+        shutil.rmtree(folder)
+    assert "in PyTorch, since head_dim" not in headstart("drafters", "--model", target).stdout
 
 
 def test_a_head_at_hand_that_does_not_fit_is_named_and_decoding_goes_on(hub: Path, target: Path) -> None:

@@ -3,6 +3,7 @@ pass, and the text is the target's own."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +18,11 @@ from tiny_checkpoint import write_tokenizer
 
 from headstart.entrypoints.llm import LLM
 from headstart.errors import HeadstartError
+from headstart.loading.beside import sound_modules
 from headstart.loading.candidates import Standing, candidates
 from headstart.loading.model import Model, load_model, load_opened
 from headstart.models.checkpoint import open_checkpoint
+from headstart.models.weight_loading import config_of
 from headstart.sampling.params import SamplingParams
 from headstart.text.chat import ChatTemplate
 from headstart.text.tokenizer import Tokenizer
@@ -188,16 +191,117 @@ def test_damaged_modules_are_told_and_decoding_goes_on(fault: str, said: str, fo
     assert next(each for each in found if each.drafter == "mtp").standing is Standing.REFUSED
 
 
-def test_modules_that_compute_no_numbers_are_told_and_decoding_goes_on(folder: Path) -> None:
+def test_modules_that_hold_no_numbers_are_told_and_decoding_goes_on(folder: Path) -> None:
+    """An expert that few rows come to, say."""
     tensors = load_file(folder / "model.safetensors")
-    tensors["model.layers.3.mlp.shared_experts.up_proj.weight"][-1, -1] = torch.nan
+    tensors["model.layers.3.mlp.experts.2.up_proj.weight"][-1, -1] = torch.nan
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     model = load_model(folder, "bf16")
     llm = LLM(model, "auto")
-    assert sum("compute NaN or infinities" in notice for notice in llm.notices) == 1
+    assert sum("hold infinities or NaN in model.layers.3.mlp.experts.2" in notice for notice in llm.notices) == 1
     assert texts(llm) == texts(LLM(model, "none"))
-    with pytest.raises(HeadstartError, match="compute NaN or infinities"):
+    with pytest.raises(HeadstartError, match="hold infinities or NaN"):
         LLM(model, "mtp")
+    found = candidates(model.checkpoint, model.config, model.tokenizer)
+    assert next(each for each in found if each.drafter == "mtp").standing is Standing.REFUSED
+
+
+@pytest.mark.parametrize("family", thorough_but(("deepseek_v3",), FAMILIES))
+def test_every_tensor_of_modules_is_looked_at(family: str, tmp_path: Path) -> None:
+    write_modules(family, tmp_path, 1, **NATIVE_SIZES[family])
+    path = tmp_path / "model.safetensors"
+    whole = load_file(path)
+    read = [name for name in whole if (is_module(name) or ".mtp" in name) and ".indexer." not in name]
+    assert len(read) > 10
+    for name in read:
+        tensor = whole[name].clone()
+        tensor.view(-1)[-1] = torch.inf
+        save_file(whole | {name: tensor}, path, metadata={"format": "pt"})
+        checkpoint = open_checkpoint(tmp_path)
+        with pytest.raises(HeadstartError, match="hold infinities or NaN"):
+            sound_modules(checkpoint, config_of(checkpoint), torch.bfloat16)
+
+
+@pytest.mark.parametrize("family", thorough_but(("qwen3_5_text",), ("qwen3_5_text", "deepseek_v3", "mimo")))
+def test_a_safetensors_file_that_no_index_lists_guesses(family: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write_modules(family, folder, 1, **NATIVE_SIZES[family])
+    write_tokenizer(folder)
+    shards = split(folder, family)
+    names = [*shards["model-00001-of-00002.safetensors"], *shards["model-00002-of-00002.safetensors"]]
+    index = {"weight_map": {name: shard for shard, names in list(shards.items())[:2] for name in names}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    check(folder, folder, "bf16")
+    sidecar = folder / "mtp.safetensors"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("mtp.safetensors", "config.json"):
+        (elsewhere / name).write_bytes((folder / name).read_bytes())
+    sidecar.write_bytes(sidecar.read_bytes()[:300])
+    model = load_model(folder, "bf16")
+    llm = LLM(model, "auto")
+    assert any("mtp.safetensors, which lies beside the model, are not used" in notice for notice in llm.notices)
+    plain = texts(llm)
+    assert len(names) == len(model.checkpoint.shapes())
+    for drafter in (None, "mtp"):
+        llm = LLM(model, drafter, draft_model=elsewhere / "mtp.safetensors")
+        assert any(RUNS_NATIVELY in notice for notice in llm.notices)
+        assert texts(llm) == plain
+
+
+def split(folder: Path, family: str) -> dict[str, list[str]]:
+    """Two files of the model, and one of its modules."""
+    whole = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    of_model = [name for name in whole if not is_module(name) and ".mtp" not in name]
+    shards = {
+        "model-00001-of-00002.safetensors": of_model[::2],
+        "model-00002-of-00002.safetensors": of_model[1::2],
+        "mtp.safetensors": [name for name in whole if name not in of_model],
+    }
+    for shard, names in shards.items():
+        save_file({name: whole[name] for name in names}, folder / shard, metadata={"format": "pt"})
+    return shards
+
+
+def test_a_folder_of_a_module_as_sglang_exports_it_guesses(tmp_path: Path) -> None:
+    """Its layer is the only one there, and has the number 0."""
+    folder, alone = tmp_path / "model", tmp_path / "model" / "Tiny-NextN"
+    folder.mkdir()
+    write_modules("deepseek_v3", folder, 1, **NATIVE_SIZES["deepseek_v3"])
+    write_tokenizer(folder)
+    alone.mkdir()
+    write_tokenizer(alone)
+    whole = load_file(folder / "model.safetensors")
+    module = {name.replace(".3.", ".0.", 1): each for name, each in whole.items() if is_module(name)}
+    save_file(module, alone / "nextn_layer_parameters.safetensors")
+    index = {"weight_map": dict.fromkeys(module, "nextn_layer_parameters.safetensors")}
+    (alone / "model.safetensors.index.json").write_text(json.dumps(index))
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"num_hidden_layers": 1, "architectures": ["DeepseekV3ForCausalLMNextN"]}
+    (alone / "config.json").write_text(json.dumps(config))
+    described = load_model(folder, "bf16")
+    came_with = LLM(described, "mtp", drafter_options=CHAIN).generate(PROMPTS, GREEDY)
+    drop_modules(folder, "deepseek_v3")
+    check(folder, folder, "bf16")
+    model = load_model(folder, "bf16")
+    plain = texts(LLM(model, "none"))
+    for drafter in (None, "mtp"):
+        llm = LLM(model, drafter, draft_model=alone)
+        assert any(RUNS_NATIVELY in notice for notice in llm.notices)
+        assert texts(llm) == plain
+    outputs = LLM(model, "mtp", draft_model=alone, drafter_options=CHAIN).generate(PROMPTS, GREEDY)
+    accepted = [[each.outputs[0].stats.accepted for each in of] for of in (outputs, came_with)]
+    assert accepted[0] == accepted[1]
+    with pytest.raises(HeadstartError, match="holds multi-token modules alone"):
+        LLM(alone)
+    found = {each.where: each for each in candidates(model.checkpoint, model.config, model.tokenizer)}
+    assert (found[str(alone)].standing, found[str(alone)].runs_in) == (Standing.FOUND, "the native pass")
+    (alone / "config.json").write_text(json.dumps(config | {"hidden_size": 96}))
+    assert any("hidden_size 96 (here 64)" in notice for notice in LLM(model, "auto").notices)
+    with pytest.raises(HeadstartError, match="hidden_size 96"):
+        LLM(model, "mtp", draft_model=alone)
 
 
 @pytest.mark.parametrize("fault", ["another model", "cut short"])

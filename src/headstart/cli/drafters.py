@@ -85,7 +85,7 @@ def _print_candidates(model: str, as_json: bool) -> None:
             "drafter": each.drafter or "–",
             "size": readable(each.nbytes) if each.nbytes else "–",
             "where": each.where,
-            "said": each.said,
+            "said": each.said + (f"; it runs in {each.runs_in}" if each.runs_in else ""),
         }
         for each in found
     ]

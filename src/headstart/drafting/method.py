@@ -15,6 +15,7 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 
 from headstart.common.installed import installed_points
 
+NATIVE, AS_THE_MODEL = "the native pass", "PyTorch, as the model does"
 OWN_LAYERS = "some of the target's own layers"
 
 Kind = Literal["plain", "text", "target", "model", "head", "several"]
@@ -113,6 +114,8 @@ class HeadPasses(Generic[RunsHead]):
     compiled: str = ""
     """By the native library: likewise, but called with a precision's name and ``backends.native.kit.NativeKit`` in
     place of the last; a head for which it returns None, or all if there is none, are left to PyTorch."""
+    unfit: str = ""
+    """Why the library cannot run a head: ``module:function``, called with its configuration, a few words or None."""
 
     def by_torch(self) -> Callable[..., RunsHead]:
         """What ``torch`` names."""
@@ -123,6 +126,11 @@ class HeadPasses(Generic[RunsHead]):
         """What ``compiled`` names."""
         made: Callable[..., RunsHead | None] = _named(self.compiled) if self.compiled else _left_to_torch
         return made
+
+    def left_to_torch(self, head: Any) -> str | None:
+        """Why the native library does not run a head, in a few words; None: it does."""
+        reason: str | None = _named(self.unfit)(head.config) if self.unfit else "its method has no native pass"
+        return reason
 
 
 @cache
@@ -145,6 +153,13 @@ def head_files() -> tuple[HeadFiles, ...]:
 def brought_head_files() -> tuple[HeadFiles, ...]:
     """Likewise of those that other packages bring."""
     return _head_files(brought_folders())
+
+
+def passes_of(drafter: str) -> HeadPasses[Any] | None:
+    """What runs the heads of the drafter of this name; None: they are no heads that a kit runs."""
+    folders = (*method_folders(), *brought_folders())
+    named = (folder for folder in folders if any(method.name == drafter for method in folder.METHODS))
+    return getattr(next(named, None), "PASSES", None)
 
 
 def tensor_files() -> tuple[str, ...]:

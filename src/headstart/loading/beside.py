@@ -1,18 +1,27 @@
-"""Files beside a model that guess for it."""
+"""Multi-token modules for a model: what lies beside it, and whether that is whole."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 
-from headstart.errors import HeadstartError
-from headstart.models.checkpoint import open_checkpoint
+import torch
+from torch import Tensor
+
+from headstart.backends.native.packing import read_matrix, release
+from headstart.drafting.head_files.loading import is_modules_alone
+from headstart.drafting.heads.files import holds_numbers
+from headstart.errors import CheckpointError, ConfigError, HeadstartError
+from headstart.models.checkpoint import Checkpoint, open_modules
 from headstart.models.config import ModelConfig
 from headstart.models.families import holds_modules_alone
+from headstart.models.multi_token_modules import MultiTokenModules, load_multi_token
+from headstart.models.stored import FileMatrix
 from headstart.models.weight_loading import config_of
 
-_CALLED = re.compile(r"(^|[-_./])(mtp|nextn)[-_./]", re.IGNORECASE)
+_CALLED = re.compile(r"(^|[-_./])(mtp|nextn)([-_./]|$)", re.IGNORECASE)
 _SIZES = ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
 
 
@@ -34,9 +43,9 @@ def are_called_so(path: Path) -> bool:
 def modules_beside(
     path: Path, config: ModelConfig, refuse: Callable[[Path, str], None] = lambda file, reason: None
 ) -> Path | None:
-    """The GGUF file of multi-token modules alone that lies beside a model's file or in its folder, called as
-    llama.cpp's converter calls it (``mtp-*.gguf``) or in a folder of that name, and made for a model of this shape;
-    None: there is none.
+    """The multi-token modules alone that lie beside a model's file or in its folder, made for a model of this shape: a
+    GGUF file (llama.cpp's converter writes ``mtp-*.gguf``), a safetensors file that no index lists, or a folder (as
+    SGLang exports), called so or in a folder of that name; None: there are none.
 
     Args:
         path: of the model's file or folder.
@@ -44,7 +53,9 @@ def modules_beside(
         refuse: hears which file that is called so is not used, and why.
     """
     folder = path if path.is_dir() else path.parent
-    for file in sorted((*folder.glob("*.gguf"), *folder.glob("*/*.gguf"))):
+    files = [*folder.glob("*.gguf"), *folder.glob("*/*.gguf"), *folder.glob("*.safetensors")]
+    folders = (each.parent for each in folder.glob("*/config.json"))
+    for file in sorted((*files, *folders)):
         if file != path and are_called_so(file.relative_to(folder)):
             reason = _why_not(file, config)
             if reason is None:
@@ -54,13 +65,61 @@ def modules_beside(
     return None
 
 
+def config_for(checkpoint: Checkpoint, target: ModelConfig) -> ModelConfig:
+    """Of the model that modules of an open checkpoint belong to.
+
+    Raises:
+        ConfigError: that is another model than the target.
+        CheckpointError: its description is senseless.
+    """
+    own = config_of(checkpoint)
+    if checkpoint.kind == "hf" and holds_modules_alone(checkpoint.shapes()):
+        own = own if own.num_layers == target.num_layers else replace(own, layers=target.layers)
+    if (difference := misfit(own, target)) is not None:
+        raise ConfigError(
+            f"{checkpoint.name} is of another shape than the target: it has {difference}; name a checkpoint of the "
+            "same model."
+        )
+    return own
+
+
+def sound_modules(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.dtype) -> MultiTokenModules | None:
+    """As ``load_multi_token``, with weights that are numbers throughout.
+
+    Raises:
+        CheckpointError: tensors are missing or mis-shaped, or hold infinities or NaN.
+    """
+    found = load_multi_token(checkpoint, config, dtype)
+    faults = sorted({name for name, tensor in _weights_in(found, "") if not holds_numbers(tensor)})
+    if faults:
+        raise CheckpointError(
+            f"the multi-token modules of {checkpoint.name} hold infinities or NaN in {', '.join(faults[:3])}"
+            f"{' and others' if len(faults) > 3 else ''}; fetch them again."
+        )
+    return found
+
+
+def _weights_in(held: object, name: str) -> Iterator[tuple[str, Tensor]]:
+    """Names and weights, each matrix read when it is its turn."""
+    if isinstance(held, Tensor):
+        yield name, held
+    elif isinstance(held, FileMatrix):
+        yield held.parts[0].name, read_matrix(held, torch.float32)
+        release(held)
+    elif isinstance(held, tuple):
+        for each in held:
+            yield from _weights_in(each, name)
+    elif is_dataclass(held) and not isinstance(held, ModelConfig):
+        for key, each in vars(held).items():
+            yield from _weights_in(each, key.removeprefix("_") if key != "_weight" else name)
+
+
 def _why_not(file: Path, config: ModelConfig) -> str | None:
     """Why a file does not guess for a model of this shape; empty: it is no file of modules alone."""
     try:
-        checkpoint = open_checkpoint(file)
-        if not holds_modules_alone(checkpoint.shapes()):
+        if not is_modules_alone(str(file)):
             return ""
-        difference = misfit(config_of(checkpoint), config)
+        config_for(open_modules(file), config)
     except HeadstartError as error:
         return str(error)
-    return None if difference is None else f"they are another model's, which has {difference}."
+    return None

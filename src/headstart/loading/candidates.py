@@ -11,20 +11,23 @@ from pathlib import Path
 
 import torch
 
+from headstart.backends.native.kit import NativeKit
+from headstart.backends.native.loader import load_library
+from headstart.backends.native.supported import supports
+from headstart.backends.torch.kit import TorchKit
 from headstart.drafting.head_files.loading import kind_in, load_head
 from headstart.drafting.head_files.shipped import TargetIdentity, shipped_heads, target_shape
+from headstart.drafting.method import AS_THE_MODEL, NATIVE, passes_of
 from headstart.drafting.registry import available_drafters, default_for, drafter_name, is_drafter
 from headstart.errors import HeadstartError
-from headstart.loading.beside import are_called_so, modules_beside
+from headstart.loading.beside import are_called_so, config_for, modules_beside, sound_modules
 from headstart.loading.published import PUBLISHED
 from headstart.loading.roles import SIDECARS, role_of
 from headstart.loading.siblings import bytes_at, sibling_at
-from headstart.models.checkpoint import Checkpoint, open_checkpoint
+from headstart.models.checkpoint import Checkpoint, open_modules
 from headstart.models.config import ModelConfig
 from headstart.models.families.module_layouts import layouts_of_modules
 from headstart.models.locating import has_safetensors
-from headstart.models.multi_token_modules import load_multi_token
-from headstart.models.weight_loading import config_of
 from headstart.text.tokenizer import Tokenizer
 
 _MODULES = ("num_nextn_predict_layers", "nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
@@ -52,6 +55,8 @@ class Candidate:
     """Of its files."""
     said: str
     """How it guesses or may be had, or why it cannot."""
+    runs_in: str = ""
+    """What would compute a head or modules on the processor, and why that is PyTorch where it is."""
 
 
 def candidates(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer) -> list[Candidate]:
@@ -157,7 +162,7 @@ def _modules(checkpoint: Checkpoint, config: ModelConfig) -> Iterator[Candidate]
         held = held or [name for name in shapes if name.startswith(first)]
     size = int(sum(math.prod(shapes[name]) * checkpoint.stored_bits(name) for name in held) / 8)
     if held:
-        yield _readable(checkpoint, config, size, "multi-token modules of the model")
+        yield _readable(checkpoint, checkpoint.path, config, size, "multi-token modules of the model")
         return
     refused: list[tuple[Path, str]] = []
     beside = modules_beside(checkpoint.path, config, lambda *why: refused.append(why))
@@ -165,7 +170,7 @@ def _modules(checkpoint: Checkpoint, config: ModelConfig) -> Iterator[Candidate]
         yield Candidate(drafter, str(file), Standing.REFUSED, bytes_at(file), reason)
     if beside is not None:
         said = f"multi-token modules beside the model: --draft-model {beside}"
-        yield _readable(open_checkpoint(beside), config, bytes_at(beside), said)
+        yield _readable(open_modules(beside), beside, config, bytes_at(beside), said)
         return
     text = checkpoint.metadata.get("text_config")
     entries = {**checkpoint.metadata, **(text if isinstance(text, dict) else {})}
@@ -174,22 +179,30 @@ def _modules(checkpoint: Checkpoint, config: ModelConfig) -> Iterator[Candidate]
         yield Candidate(drafter, str(checkpoint.path), Standing.ABSENT, 0, said)
 
 
-def _readable(checkpoint: Checkpoint, config: ModelConfig, size: int, said: str) -> Candidate:
+def _readable(checkpoint: Checkpoint, path: Path, config: ModelConfig, size: int, said: str) -> Candidate:
     """Modules that a file holds, or why they cannot be read."""
-    drafter, where = default_for("module"), str(checkpoint.path)
+    drafter = default_for("module")
     try:
-        own = config if checkpoint.kind == "hf" else config_of(checkpoint)
-        load_multi_token(checkpoint, own, torch.float32)
+        modules = sound_modules(checkpoint, config_for(checkpoint, config), torch.float32)
     except HeadstartError as error:
-        return Candidate(drafter, where, Standing.REFUSED, size, str(error))
-    return Candidate(drafter, where, Standing.FOUND, size, said)
+        return Candidate(drafter, str(path), Standing.REFUSED, size, str(error))
+    return Candidate(drafter, str(path), Standing.FOUND, size, said, _runs_in(drafter, modules, config))
+
+
+def _runs_in(drafter: str, head: object, target: ModelConfig) -> str:
+    """What computes a head or modules beside a target on the processor."""
+    passes, library = passes_of(drafter), load_library()
+    if passes is not None:
+        return (TorchKit() if library is None else NativeKit(library)).where(passes, head)
+    return AS_THE_MODEL if library is None or supports(target) else NATIVE
 
 
 def _installed(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer) -> Iterator[Candidate]:
     identity = TargetIdentity(target_shape(config), checkpoint.digest, tokenizer.fingerprint)
     heads = shipped_heads(identity)
     for kind, head in heads.by_kind.items():
-        yield Candidate(kind, str(head.directory), Standing.FOUND, bytes_at(head.directory), head.why)
+        runs_in = _runs_in(kind, load_head(head.directory, config), config)
+        yield Candidate(kind, str(head.directory), Standing.FOUND, bytes_at(head.directory), head.why, runs_in)
     for kind, why in heads.near.items():
         yield Candidate(kind, "–", Standing.REFUSED, 0, why)
 
@@ -202,8 +215,8 @@ def _examined(
     runs = drafter_name(kind) if kind is not None and is_drafter(kind) else ""
     try:
         if kind is not None:
-            load_head(path, config)
-            yield Candidate(runs, where, Standing.FOUND, size, f"{kind} head: --draft-model {where}")
+            runs_in = _runs_in(runs, load_head(path, config), config)
+            yield Candidate(runs, where, Standing.FOUND, size, f"{kind} head: --draft-model {where}", runs_in)
         elif (role := role_of(path)) is not None:
             if path.parent == checkpoint.path.parent:
                 yield Candidate("", where, Standing.REFUSED, size, f"it is {role}")

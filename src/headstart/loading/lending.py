@@ -22,7 +22,7 @@ from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.inner_sequence import request_of
 from headstart.drafting.text_store import TextStore
 from headstart.errors import ConfigError
-from headstart.loading.beside import misfit, modules_beside
+from headstart.loading.beside import config_for, modules_beside, sound_modules
 from headstart.loading.candidates import HeadAtHand, cached, heads_at_hand
 from headstart.loading.model import Model, create_backend, create_encoder_decoder, load_model, weights_dtype
 from headstart.loading.own_bits import lend_itself
@@ -30,13 +30,13 @@ from headstart.loading.reading import Reading
 from headstart.loading.roles import MODULES, require_language_model, role_of
 from headstart.loading.siblings import find_sibling
 from headstart.models.aliases import ALIASES
-from headstart.models.checkpoint import open_checkpoint
+from headstart.models.checkpoint import open_modules
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
 from headstart.models.encoder_decoder_weights import select_decoder_layers
 from headstart.models.layer_selection import select_layers
 from headstart.models.locating import locate
-from headstart.models.multi_token_modules import MultiTokenModules, load_multi_token
-from headstart.models.weight_loading import config_of, load_decoder, load_tables
+from headstart.models.multi_token_modules import MultiTokenModules
+from headstart.models.weight_loading import load_decoder, load_tables
 from headstart.passes.backend import Backend
 from headstart.passes.runner import ModelRunner
 
@@ -93,13 +93,9 @@ def draft_context(
             return None
         if name is not None and (role := role_of(locate(name))) not in (None, MODULES):
             raise ConfigError(f"{name} is {role}, which has no multi-token modules; name a checkpoint that has them.")
-        checkpoint = model.checkpoint if name is None else open_checkpoint(name)
-        config = model.config if name is None else config_of(checkpoint)
-        if (difference := misfit(config, model.config)) is not None:
-            raise ConfigError(
-                f"{name} is of another shape than the target: it has {difference}; name a checkpoint of the same model."
-            )
-        found = load_multi_token(checkpoint, config, weights_dtype(model.precision))
+        checkpoint = model.checkpoint if name is None else open_modules(name)
+        config = model.config if name is None else config_for(checkpoint, model.config)
+        found = sound_modules(checkpoint, config, weights_dtype(model.precision))
         if found is None and name is None:
             beside = modules_beside(checkpoint.path, config, refused)
             if beside is not None:

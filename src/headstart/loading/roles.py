@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headstart.drafting.head_files.loading import kind_in
+from headstart.drafting.head_files.loading import is_modules_alone, kind_in
 from headstart.errors import CheckpointError, ConfigError
-from headstart.models.families import holds_modules_alone
 from headstart.models.gguf_file import GgufFile
 from headstart.models.locating import locate
 
@@ -21,7 +20,7 @@ SIDECARS = (*_HEADS, "draft", "spec")
 """Parts of the names of such files: llama.cpp's, LM Studio's and their publishers'."""
 _ENCODERS = ("bert", "t5encoder")
 MODULES = "a file of multi-token modules alone"
-"""The role of such a file."""
+"""The role of such a file or folder."""
 
 
 def role_of(path: Path) -> str | None:
@@ -30,9 +29,10 @@ def role_of(path: Path) -> str | None:
     Raises:
         CheckpointError: it is damaged.
     """
+    if is_modules_alone(str(path)):
+        return MODULES
     if not path.is_dir():
-        file = GgufFile(path)
-        return MODULES if holds_modules_alone(file.tensors) else _role_in(file.metadata)
+        return _role_in(GgufFile(path).metadata)
     kind = kind_in(path)
     if kind is not None:
         return f"a draft head ({kind})"

@@ -120,6 +120,20 @@ def open_checkpoint(model: str | Path, revision: str | None = None, lora: str | 
     return _open_gguf(name, path)
 
 
+def open_modules(model: str | Path) -> Checkpoint:
+    """Open what holds multi-token modules: as ``open_checkpoint``, or one safetensors file beside the ``config.json``
+    of its model.
+
+    Raises:
+        CheckpointError: as ``open_checkpoint``.
+    """
+    path = locate(str(model))
+    if path.suffix != ".safetensors" or not path.is_file():
+        return open_checkpoint(model)
+    config, weights = read_json(path.parent / "config.json"), SafetensorsFiles(path)
+    return Checkpoint("hf", str(model), path, config, dequantised(weights, config, path.parent, partly=True))
+
+
 def _open_directory(name: str, directory: Path, lora: str | Path | None) -> Checkpoint:
     adapters = [file for file in _ADAPTER_FILES if (directory / file).exists()]
     if adapters and lora is None:

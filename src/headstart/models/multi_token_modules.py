@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headstart.models.assembly import Assembly
 from headstart.models.config import LayerConfig, ModelConfig
-from headstart.models.families import tensor_layout
+from headstart.models.families import holds_modules_alone, tensor_layout
 from headstart.models.families.base import CheckpointKind, TensorLayout
 from headstart.models.families.module_layouts import MultiTokenLayout, layouts_of_modules
 from headstart.models.layout_tensors import Fetch, Shape, noting, reading
@@ -93,7 +93,11 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
         CheckpointError: tensors of them are missing or mis-shaped.
     """
     shapes = checkpoint.shapes()
-    found = ((names, _numbers(names, config, shapes)) for names in layouts_of_modules(config, checkpoint.kind))
+    layouts = layouts_of_modules(config, checkpoint.kind)
+    if holds_modules_alone(shapes):
+        # SGLang's export counts them from 0 on.
+        layouts += tuple(replace(names, follows=False) for names in layouts if names.follows)
+    found = ((names, _numbers(names, config, shapes)) for names in layouts)
     names, numbers = next((each for each in found if each[1]), (None, []))
     if names is None:
         return None

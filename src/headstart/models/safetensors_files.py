@@ -24,7 +24,7 @@ from headstart.models.stored import StoredTensor, digest_of
 
 
 class SafetensorsFiles:
-    """The tensors of a directory's safetensors files.
+    """The tensors of a directory's safetensors files, or of one such file.
 
     Raises:
         CheckpointError: no such file, a missing or damaged shard, an index that names what is not there, a tensor
@@ -34,13 +34,16 @@ class SafetensorsFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         weight_map: dict[str, str] = {}
+        shards = [directory]
         if (directory / INDEX_FILE).exists():
             weight_map = _weight_map(directory / INDEX_FILE)
-        elif not (directory / SINGLE_FILE).exists():
-            raise CheckpointError(_no_weights(directory))
-        shards = sorted(set(weight_map.values())) or [SINGLE_FILE]
+            shards = [directory / name for name in sorted(set(weight_map.values()))]
+        elif not directory.is_file():
+            shards = [directory / SINGLE_FILE]
+            if not shards[0].exists():
+                raise CheckpointError(_no_weights(directory))
         self._home: dict[str, _Shard] = {}
-        for shard in (_Shard(directory / name) for name in shards):
+        for shard in map(_Shard, shards):
             for name in shard.shapes:
                 if name in self._home:
                     other = self._home[name].path.name

@@ -144,7 +144,7 @@ def _checked(
             f"model {config.name!r} has an encoder, which cannot be used here; name a model without one."
         )
     shapes = source.shapes()
-    if kind == "gguf" and holds_modules_alone(shapes):
+    if holds_modules_alone(shapes):
         raise CheckpointError(
             f"model {config.name!r} holds multi-token modules alone; name the file of the model itself, and this one as"
             " the draft model of mtp."

@@ -95,6 +95,10 @@ class BackendKit(Protocol):
         """
         ...
 
+    def where(self, passes: HeadPasses[RunsHead], head: object) -> str:
+        """What computes a trained head, as the end of "runs in"; where that is PyTorch, and why."""
+        ...
+
     def text_index(
         self,
         max_depth: int,

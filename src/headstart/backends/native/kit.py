@@ -12,7 +12,7 @@ from headstart.backends.native.suffix_text import NativeSuffixText
 from headstart.backends.torch.head_kit import Kit
 from headstart.backends.torch.kit import TorchKit
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.method import HeadPasses, RunsHead
+from headstart.drafting.method import NATIVE, HeadPasses, RunsHead
 
 
 class NativeKit:
@@ -38,6 +38,11 @@ class NativeKit:
         """See ``BackendKit``."""
         running = passes.by_library()(head, tables, precision, self, **wishes)
         return TorchKit().run(passes, head, tables, precision, **wishes) if running is None else running
+
+    def where(self, passes: HeadPasses[RunsHead], head: object) -> str:
+        """See ``BackendKit``."""
+        reason = passes.left_to_torch(head)
+        return NATIVE if reason is None else f"PyTorch, since {reason}"
 
     def products(self, precision: str) -> Kit:
         """Compiled products, for a head that is left to PyTorch else."""

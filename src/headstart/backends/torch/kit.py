@@ -7,7 +7,7 @@ import torch
 from headstart.backends.torch.head_kit import Kit, torch_kit
 from headstart.backends.torch.recorder import Recorder
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.method import HeadPasses, RunsHead
+from headstart.drafting.method import AS_THE_MODEL, HeadPasses, RunsHead
 from headstart.errors import ConfigError
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -33,6 +33,10 @@ class TorchKit:
     ) -> RunsHead:
         """See ``BackendKit``."""
         return passes.by_torch()(head, tables, self.products(precision), **wishes)
+
+    def where(self, passes: HeadPasses[RunsHead], head: object) -> str:
+        """See ``BackendKit``."""
+        return "PyTorch, since there is no native pass here" if self.device.type == "cpu" else AS_THE_MODEL
 
     def products(self, precision: str) -> Kit:
         """What heads are computed with.

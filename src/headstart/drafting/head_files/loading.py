@@ -107,13 +107,16 @@ def _require_place(path: Path) -> None:
 
 
 def is_modules_alone(model: str) -> bool:
-    """Whether ``model`` names a GGUF file of multi-token modules without a decoder.
+    """Whether ``model`` names a file or folder of multi-token modules without a decoder.
 
     Raises:
         CheckpointError: the file is damaged.
     """
     path = head_place(model)
-    return _is_gguf(path) and holds_modules_alone(GgufFile(path).tensors)
+    if _is_gguf(path):
+        return holds_modules_alone(GgufFile(path).tensors)
+    named = _are_named(path) or (path.suffix == ".safetensors" and path.is_file())
+    return named and holds_modules_alone(SafetensorsFiles(path).shapes())
 
 
 def kind_in(directory: Path) -> str | None:

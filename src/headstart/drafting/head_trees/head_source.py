@@ -14,6 +14,8 @@ from headstart.drafting.head_files.shipped import head_folders
 from headstart.drafting.head_trees.trees import ConfidenceTrees, path_bounds
 from headstart.drafting.heads.formats import TrainedHead
 from headstart.drafting.heads.head_pass import PathBounds
+from headstart.drafting.heads.tables import TargetTables
+from headstart.drafting.method import HeadPasses, RunsHead
 from headstart.drafting.options import require
 from headstart.drafting.registry import trained_kinds
 from headstart.errors import ConfigError
@@ -119,6 +121,20 @@ class SpeakingOptions(ConfidenceOptions, ReadingOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.text_vocabulary >= 0, f"text_vocabulary is {self.text_vocabulary}; it must be 0 or more.")
+
+
+def run_head(
+    context: DraftContext, passes: HeadPasses[RunsHead], head: TrainedHead, tables: TargetTables, precision: str
+) -> RunsHead:
+    """What runs a head beside the target; where that is, is told.
+
+    Raises:
+        ConfigError: the precision cannot be had for this head here.
+    """
+    kit = context.require_runner().backend.kit
+    running = kit.run(passes, head, tables, precision)
+    context.tell(f"The {head.kind} head runs in {kit.where(passes, head)}.")
+    return running
 
 
 def check_head(model: str | None) -> None:

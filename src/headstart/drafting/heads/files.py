@@ -87,17 +87,17 @@ def require_numbers(tensors: Mapping[str, Tensor], source: str) -> None:
     Raises:
         CheckpointError: naming the tensors.
     """
-    # The least and the largest are no numbers where any is none; nothing as large as a tensor is made.
-    faults = [
-        name
-        for name, tensor in tensors.items()
-        if tensor.is_floating_point()
-        and tensor.itemsize > 1  # of bytes, PyTorch compares none
-        and tensor.numel()
-        and not all(bool(end.isfinite()) for end in torch.aminmax(tensor.detach()))
-    ]
+    faults = [name for name, tensor in tensors.items() if not holds_numbers(tensor)]
     if faults:
         raise CheckpointError(f"{source} holds infinities or NaN in {', '.join(sorted(faults))}; fetch it again.")
+
+
+def holds_numbers(tensor: Tensor) -> bool:
+    """Whether none of a tensor's weights is infinite or no number."""
+    if not tensor.is_floating_point() or not tensor.numel() or tensor.itemsize == 1:
+        return True  # of bytes, PyTorch compares none
+    # The least and the largest are no numbers where any is none; nothing as large as a tensor is made.
+    return all(bool(end.isfinite()) for end in torch.aminmax(tensor.detach()))
 
 
 def require_draft_ids(ids: Tensor, vocab_size: int, said: Tensor | None, source: str) -> None:

@@ -101,6 +101,8 @@ _MIXTURES = {
 """GGUF has one name for Llama and Mixtral."""
 _ENCODERS_ALONE = ("t5encoder",)
 _TOWERS_ALONE = "clip"
+_OF_LAYER = re.compile(r"(?:.*\.)?layers\.\d+\.")
+"""How names of folders begin."""
 _GGUF_EMBEDDING = "token_embd.weight"
 
 
@@ -177,10 +179,14 @@ def config_from_gguf(
 
 
 def holds_modules_alone(names: Container[str] | Mapping[str, object]) -> bool:
-    """Whether a GGUF file has multi-token modules and no decoder."""
-    if not isinstance(names, Mapping) or any(name.startswith("blk.0.") for name in names):
+    """Whether a file or folder has multi-token modules and no decoder."""
+    if not isinstance(names, Mapping):
         return False
-    return any(".nextn." in name for name in names)
+    if any(".nextn." in name for name in names):
+        return not any(name.startswith("blk.0.") for name in names)
+    modules = {name.partition("eh_proj.")[0] for name in names if ".eh_proj." in name}
+    layers = {found[0] for name in names if "mtp" not in name and (found := _OF_LAYER.match(name))}
+    return layers <= modules and (bool(modules) or any("mtp" in name for name in names))
 
 
 def tensor_layout(config: ModelConfig, kind: CheckpointKind) -> TensorLayout:

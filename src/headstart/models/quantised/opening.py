@@ -42,12 +42,15 @@ _SIGNS = (".qweight", ".weight_scale")
 """What tensors are called in folders whose settings are looked for beside ``config.json``."""
 
 
-def dequantised(weights: OpenWeights, config: Mapping[str, Any], directory: Path) -> OpenWeights:
+def dequantised(
+    weights: OpenWeights, config: Mapping[str, Any], directory: Path, *, partly: bool = False
+) -> OpenWeights:
     """A folder's tensors with every quantised matrix as the values that it defines; as they are where none is.
 
     Args:
         config: of the model; its ``quantization_config`` says how.
         directory: the folder.
+        partly: these are some of its tensors, of which none need be quantised.
 
     Raises:
         CheckpointError: the scheme is not known, or the tensors are not what it promises.
@@ -64,6 +67,8 @@ def dequantised(weights: OpenWeights, config: Mapping[str, Any], directory: Path
     except CheckpointError as error:
         raise CheckpointError(f"{directory}: {error}") from error
     if not found.derived:
+        if partly:
+            return weights
         raise CheckpointError(
             f"{directory} says that it is quantised ({method}), but none of its tensors is; remove quantization_config "
             "from its config.json, or fetch it again."

@@ -13,7 +13,7 @@ import torch
 
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
-from headstart.drafting.head_trees.head_source import HeadOptions, open_head
+from headstart.drafting.head_trees.head_source import HeadOptions, open_head, run_head
 from headstart.drafting.head_trees.last_states import LastStates, grow_where_ready
 from headstart.drafting.head_trees.noise_ranking import NoiseRanking
 from headstart.drafting.head_trees.trees import HeadTrees
@@ -48,8 +48,7 @@ class ParallelHeadsDrafter:
         self._slots = heads.config.slots
         self._new_trees = new_trees
         self._ranks = min(ranks, heads.config.draft_vocab_size)
-        kit = context.require_runner().backend.kit
-        self._pass = kit.run(PASSES, heads, context.require_tables()(), options.precision)
+        self._pass = run_head(context, PASSES, heads, context.require_tables()(), options.precision)
         self._states = LastStates()
 
     @property

@@ -22,6 +22,7 @@ from headstart.drafting.head_trees.head_source import ConfidenceOptions, open_he
 from headstart.drafting.head_trees.last_states import LastStates, grow_where_ready
 from headstart.drafting.head_trees.noise_ranking import NoiseRanking
 from headstart.drafting.head_trees.trees import CONFIDENCE_RATES, Ids, Scores
+from headstart.drafting.method import AS_THE_MODEL, NATIVE
 from headstart.drafting.methods.assistant.head import KIND, AssistantHead
 from headstart.drafting.options import require
 from headstart.passes.backend import LendsKeys
@@ -57,6 +58,8 @@ class AssistantDrafter:
         self._target = backend
         head = open_head(context, options.model, KIND, AssistantHead)
         self._reader = backend.key_reader(head.config, head.weights, options.precision)
+        where = NATIVE if backend.name.startswith("native") else AS_THE_MODEL
+        context.tell(f"The assistant runs in {where}.")
         device = backend.embedded(np.zeros(1, np.int32)).device
         self._before, self._after = (each.to(device, torch.float32) for each in (head.before, head.after))
         self._clusters = None if head.clusters is None else head.clusters.to(device)

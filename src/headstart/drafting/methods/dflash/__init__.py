@@ -41,5 +41,7 @@ TRAINED = (
 HEAD_FILES = HeadFiles(f"{__name__}.files", exports={"dflash": ("speculators", "specforge", "deepspec")})
 
 PASSES: HeadPasses[BlockHeadPass] = HeadPasses(
-    "headstart.backends.torch.block_pass:BlockPass", "headstart.backends.native.block_pass:block_pass"
+    "headstart.backends.torch.block_pass:BlockPass",
+    "headstart.backends.native.block_pass:block_pass",
+    "headstart.backends.native.block_pass:supports_block",
 )

@@ -9,7 +9,7 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.head_trees.draft_vocabulary import DraftVocabulary
 from headstart.drafting.head_trees.growing import CalledGrowth
 from headstart.drafting.head_trees.head_drafter import HeadDrafter, TreeGrowth
-from headstart.drafting.head_trees.head_source import ReadingOptions, SpeakingOptions, open_head
+from headstart.drafting.head_trees.head_source import ReadingOptions, SpeakingOptions, open_head, run_head
 from headstart.drafting.head_trees.read_along import Reader
 from headstart.drafting.head_trees.stepping import SteppedGrowth
 from headstart.drafting.head_trees.trees import CONFIDENCE_RATES, TemplateTrees
@@ -41,7 +41,7 @@ def _opened(
     """A head of the first of these kinds, or one that can be run like it: its pass, and how it reads."""
     head = open_head(context, options.model, kinds[0], EagleHead, kinds[1:])
     tables = context.require_tables()()
-    running = context.require_runner().backend.kit.run(PASSES, head, tables, options.precision)
+    running = run_head(context, PASSES, head, tables, options.precision)
     vocabulary = DraftVocabulary.of(
         running, context.vocab_size, tables, head, most_text_tokens, head.config.eps_of_said
     )

@@ -33,5 +33,7 @@ TRAINED = (
 )
 
 PASSES: HeadPasses[ModulesPass] = HeadPasses(
-    "headstart.backends.torch.multi_token_pass:modules_pass", "headstart.backends.native.module_chain:modules_pass"
+    "headstart.backends.torch.multi_token_pass:modules_pass",
+    "headstart.backends.native.module_chain:modules_pass",
+    "headstart.backends.native.supported:supports",
 )

@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-import numpy as np
-import torch
-
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_trees.draft_vocabulary import DraftVocabulary
 from headstart.drafting.head_trees.growing import CalledGrowth
@@ -22,11 +19,9 @@ from headstart.drafting.head_trees.head_source import SpeakingOptions
 from headstart.drafting.head_trees.read_along import Reader
 from headstart.drafting.head_trees.stepping import SteppedGrowth
 from headstart.drafting.head_trees.trees import CONFIDENCE_RATES
-from headstart.drafting.heads.head_pass import DraftRows, ModulesPass
 from headstart.drafting.methods.mtp import PASSES
 from headstart.drafting.options import require
-from headstart.errors import CheckpointError
-from headstart.models.checkpoint import open_checkpoint
+from headstart.models.checkpoint import open_modules
 from headstart.passes.batch import FINAL_TAP
 
 
@@ -50,7 +45,7 @@ class MtpOptions(SpeakingOptions):
     def check_files(self) -> None:
         """As ``options.check_files`` has it."""
         if self.model is not None:
-            open_checkpoint(self.model)
+            open_modules(self.model)
 
 
 class MtpDrafter(HeadDrafter):
@@ -72,9 +67,7 @@ class MtpDrafter(HeadDrafter):
         config, kit = backend.config, backend.kit
         said = options.draft_vocabulary if options.draft_vocabulary < context.vocab_size else 0
         running = kit.run(PASSES, modules, tables, options.precision, vocabulary=said)
-        where = "the native pass" if running.name.startswith("native") else "PyTorch"
-        context.tell(f"Multi-token modules run in {where} ({running.name}).")
-        _require_numbers(running, len(modules.modules), config.hidden_size, options.model or "the target")
+        context.tell(f"Multi-token modules run in {kit.where(PASSES, modules)} ({running.name}).")
         texts = running.text_rows(context.vocab_size) if options.text_vocabulary else None
         eps = config.norms.eps if modules.feeds_unnormed else None
         vocabulary = DraftVocabulary(running, context.vocab_size, texts, options.text_vocabulary, eps)
@@ -91,19 +84,3 @@ class MtpDrafter(HeadDrafter):
         else:
             growth = CalledGrowth(called, reader, options, kit)
         super().__init__(reader, growth)
-
-
-def _require_numbers(running: ModulesPass, modules: int, hidden_size: int, name: str) -> None:
-    """Try the modules on a short text: matrices stay in their files, so that nobody has looked at their numbers.
-
-    Raises:
-        CheckpointError: what they say is no number.
-    """
-    rows = modules + 2
-    cache = running.new_cache()
-    _, logits = running.read(np.arange(rows, dtype=np.int32), torch.ones(rows, hidden_size), [DraftRows(cache, rows)])
-    cache.release()
-    if not all(bool(each.isfinite().all()) for each in logits):
-        raise CheckpointError(
-            f"the multi-token modules of {name} compute NaN or infinities: their weights are damaged; fetch them again."
-        )

@@ -31,5 +31,7 @@ TRAINED = (
 )
 
 PASSES: HeadPasses[MaskedHeadPass] = HeadPasses(
-    "headstart.backends.torch.masked_pass:masked_pass", "headstart.backends.native.masked_pass:masked_pass"
+    "headstart.backends.torch.masked_pass:masked_pass",
+    "headstart.backends.native.masked_pass:masked_pass",
+    "headstart.backends.native.heads:supports_head",
 )

@@ -12,7 +12,7 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.head_trees.draft_vocabulary import DraftVocabulary
 from headstart.drafting.head_trees.growing import CalledGrowth
 from headstart.drafting.head_trees.head_drafter import HeadDrafter
-from headstart.drafting.head_trees.head_source import open_head
+from headstart.drafting.head_trees.head_source import open_head, run_head
 from headstart.drafting.head_trees.one_pass import OnePassGrowth, OnePassOptions
 from headstart.drafting.head_trees.read_along import Reader, unread_rows
 from headstart.drafting.head_trees.trees import CONFIDENCE_RATES
@@ -34,7 +34,7 @@ class PEagleDrafter(HeadDrafter):
     def __init__(self, context: DraftContext, options: PEagleOptions) -> None:
         head = open_head(context, options.model, PARALLEL_KIND, EagleHead)
         tables, kit = context.require_tables()(), context.require_runner().backend.kit
-        running = kit.run(PASSES, head, tables, options.precision)
+        running = run_head(context, PASSES, head, tables, options.precision)
         vocabulary = DraftVocabulary.of(
             running, context.vocab_size, tables, head, options.text_vocabulary, head.config.eps_of_said
         )
