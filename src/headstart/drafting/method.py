@@ -112,24 +112,30 @@ class HeadPasses(Generic[RunsHead]):
     torch: str
     """By PyTorch: ``module:function``, called with the head, the target's tables and a ``head_kit.Kit``."""
     compiled: str = ""
-    """By the native library: likewise, but called with a precision's name and ``backends.native.kit.NativeKit`` in
-    place of the last; a head for which it returns None, or all if there is none, are left to PyTorch."""
+    """By the native library: likewise, but called with a precision's name in place of the last, and ``isa``; heads that
+    are ``unfit`` for it, or all if there is none, are left to PyTorch."""
     unfit: str = ""
     """Why the library cannot run a head: ``module:function``, called with its configuration, a few words or None."""
+    by_products: bool = False
+    """Heads that are left to PyTorch take compiled products."""
+    as_the_target: bool = False
+    """Its "auto" is the target's precision, not the fastest."""
 
     def by_torch(self) -> Callable[..., RunsHead]:
         """What ``torch`` names."""
         made: Callable[..., RunsHead] = _named(self.torch)
         return made
 
-    def by_library(self) -> Callable[..., RunsHead | None]:
+    def by_library(self) -> Callable[..., RunsHead]:
         """What ``compiled`` names."""
-        made: Callable[..., RunsHead | None] = _named(self.compiled) if self.compiled else _left_to_torch
+        made: Callable[..., RunsHead] = _named(self.compiled)
         return made
 
     def left_to_torch(self, head: Any) -> str | None:
         """Why the native library does not run a head, in a few words; None: it does."""
-        reason: str | None = _named(self.unfit)(head.config) if self.unfit else "its method has no native pass"
+        if not self.compiled:
+            return "its method has no native pass"
+        reason: str | None = _named(self.unfit)(head.config) if self.unfit else None
         return reason
 
 
@@ -194,10 +200,6 @@ def _named(place: str) -> Any:
     """What ``module:name`` is."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
-
-
-def _left_to_torch(*given: object, **wishes: object) -> None:
-    """No head is compiled."""
 
 
 def _head_files(folders: Iterable[Any]) -> tuple[HeadFiles, ...]:

@@ -25,16 +25,6 @@ _CALLED = re.compile(r"(^|[-_./])(mtp|nextn)([-_./]|$)", re.IGNORECASE)
 _SIZES = ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
 
 
-def misfit(modules: ModelConfig, target: ModelConfig) -> str | None:
-    """Why multi-token modules of one model cannot be another's, as the end of "it has"; None: they may be.
-
-    The same model may be of another family in a file of another kind, or inside one that sees.
-    """
-    pairs = ((name, getattr(modules, name), getattr(target, name)) for name in _SIZES)
-    differences = [f"{name} {theirs} (here {own})" for name, theirs, own in pairs if theirs != own]
-    return " and ".join(differences) or None
-
-
 def are_called_so(path: Path) -> bool:
     """Whether a file is called like one of multi-token modules, by its own name or its folder's."""
     return _CALLED.search(str(path)) is not None
@@ -57,28 +47,31 @@ def modules_beside(
     folders = (each.parent for each in folder.glob("*/config.json"))
     for file in sorted((*files, *folders)):
         if file != path and are_called_so(file.relative_to(folder)):
-            reason = _why_not(file, config)
-            if reason is None:
-                return file
-            if reason:
-                refuse(file, reason)
+            try:
+                if is_modules_alone(str(file)):
+                    config_for(open_modules(file), config)
+                    return file
+            except HeadstartError as error:
+                refuse(file, str(error))
     return None
 
 
 def config_for(checkpoint: Checkpoint, target: ModelConfig) -> ModelConfig:
-    """Of the model that modules of an open checkpoint belong to.
+    """Of the model that modules of an open checkpoint belong to. It may be of another family in a file of another kind,
+    or inside one that sees.
 
     Raises:
         ConfigError: that is another model than the target.
         CheckpointError: its description is senseless.
     """
     own = config_of(checkpoint)
-    if checkpoint.kind == "hf" and holds_modules_alone(checkpoint.shapes()):
-        own = own if own.num_layers == target.num_layers else replace(own, layers=target.layers)
-    if (difference := misfit(own, target)) is not None:
+    if checkpoint.kind == "hf" and holds_modules_alone(checkpoint.shapes()) and own.num_layers != target.num_layers:
+        own = replace(own, layers=target.layers)  # whose description counts none but the module's
+    pairs = ((name, getattr(own, name), getattr(target, name)) for name in _SIZES)
+    if differences := [f"{name} {theirs} (here {ours})" for name, theirs, ours in pairs if theirs != ours]:
         raise ConfigError(
-            f"{checkpoint.name} is of another shape than the target: it has {difference}; name a checkpoint of the "
-            "same model."
+            f"{checkpoint.name} is of another shape than the target: it has {' and '.join(differences)}; name a "
+            "checkpoint of the same model."
         )
     return own
 
@@ -112,14 +105,3 @@ def _weights_in(held: object, name: str) -> Iterator[tuple[str, Tensor]]:
     elif is_dataclass(held) and not isinstance(held, ModelConfig):
         for key, each in vars(held).items():
             yield from _weights_in(each, key.removeprefix("_") if key != "_weight" else name)
-
-
-def _why_not(file: Path, config: ModelConfig) -> str | None:
-    """Why a file does not guess for a model of this shape; empty: it is no file of modules alone."""
-    try:
-        if not is_modules_alone(str(file)):
-            return ""
-        config_for(open_modules(file), config)
-    except HeadstartError as error:
-        return str(error)
-    return None

@@ -83,9 +83,6 @@ def draft_context(
         embedding, head = load_tables(model.checkpoint, dtype)
         return TargetTables(embedding, head, lambda matrix: read_matrix(matrix, dtype))
 
-    def refused(file: Path, reason: str) -> None:
-        tell(f"The multi-token modules of {file.name}, which lies beside the model, are not used: {reason}")
-
     # As may a drafter of drafters first.
     @cache
     def modules(name: str | None) -> MultiTokenModules | None:
@@ -97,7 +94,8 @@ def draft_context(
         config = model.config if name is None else config_for(checkpoint, model.config)
         found = sound_modules(checkpoint, config, weights_dtype(model.precision))
         if found is None and name is None:
-            beside = modules_beside(checkpoint.path, config, refused)
+            refused = "The multi-token modules of {}, which lies beside the model, are not used: {}"
+            beside = modules_beside(checkpoint.path, config, lambda file, why: tell(refused.format(file.name, why)))
             if beside is not None:
                 tell(f"Multi-token modules of {beside.name}, which lies beside the model, guess.")
                 return modules(str(beside))

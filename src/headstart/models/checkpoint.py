@@ -131,7 +131,7 @@ def open_modules(model: str | Path) -> Checkpoint:
     if path.suffix != ".safetensors" or not path.is_file():
         return open_checkpoint(model)
     config, weights = read_json(path.parent / "config.json"), SafetensorsFiles(path)
-    return Checkpoint("hf", str(model), path, config, dequantised(weights, config, path.parent, partly=True))
+    return Checkpoint("hf", str(model), path, config, dequantised(weights, config, path.parent, part=True))
 
 
 def _open_directory(name: str, directory: Path, lora: str | Path | None) -> Checkpoint:

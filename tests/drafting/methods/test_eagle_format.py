@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,18 @@ def test_eagle3(tmp_path: Path) -> None:
     assert torch.equal(head.layers[0].self_attn.q_proj.weight, tensors["midlayer.self_attn.q_proj.weight"])
     assert head.embedding is None
     assert not head.config.norm_before_residual
+
+
+def test_a_layer_that_counts_twice_is_to_be_named(tmp_path: Path) -> None:
+    """Of few layers the usual three are fewer."""
+    small = replace(TARGET, layers=TARGET.layers[:4])
+    unnamed = {key: value for key, value in EAGLE3.items() if "layer_ids" not in key and key != "eagle_config"}
+    with pytest.raises(CheckpointError, match=r"of 3 layers, and this target of 4 layers has 2 .* twice what"):
+        load_head(write(tmp_path, unnamed, eagle3_tensors()), small)
+    described = EAGLE3 | {"eagle_aux_hidden_state_layer_ids": [2, 2, 1]}
+    head = load_head(write(tmp_path, described, eagle3_tensors()), small)
+    assert isinstance(head, EagleHead)
+    assert head.config.taps == (2, 2, 1)
 
 
 MASKED = {"mask_hidden": torch.arange(3.0 * HIDDEN)}

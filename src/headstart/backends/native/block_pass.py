@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from headstart.backends.native.caching_pass import NativeCachingPass, chains, trained_model, unfit_heads
 from headstart.backends.native.growth import NativeGrowth, OnePass
 from headstart.backends.native.library import Block
-from headstart.backends.native.linear import NativeLinear, head_precision, native_kit
+from headstart.backends.native.linear import NativeLinear, native_kit
 from headstart.backends.native.matrices import LINEARS
 from headstart.backends.native.packing import (
     CONSTANTS,
@@ -27,16 +26,12 @@ from headstart.backends.native.packing import (
 )
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.block_factors import BlockFactors
-from headstart.backends.torch.block_pass import BlockPass
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockConfig, BlockHead
 from headstart.drafting.methods.dflash.head_parts import candidates
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.passes.batch import IntArray
-
-if TYPE_CHECKING:
-    from headstart.backends.native.kit import NativeKit
 
 _BLOCK = 4
 """``Entry`` of ``src/pass/decoder.h``."""
@@ -180,10 +175,3 @@ class NativeBlockPass(NativeCachingPass):
         packer.norm(-1, FEATURE_NORM, NormWeights(head.hidden_norm.weight))
         packer.norm(-1, FINAL_NORM, NormWeights(head.norm.weight))
         packer.linear(-1, OUTPUT_HEAD, LinearWeights(head.mapped_rows(tables.head)))
-
-
-def block_pass(head: BlockHead, tables: TargetTables, precision: str, kit: NativeKit) -> NativeBlockPass | BlockPass:
-    """As ``HeadPasses.compiled`` has it; of a head that is left to PyTorch the products are compiled all the same."""
-    if supports_block(head.config) is not None:
-        return BlockPass(head, tables, kit.products(precision))
-    return NativeBlockPass(head, tables, head_precision(precision), isa=kit.isa)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from headstart.backends.native.caching_pass import trained_model, unfit_heads
-from headstart.backends.native.linear import head_precision
 from headstart.backends.native.packing import FEATURE_NORM, FINAL_NORM, FUSE, OUTPUT_HEAD, PART_NORMS, Packer
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.stepping_pass import NativeSteppingPass
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.eagle.head import EagleConfig, EagleHead
 from headstart.models.linear_weights import LinearWeights, NormWeights
-
-if TYPE_CHECKING:
-    from headstart.backends.native.kit import NativeKit
 
 _FUSED, _BESIDE, _BESIDE_NORMED = 1, 2, 3
 """``Entry`` of ``src/pass/decoder.h``."""
@@ -72,10 +66,3 @@ class NativeEaglePass(NativeSteppingPass):
         for i in range(count):
             name = "input_norm" if config.norm_before_fc else f"fc_norm.{i}"
             packer.norm(-1, PART_NORMS + i, NormWeights(head.get_parameter(f"{name}.weight")))
-
-
-def eagle_pass(head: EagleHead, tables: TargetTables, precision: str, kit: NativeKit) -> NativeEaglePass | None:
-    """As ``HeadPasses.compiled`` has it."""
-    if supports_head(head.config) is not None:
-        return None
-    return NativeEaglePass(head, tables, head_precision(precision), isa=kit.isa)

@@ -36,8 +36,12 @@ class NativeKit:
         self, passes: HeadPasses[RunsHead], head: object, tables: TargetTables, precision: str, **wishes: int
     ) -> RunsHead:
         """See ``BackendKit``."""
-        running = passes.by_library()(head, tables, precision, self, **wishes)
-        return TorchKit().run(passes, head, tables, precision, **wishes) if running is None else running
+        if passes.left_to_torch(head) is None:
+            own = self.precision if passes.as_the_target and precision == "auto" else head_precision(precision)
+            return passes.by_library()(head, tables, own, isa=self.isa, **wishes)
+        if passes.by_products:
+            return passes.by_torch()(head, tables, self.products(precision), **wishes)
+        return TorchKit().run(passes, head, tables, precision, **wishes)
 
     def where(self, passes: HeadPasses[RunsHead], head: object) -> str:
         """See ``BackendKit``."""

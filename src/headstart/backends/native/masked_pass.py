@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from headstart.backends.native.growth import NativeGrowth, OnePass
-from headstart.backends.native.heads import NativeEaglePass, supports_head
-from headstart.backends.native.linear import head_precision
+from headstart.backends.native.heads import NativeEaglePass
 from headstart.backends.native.packing import as_float32
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.masked_pass import behind
@@ -19,9 +17,6 @@ from headstart.drafting.heads.head_pass import DraftRows
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.passes.batch import IntArray
-
-if TYPE_CHECKING:
-    from headstart.backends.native.kit import NativeKit
 
 
 class NativeMaskedPass(NativeEaglePass):
@@ -62,10 +57,3 @@ class NativeMaskedPass(NativeEaglePass):
     def growth(self, width: int, ids: IntArray) -> NativeGrowth:
         """See ``MaskedHeadPass``."""
         return self._growth(width, ids, int(self._state_tap[0]), self._masks)
-
-
-def masked_pass(head: EagleHead, tables: TargetTables, precision: str, kit: NativeKit) -> NativeMaskedPass | None:
-    """As ``HeadPasses.compiled`` has it."""
-    if supports_head(head.config) is not None:
-        return None
-    return NativeMaskedPass(head, tables, head_precision(precision), isa=kit.isa)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,16 +13,12 @@ from headstart.backends.native.draft_cache import NativeDraftCache
 from headstart.backends.native.module_pass import NativeModulePass
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.stored_rows import StoredRows
-from headstart.backends.native.supported import supports
 from headstart.backends.torch.module_chain import ModuleChain
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.heads.text_vocabulary import TextRowSource, TextTokens
 from headstart.models.multi_token_modules import MultiTokenModules
 from headstart.passes.batch import IntArray
-
-if TYPE_CHECKING:
-    from headstart.backends.native.kit import NativeKit
 
 _FIRST_ROWS = 256
 
@@ -179,15 +174,12 @@ def _cache(cache: DraftCache) -> _ChainCache:
 
 
 def modules_pass(
-    modules: MultiTokenModules, tables: TargetTables, precision: str, kit: NativeKit, vocabulary: int = 0
-) -> NativeModulePass | NativeModuleChain | None:
+    modules: MultiTokenModules, tables: TargetTables, precision: Precision, vocabulary: int = 0, isa: str | None = None
+) -> NativeModulePass | NativeModuleChain:
     """As ``HeadPasses.compiled`` has it.
 
     Args:
         vocabulary: how many of the target's first tokens are to be said; 0: all.
     """
-    if supports(modules.config) is not None:
-        return None
-    own: Precision = kit.precision if precision == "auto" else precision  # type: ignore[assignment]
     running = NativeModulePass if len(modules.modules) == 1 else NativeModuleChain
-    return running(modules, tables, own, vocabulary, isa=kit.isa)
+    return running(modules, tables, precision, vocabulary, isa=isa)

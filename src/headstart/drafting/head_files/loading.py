@@ -18,7 +18,7 @@ from headstart.models.config import ModelConfig
 from headstart.models.families import holds_modules_alone
 from headstart.models.files import exists, local_path
 from headstart.models.gguf_file import GgufFile
-from headstart.models.locating import INDEX_FILE, SINGLE_FILE, is_hub_id, locate, newest_snapshot
+from headstart.models.locating import has_safetensors, is_hub_id, locate, newest_snapshot
 from headstart.models.safetensors_files import SafetensorsFiles
 
 
@@ -96,7 +96,7 @@ def check_format(directory: Path) -> None:
         return
     description = read_description(directory)
     # Of pickled weights no name is known before they are read; whole models are not read from them.
-    if _are_named(directory):
+    if has_safetensors(directory):
         _find(HeadFolder(directory, description, SafetensorsFiles(directory).shapes().keys()))
 
 
@@ -115,7 +115,7 @@ def is_modules_alone(model: str) -> bool:
     path = head_place(model)
     if _is_gguf(path):
         return holds_modules_alone(GgufFile(path).tensors)
-    named = _are_named(path) or (path.suffix == ".safetensors" and path.is_file())
+    named = has_safetensors(path) or (path.suffix == ".safetensors" and path.is_file())
     return named and holds_modules_alone(SafetensorsFiles(path).shapes())
 
 
@@ -127,7 +127,7 @@ def kind_in(directory: Path) -> str | None:
             return _find(_gguf_folder(directory))[0].kind
         description = read_description(directory)
         names: Collection[str] = ()
-        if _are_named(directory):
+        if has_safetensors(directory):
             with suppress(CheckpointError):  # whoever reads the damaged file says so
                 names = SafetensorsFiles(directory).shapes()
         return _find(HeadFolder(directory, description, names))[0].kind
@@ -172,11 +172,6 @@ def _is_gguf(path: Path) -> bool:
 def _gguf_folder(path: Path) -> HeadFolder:
     file = GgufFile(path)
     return HeadFolder(path, file.metadata, file.tensors)
-
-
-def _are_named(directory: Path) -> bool:
-    """Whether its tensors have names that are known before they are read."""
-    return (directory / SINGLE_FILE).is_file() or (directory / INDEX_FILE).is_file()
 
 
 def _claimed(files: HeadFolder, modules: Sequence[Any]) -> tuple[FoundHead, Any] | None:

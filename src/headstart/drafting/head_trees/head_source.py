@@ -126,11 +126,7 @@ class SpeakingOptions(ConfidenceOptions, ReadingOptions):
 def run_head(
     context: DraftContext, passes: HeadPasses[RunsHead], head: TrainedHead, tables: TargetTables, precision: str
 ) -> RunsHead:
-    """What runs a head beside the target; where that is, is told.
-
-    Raises:
-        ConfigError: the precision cannot be had for this head here.
-    """
+    """As ``BackendKit.run``; where it runs is told."""
     kit = context.require_runner().backend.kit
     running = kit.run(passes, head, tables, precision)
     context.tell(f"The {head.kind} head runs in {kit.where(passes, head)}.")

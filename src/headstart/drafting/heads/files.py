@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from headstart.drafting.heads.formats import UNBUILT
 from headstart.errors import CheckpointError
 from headstart.models.files import exists, read_json, require_file, write_tensors
-from headstart.models.locating import SINGLE_FILE
+from headstart.models.locating import SINGLE_FILE, has_safetensors
 from headstart.models.safetensors_files import SafetensorsFiles
 
 RECORD_KEY = "headstart"
@@ -47,14 +47,12 @@ def read_tensors(directory: Path, own_names: Callable[[], Sequence[str]] = tuple
     Raises:
         CheckpointError: no file, a damaged one, or one that holds more than named tensors.
     """
-    if (directory / SINGLE_FILE).exists() or (directory / f"{SINGLE_FILE}.index.json").exists():
-        files = SafetensorsFiles(directory)
-        return {name: files.read(name) for name in files.shapes()}
+    if has_safetensors(directory):
+        return _read_safetensors(directory)
     names = (*own_names(), PICKLED_FILE)
     for name in names:
         path = directory / name
         if path.exists():
-            require_file(path)
             return _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
     raise CheckpointError(
         f"{directory} has none of {', '.join((SINGLE_FILE, *names))}; name a directory that holds a draft head."
@@ -132,18 +130,14 @@ def write_description(directory: Path, description: Mapping[str, Any]) -> None:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged or not a safetensors file ({error}); fetch it again.") from error
+    files = SafetensorsFiles(path)
+    return {name: files.read(name) for name in files.shapes()}
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     import pickle
 
+    require_file(path)
     try:
         value = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError, KeyError) as error:

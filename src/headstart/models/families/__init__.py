@@ -101,7 +101,7 @@ _MIXTURES = {
 """GGUF has one name for Llama and Mixtral."""
 _ENCODERS_ALONE = ("t5encoder",)
 _TOWERS_ALONE = "clip"
-_OF_LAYER = re.compile(r"(?:.*\.)?layers\.\d+\.")
+_OF_LAYER, _OF_MODULES = re.compile(r"(?:.*\.)?layers\.\d+\."), re.compile(r"(?:^|\.)mtp[._]")
 """How names of folders begin."""
 _GGUF_EMBEDDING = "token_embd.weight"
 
@@ -185,8 +185,9 @@ def holds_modules_alone(names: Container[str] | Mapping[str, object]) -> bool:
     if any(".nextn." in name for name in names):
         return not any(name.startswith("blk.0.") for name in names)
     modules = {name.partition("eh_proj.")[0] for name in names if ".eh_proj." in name}
-    layers = {found[0] for name in names if "mtp" not in name and (found := _OF_LAYER.match(name))}
-    return layers <= modules and (bool(modules) or any("mtp" in name for name in names))
+    others = [name for name in names if not _OF_MODULES.search(name)]
+    layers = {found[0] for name in others if (found := _OF_LAYER.match(name))}
+    return layers <= modules and (bool(modules) or len(others) < len(names))
 
 
 def tensor_layout(config: ModelConfig, kind: CheckpointKind) -> TensorLayout:

@@ -42,15 +42,13 @@ _SIGNS = (".qweight", ".weight_scale")
 """What tensors are called in folders whose settings are looked for beside ``config.json``."""
 
 
-def dequantised(
-    weights: OpenWeights, config: Mapping[str, Any], directory: Path, *, partly: bool = False
-) -> OpenWeights:
+def dequantised(weights: OpenWeights, config: Mapping[str, Any], directory: Path, part: bool = False) -> OpenWeights:
     """A folder's tensors with every quantised matrix as the values that it defines; as they are where none is.
 
     Args:
         config: of the model; its ``quantization_config`` says how.
         directory: the folder.
-        partly: these are some of its tensors, of which none need be quantised.
+        part: these are some of its tensors, of which none need be quantised.
 
     Raises:
         CheckpointError: the scheme is not known, or the tensors are not what it promises.
@@ -67,7 +65,7 @@ def dequantised(
     except CheckpointError as error:
         raise CheckpointError(f"{directory}: {error}") from error
     if not found.derived:
-        if partly:
+        if part:
             return weights
         raise CheckpointError(
             f"{directory} says that it is quantised ({method}), but none of its tensors is; remove quantization_config "

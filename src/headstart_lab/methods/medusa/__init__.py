@@ -31,6 +31,4 @@ TRAINED = (
 NAMES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 HEAD_FILES = HeadFiles(f"{__name__}.files", exports={"medusa": ("medusa",), "blockwise": ()}, names=NAMES)
 
-PASSES: HeadPasses[ParallelPass] = HeadPasses(
-    "headstart_lab.methods.medusa.running:ParallelPass", "headstart_lab.methods.medusa.running:compiled"
-)
+PASSES: HeadPasses[ParallelPass] = HeadPasses("headstart_lab.methods.medusa.running:ParallelPass", by_products=True)

@@ -10,16 +10,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.native.kit import NativeKit
 from headstart.backends.torch.head_kit import Kit
 from headstart.drafting.heads.tables import TargetTables
 from headstart.models.linear_weights import LinearWeights
 from headstart_lab.methods.medusa.head import ParallelHeads, token_rows
-
-
-def compiled(heads: ParallelHeads, tables: TargetTables, precision: str, kit: NativeKit) -> ParallelPass:
-    """Heads whose products the native library computes."""
-    return ParallelPass(heads, tables, kit.products(precision))
 
 
 class ParallelPass:

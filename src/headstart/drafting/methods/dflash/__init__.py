@@ -42,6 +42,7 @@ HEAD_FILES = HeadFiles(f"{__name__}.files", exports={"dflash": ("speculators", "
 
 PASSES: HeadPasses[BlockHeadPass] = HeadPasses(
     "headstart.backends.torch.block_pass:BlockPass",
-    "headstart.backends.native.block_pass:block_pass",
+    "headstart.backends.native.block_pass:NativeBlockPass",
     "headstart.backends.native.block_pass:supports_block",
+    by_products=True,
 )

@@ -55,6 +55,6 @@ HEAD_FILES = HeadFiles(
 
 PASSES: HeadPasses[HeadPass] = HeadPasses(
     "headstart.backends.torch.eagle_pass:eagle_pass",
-    "headstart.backends.native.heads:eagle_pass",
+    "headstart.backends.native.heads:NativeEaglePass",
     "headstart.backends.native.heads:supports_head",
 )

@@ -118,6 +118,13 @@ def read_eagle(
             named.setdefault(f"layers.{layer}.input_layernorm.weight", norm)
     embedding = named.pop("embed_tokens.weight", None)
     if config.variant == "eagle3":
+        shape = named["fc.weight"].shape if "fc.weight" in named else ()
+        count = sum(shape[1:]) // config.target_hidden_size
+        if count > len(config.taps):
+            raise CheckpointError(
+                f"{source} reads states of {count} layers, and this target of {target.num_layers} layers has "
+                f"{len(config.taps)} usual ones or named ones; name them in {LAYER_IDS}, twice what is read twice."
+            )
         _drop_idle_table(config, named, source)
         named = {_LIKE_FC_NORM.get(name, name): tensor for name, tensor in named.items()}
         if "lm_head.weight" not in named:

@@ -36,4 +36,5 @@ PASSES: HeadPasses[ModulesPass] = HeadPasses(
     "headstart.backends.torch.multi_token_pass:modules_pass",
     "headstart.backends.native.module_chain:modules_pass",
     "headstart.backends.native.supported:supports",
+    as_the_target=True,
 )

@@ -32,6 +32,6 @@ TRAINED = (
 
 PASSES: HeadPasses[MaskedHeadPass] = HeadPasses(
     "headstart.backends.torch.masked_pass:masked_pass",
-    "headstart.backends.native.masked_pass:masked_pass",
+    "headstart.backends.native.masked_pass:NativeMaskedPass",
     "headstart.backends.native.heads:supports_head",
 )
