@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 import weakref
@@ -462,7 +463,9 @@ def test_it_says_which_head_drafts_and_why(
     (notice,) = LLM(model).notices
     assert notice.startswith("Drafting with the eagle3 head that comes with Headstart, trained for the weights of tiny")
     assert LLM(model, "suffix").notices == ()
-    assert LLM(model, draft_model=tmp_path / "head").notices == ()
+    assert re.search("in (the native pass|PyTorch, since .*); name another as draft model", notice)
+    (named,) = LLM(model, draft_model=tmp_path / "head").notices
+    assert named.startswith("The eagle3 head runs in ")
     narrow = replace(model, config=replace(model.config, mlp_size=7))
     monkeypatch.setattr(model.checkpoint.weights, "digest", lambda: "another")
     assert LLM(narrow).notices == (

@@ -74,8 +74,9 @@ class DraftContext:
     lend_modules: Callable[[str | None], MultiTokenModules | None] | None = None
     """The multi-token modules of a model of the target's shape, by its name; of None those that came with the target.
     None: it has none."""
-    find_head: Callable[[str], Path | None] | None = None
-    """Directory of the trained head of a kind that comes with Headstart for this target; None: none does."""
+    find_head: Callable[[str], tuple[Path, str] | None] | None = None
+    """Directory of the trained head of a kind that is at hand for this target, and why it guesses, the beginning of a
+    sentence; None: none is."""
     find_sibling: Callable[[], SmallModel | None] | None = None
     """A small model that nobody has named, of the target's tokenizer; None: there is none."""
     stand_in: Callable[[], object] | None = None

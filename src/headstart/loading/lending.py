@@ -109,20 +109,18 @@ def draft_context(
 
     # A drafter of drafters asks first, then the drafter that runs the head.
     @cache
-    def head(kind: str) -> Path | None:
+    def head(kind: str) -> tuple[Path, str] | None:
         heads = heads_for(model)
         found = heads.by_kind.get(kind)
         if found is not None:
-            tell(f"Drafting with the {kind} head that comes with Headstart, {found.why}; name another as draft model.")
-            return found.directory
+            return found.directory, f"Drafting with the {kind} head that comes with Headstart, {found.why}"
         for each in at_hand():
             if each.kind in (kind, ""):
                 if misfit := each.misfit(model.config):
                     named = f"The {kind} head in {each.where}" if each.kind else each.where
                     tell_once(f"{named} is not used: {misfit}")
                     continue
-                tell(f"Drafting with the {kind} head in {each.where}, which fits it; name another as draft model.")
-                return each.path
+                return each.path, f"Drafting with the {kind} head in {each.where}, which fits it"
         if kind in heads.near:
             tell(heads.near[kind])
         elif missing := missing_heads(model.name):

@@ -286,7 +286,7 @@ def test_left_to_itself_it_asks_the_head_that_comes_along(
         return Oracle(PREDICTABLE, 1, 0.0, Clock())
 
     monkeypatch.setattr("headstart.drafting.methods.auto.drafter.create_drafter", create)
-    AutoDrafter(DraftContext(VOCAB, find_head=lambda kind: Path(kind) if found else None), AutoDrafter.Options())
+    AutoDrafter(DraftContext(VOCAB, find_head=lambda kind: (Path(kind), "") if found else None), AutoDrafter.Options())
     assert len(built) == asked
 
 
@@ -298,7 +298,7 @@ def test_what_was_found_and_cannot_be_made_is_told_and_left_out(tmp_path: Path) 
     with torch.no_grad():
         head.norm.weight[3] = torch.nan
     save_head(head, tmp_path)
-    found = replace(context, find_head=lambda kind: tmp_path if kind == "eagle3" else None)
+    found = replace(context, find_head=lambda kind: (tmp_path, "") if kind == "eagle3" else None)
     damaged = replace(context, find_head=lambda kind: None, lend_modules=damaged_modules)
     for each, said in ((found, "eagle3 does not guess"), (damaged, "multi-token modules are not used: no tensor")):
         heard.clear()

@@ -129,8 +129,14 @@ def run_head(
     """As ``BackendKit.run``; where it runs is told."""
     kit = context.require_runner().backend.kit
     running = kit.run(passes, head, tables, precision)
-    context.tell(f"The {head.kind} head runs in {kit.where(passes, head)}.")
+    tell_place(context, head, kit.where(passes, head))
     return running
+
+
+def tell_place(context: DraftContext, head: TrainedHead, where: str) -> None:
+    """Tell what runs a head, and why it does where nobody has named it."""
+    named = f"The {head.kind} head runs in {where}."
+    context.tell(f"{head.found}, in {where}; name another as draft model." if head.found else named)
 
 
 def check_head(model: str | None) -> None:
@@ -161,7 +167,7 @@ def open_head(
         assert isinstance(made, kind)
         return made
     shipped = context.find_head(name) if model is None and context.find_head is not None else None
-    model = model if shipped is None else str(shipped)
+    model = model if shipped is None else str(shipped[0])
     if not model:
         made = name in trained_kinds()
         raise ConfigError(
@@ -175,6 +181,7 @@ def open_head(
         f"{model} holds another head ({head.kind} head) than this drafter runs ({name} head).",
     )
     assert isinstance(head, kind)
+    head.found = "" if shipped is None else shipped[1]
     target = None if shipped is not None else trained_for(head_place(model))
     if target is not None and context.digest is not None and target[1] != context.digest():
         warnings.warn(

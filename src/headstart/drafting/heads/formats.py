@@ -45,6 +45,8 @@ class TrainedHead(nn.Module):
 
     window: int | None = None
     """How far it is best let look back over a text, in positions, where its files say so."""
+    found: str = ""
+    """Why it guesses though nobody has named it, the beginning of a sentence."""
 
     @property
     def kind(self) -> str:

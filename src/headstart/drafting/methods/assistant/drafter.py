@@ -18,7 +18,7 @@ from torch import Tensor
 
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
-from headstart.drafting.head_trees.head_source import ConfidenceOptions, open_head
+from headstart.drafting.head_trees.head_source import ConfidenceOptions, open_head, tell_place
 from headstart.drafting.head_trees.last_states import LastStates, grow_where_ready
 from headstart.drafting.head_trees.noise_ranking import NoiseRanking
 from headstart.drafting.head_trees.trees import CONFIDENCE_RATES, Ids, Scores
@@ -58,8 +58,7 @@ class AssistantDrafter:
         self._target = backend
         head = open_head(context, options.model, KIND, AssistantHead)
         self._reader = backend.key_reader(head.config, head.weights, options.precision)
-        where = NATIVE if backend.name.startswith("native") else AS_THE_MODEL
-        context.tell(f"The assistant runs in {where}.")
+        tell_place(context, head, NATIVE if backend.name.startswith("native") else AS_THE_MODEL)
         device = backend.embedded(np.zeros(1, np.int32)).device
         self._before, self._after = (each.to(device, torch.float32) for each in (head.before, head.after))
         self._clusters = None if head.clusters is None else head.clusters.to(device)
