@@ -15,7 +15,7 @@ from headstart.cli import options
 from headstart.cli.asking import Asked, require_template, warn_of_losses
 from headstart.cli.lines import BLOCK, ScriptLines, TerminalLines, read_message
 from headstart.cli.option_groups import Only, with_groups
-from headstart.cli.options import OUTPUT
+from headstart.cli.options import OUTPUT, said
 from headstart.cli.sampling import SamplingOptions
 from headstart.cli.wording import tell_aside, tell_error
 from headstart.common.options import declares
@@ -49,17 +49,14 @@ def chat(
     ],
     max_tokens: Annotated[
         int | None,
-        typer.Option(
-            help=f"Most tokens of an answer. Left out: the model's default, {MAX_TOKENS} if it has none.",
-            rich_help_panel=options.STOPPING,
+        said(
+            f"Most tokens of an answer. Left out: the model's default, {MAX_TOKENS} if it has none.",
+            panel=options.STOPPING,
             metavar="N",
         ),
     ] = None,
     plain_text: Annotated[
-        bool,
-        typer.Option(
-            "--plain-text", help="Show no colours: accepted guesses look like the model's own.", rich_help_panel=OUTPUT
-        ),
+        bool, said("Show no colours: accepted guesses look like the model's own.", "--plain-text", panel=OUTPUT)
     ] = False,
     quiet: options.Quiet = False,
 ) -> None:

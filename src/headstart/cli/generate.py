@@ -12,7 +12,7 @@ import typer
 from headstart.cli import options
 from headstart.cli.asking import Asked, refuse_if_none, require_template, warn_of_losses
 from headstart.cli.option_groups import with_groups
-from headstart.cli.options import OUTPUT
+from headstart.cli.options import OUTPUT, said
 from headstart.cli.sampling import SamplingOptions
 from headstart.entrypoints.engine_options import EngineOptions
 
@@ -38,59 +38,53 @@ def generate(
         ),
     ] = None,
     prompt_option: Annotated[
-        str | None,
-        typer.Option("--prompt", "-p", help="The same as PROMPT.", metavar="PROMPT", rich_help_panel=PROMPT_PANEL),
+        str | None, said("The same as PROMPT.", "--prompt", "-p", panel=PROMPT_PANEL, metavar="PROMPT")
     ] = None,
     prompts: Annotated[
         str | None,
-        typer.Option(
-            help="Answer each line of a file instead (- for stdin): a JSON object with prompt, messages or turns.",
+        said(
+            "Answer each line of a file instead (- for stdin): a JSON object with prompt, messages or turns.",
+            panel=PROMPT_PANEL,
             metavar="FILE.jsonl",
-            rich_help_panel=PROMPT_PANEL,
         ),
     ] = None,
     chat: Annotated[
-        bool,
-        typer.Option("--chat", help="The prompt is a user's message to a chat model.", rich_help_panel=PROMPT_PANEL),
+        bool, said("The prompt is a user's message to a chat model.", "--chat", panel=PROMPT_PANEL)
     ] = False,
     system: Annotated[
-        str | None,
-        typer.Option(help="System message of a chat; means --chat.", metavar="TEXT", rich_help_panel=PROMPT_PANEL),
+        str | None, said("System message of a chat; means --chat.", panel=PROMPT_PANEL, metavar="TEXT")
     ] = None,
     decoder_prompt: Annotated[
         str | None,
-        typer.Option(
-            help="What outputs begin with, where the model has an encoder, which reads the prompt.",
+        said(
+            "What outputs begin with, where the model has an encoder, which reads the prompt.",
+            panel=PROMPT_PANEL,
             metavar="TEXT",
-            rich_help_panel=PROMPT_PANEL,
         ),
     ] = None,
     src_lang: Annotated[
-        str | None,
-        typer.Option(
-            help="Language of the prompt, of a model that translates.", metavar="NAME", rich_help_panel=PROMPT_PANEL
-        ),
+        str | None, said("Language of the prompt, of a model that translates.", panel=PROMPT_PANEL, metavar="NAME")
     ] = None,
     tgt_lang: Annotated[
-        str | None, typer.Option(help="Language of the output, likewise.", metavar="NAME", rich_help_panel=PROMPT_PANEL)
+        str | None, said("Language of the output, likewise.", panel=PROMPT_PANEL, metavar="NAME")
     ] = None,
     engine: EngineOptions,
     sampling: SamplingOptions,
     compare: Annotated[
         bool,
-        typer.Option(
+        said(
+            "Also decode without speculation; show whether the tokens are the same, and the speed-up.",
             "--compare",
-            help="Also decode without speculation; show whether the tokens are the same, and the speed-up.",
-            rich_help_panel=OUTPUT,
+            panel=OUTPUT,
         ),
     ] = False,
     show_drafts: Annotated[
         bool,
-        typer.Option(
-            "--show-drafts",
-            help="Colour the text: green guessed and accepted, red guessed and rejected, blue the model's own token "
+        said(
+            "Colour the text: green guessed and accepted, red guessed and rejected, blue the model's own token "
             "after a guess.",
-            rich_help_panel=OUTPUT,
+            "--show-drafts",
+            panel=OUTPUT,
         ),
     ] = False,
     as_json: options.Json = False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,24 +13,19 @@ from headstart.errors import ConfigError
 
 SPECULATION, SAMPLING, STOPPING, OUTPUT = GROUP, "Sampling", "Stopping", "Output"
 
-Temperature = Annotated[
-    float, typer.Option("--temperature", help="0: greedy, the likeliest token each time.", rich_help_panel=SAMPLING)
-]
 
-MaxTokens = Annotated[
-    int, typer.Option("--max-tokens", help="Most output tokens.", rich_help_panel=STOPPING, metavar="N")
-]
-IgnoreEos = Annotated[
-    bool,
-    typer.Option("--ignore-eos", help="Do not stop at the model's end-of-sequence token.", rich_help_panel=STOPPING),
-]
+def said(help: str, *flags: str, panel: str = SAMPLING, metavar: str | None = None) -> Any:
+    """An option of a command: its help, what it is called if not as its parameter, and the heading it stands under."""
+    return typer.Option(*flags, help=help, rich_help_panel=panel, metavar=metavar)
 
-Json = Annotated[
-    bool, typer.Option("--json", help="Print JSON, one object per line, instead of text.", rich_help_panel=OUTPUT)
-]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print no progress and no summary to stderr.", rich_help_panel=OUTPUT)
-]
+
+Temperature = Annotated[float, said("0: greedy, the likeliest token each time.", "--temperature")]
+
+MaxTokens = Annotated[int, said("Most output tokens.", "--max-tokens", panel=STOPPING, metavar="N")]
+IgnoreEos = Annotated[bool, said("Do not stop at the model's end-of-sequence token.", "--ignore-eos", panel=STOPPING)]
+
+Json = Annotated[bool, said("Print JSON, one object per line, instead of text.", "--json", panel=OUTPUT)]
+Quiet = Annotated[bool, said("Print no progress and no summary to stderr.", "--quiet", "-q", panel=OUTPUT)]
 
 
 def made_folder(option: typer.CallbackParam, out: Path | None) -> Path | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_checkable
 
@@ -31,6 +32,7 @@ else:
     Model = object
 
 MODEL, QUEUE = "Model", "Queue"
+_of_model, _of_drafting = partial(Option, group=MODEL), partial(Option, group=GROUP)
 _SPECULATION = ("draft_tokens", "tree_nodes", "verify", "lenience", "typical")
 
 
@@ -69,10 +71,9 @@ class EngineOptions(Options):
 
     model: Annotated[
         str | Path | Model | LoadedLLM,
-        Option(
+        _of_model(
             "The target model: an alias (smollm2), a Hugging Face directory, a hub id (org/name) or a .gguf file. In "
             "Python also a loaded model, to share it.",
-            MODEL,
             flags=("-m",),
             metavar="M",
             read=other_names.model,
@@ -80,63 +81,57 @@ class EngineOptions(Options):
     ] = field(default=DEFAULT_MODEL, kw_only=False)
     drafter: Annotated[
         str | type[Any] | None,
-        Option(
+        _of_drafting(
             "The drafter (`headstart drafters` lists them), with options after its name, like ngram:max_order=2; none: "
             f"no speculation. Left out: {DEFAULT_DRAFTER}, or what runs the draft model if that is a whole model. In "
             "Python also a drafter's class.",
-            GROUP,
             flags=("-d",),
             metavar="NAME",
         ),
     ] = field(default=None, kw_only=False)
-    revision: Annotated[str | None, Option("Branch, tag or commit of a model on the hub.", MODEL, metavar="REV")] = None
+    revision: Annotated[str | None, _of_model("Branch, tag or commit of a model on the hub.", metavar="REV")] = None
     precision: Annotated[
         Precision | str,
-        Option(
+        _of_model(
             "Number format to compute in. auto: where the native pass runs a quantised file's own blocks, of others "
             "bf16; else fp32.",
-            MODEL,
             elsewhere=("dtype", "torch_dtype"),
             read=other_names.precision,
         ),
     ] = Precision.AUTO
     numerics: Annotated[
         Numerics | str,
-        Option(
+        _of_model(
             "exact: refuse to run unless a token's logits are the same bits in every pass (native pass only), and "
             "refuse requests that are LOSSY. auto: exact where the native pass runs; elsewhere rounding may decide "
-            "between nearly equal logits.",
-            MODEL,
+            "between nearly equal logits."
         ),
     ] = Numerics.AUTO
     device: Annotated[
         str,
-        Option(
+        _of_model(
             "Where target, heads and draft models are computed: cpu, or by PyTorch an accelerator, as cuda, cuda:1 or "
             "mps.",
-            MODEL,
             metavar="DEVICE",
         ),
     ] = "cpu"
     backend: Annotated[
         BackendChoice | str,
-        Option(
+        _of_model(
             "Whose code computes the model. transformers: that of the package, which runs any decoder that it knows, "
             "slower. auto: Headstart's own where it has a description of the model, else transformers'.",
-            MODEL,
             elsewhere=("model_impl",),
             read=other_names.backend,
         ),
     ] = BackendChoice.AUTO
     trust_remote_code: Annotated[
-        bool, Option("Run Python code that comes with a model, where transformers needs it. Read it first.", MODEL)
+        bool, _of_model("Run Python code that comes with a model, where transformers needs it. Read it first.")
     ] = False
     lora: Annotated[
         str | Path | Mapping[str, str] | None,
-        Option(
+        _of_model(
             "LoRA adapters that requests may name, NAME=PATH: folders as peft saves them, or .gguf files. A folder "
             "without a name is merged into the model.",
-            MODEL,
             elsewhere=("lora_modules",),
             metavar="[NAME=]PATH",
             read=other_names.adapters,
@@ -145,18 +140,16 @@ class EngineOptions(Options):
     ] = None
     cuda_graphs: Annotated[
         bool,
-        Option(
+        _of_model(
             "On an NVIDIA card, record passes of shapes that come again as CUDA graphs and replay them: faster, for up "
             "to 1 GiB of the card's memory. Other devices take no notice.",
-            MODEL,
             opposites=("enforce_eager",),
         ),
     ] = True
     chat_template: Annotated[
         str | Path | None,
-        Option(
+        _of_model(
             "How messages are written, in place of the model's own template: a file of Jinja, or the template itself.",
-            MODEL,
             metavar="FILE",
         ),
     ] = None
@@ -164,10 +157,9 @@ class EngineOptions(Options):
     reasoning_parser: Annotated[str | None, replace(REASONING_PARSER, written=False)] = None
     max_context: Annotated[
         int | None,
-        Option(
+        _of_model(
             "Most tokens of a sequence, prompt and output together. Left out: what the model was made for, at most "
             "8192.",
-            MODEL,
             names=("max_model_len",),
             metavar="N",
             least=2,
@@ -175,9 +167,8 @@ class EngineOptions(Options):
     ] = None
     max_batch_size: Annotated[
         int,
-        Option(
+        _of_model(
             "How many sequences decode together.",
-            MODEL,
             names=("batch_size", "max_num_seqs"),
             flags=("--batch-size",),
             metavar="N",
@@ -186,36 +177,32 @@ class EngineOptions(Options):
     ] = 16
     cache_tokens: Annotated[
         int | None,
-        Option(
+        _of_model(
             "Tokens that the key-value cache holds. Left out: about 1 GiB, but at least one whole context.",
-            MODEL,
             metavar="N",
             least=2,
         ),
     ] = None
     cache_type: Annotated[
         CacheType | str,
-        Option(
+        _of_model(
             "How keys and values are kept. auto: as they are computed. q8_0 and fp8 are LOSSY: 8 bits a number, so "
             "that nearly twice the tokens take the same memory; fp8 (without units) where PyTorch computes.",
-            MODEL,
             elsewhere=("kv_cache_dtype",),
             read=other_names.cache_type,
         ),
     ] = CacheType.AUTO
     draft_cache_type: Annotated[
         CacheType | str,
-        Option(
+        _of_drafting(
             "The same of a draft model's own cache, which decides no answer. Trained heads keep theirs as computed.",
-            GROUP,
             read=other_names.cache_type,
         ),
     ] = CacheType.AUTO
     max_rows: Annotated[
         int,
-        Option(
+        _of_model(
             "Most rows of a pass: decoding comes first, chunks of prompts share the rest.",
-            MODEL,
             names=("max_rows_per_pass", "max_num_batched_tokens"),
             flags=("--max-rows-per-pass",),
             metavar="N",
@@ -224,75 +211,65 @@ class EngineOptions(Options):
     ] = 512
     prefix_caching: Annotated[
         bool,
-        Option(
+        _of_model(
             "Keep what was computed, for later requests that begin with the same tokens.",
-            MODEL,
             elsewhere=("enable_prefix_caching",),
         ),
     ] = False
     prefix_cache_dir: Annotated[
         str | Path | None,
-        Option(
+        _of_model(
             "Directory where prefix_caching, which it turns on, keeps what was computed over restarts, and for other "
             "processes of the same model. It is read by its cache_salt alone, and may be deleted at any time.",
-            MODEL,
             metavar="DIR",
         ),
     ] = None
     prefix_cache_bytes: Annotated[
-        int,
-        Option("Most bytes of prefix_cache_dir; what is oldest goes first.", MODEL, metavar="N", least=1 << 20),
+        int, _of_model("Most bytes of prefix_cache_dir; what is oldest goes first.", metavar="N", least=1 << 20)
     ] = 4 << 30
     generation_config: Annotated[
         str | Path,
-        Option(
+        _of_model(
             "Where sampling parameters that a request leaves out come from. auto: the model's own defaults, modest "
             "ones if it has none; none: temperature 1 and no cuts; or a generation_config.json, or its folder.",
-            MODEL,
             metavar="auto|none|PATH",
         ),
     ] = "auto"
     seed: Annotated[
         int | None,
-        Option(
-            "What requests without a seed of their own get theirs from. Left out: chance.",
-            MODEL,
-            least=0,
-            written=False,
+        _of_model(
+            "What requests without a seed of their own get theirs from. Left out: chance.", least=0, written=False
         ),
     ] = None
     quantization: Annotated[
         str | None,
-        Option(
+        _of_model(
             "What the model's files are quantised by (vLLM's names), to be sure of it: it is read off them.",
-            MODEL,
             metavar="METHOD",
         ),
     ] = None
     draft_model: Annotated[
         str | Path | None,
-        Option("The draft model or trained head that the drafter runs; named like the model.", GROUP, metavar="M"),
+        _of_drafting("The draft model or trained head that the drafter runs; named like the model.", metavar="M"),
     ] = None
     draft_precision: Annotated[
         Precision | str | None,
-        Option("Number format of the draft model. Left out: the target's.", GROUP, read=other_names.precision),
+        _of_drafting("Number format of the draft model. Left out: the target's.", read=other_names.precision),
     ] = None
     draft_tokens: DraftTokens = None
     drafter_store: Annotated[
         str | Path | None,
-        Option(
+        _of_drafting(
             "Directory of texts that drafters copy from: what requests said, and what the engine was given, apart for "
             "each cache_salt. It outlasts restarts, and may be deleted at any time. Left out: only what is given, in "
             "memory.",
-            GROUP,
             metavar="DIR",
         ),
     ] = None
     drafter_options: Annotated[
         Mapping[str, object] | None,
-        Option(
+        _of_drafting(
             "Options of the drafter, like max_order=3 (`headstart drafters NAME` lists them).",
-            GROUP,
             names=("drafter_option",),
             flags=("--drafter-option",),
             metavar="KEY=VALUE",
@@ -302,10 +279,9 @@ class EngineOptions(Options):
     ] = None
     more_drafters: Annotated[
         Sequence[str] | None,
-        Option(
+        _of_drafting(
             "Further drafters, with their default options, that requests may name. In `headstart serve`, left out: "
             "those that need no model, and the trained heads that come with Headstart for the target.",
-            GROUP,
             names=("also",),
             flags=("--also",),
             metavar="NAME",
@@ -319,37 +295,33 @@ class EngineOptions(Options):
     typical: Typical = None
     drafter_store_bytes: Annotated[
         int,
-        Option(
+        _of_drafting(
             "Most bytes of drafter_store, a sixteenth of which is for one cache_salt; what is oldest goes first.",
-            GROUP,
             metavar="N",
             least=1 << 20,
         ),
     ] = STORE_BYTES
     speculation: Annotated[
         SpeculationParams | None,
-        Option(
+        _of_drafting(
             "How requests are drafted and verified that do not say so themselves; the options of these names are "
             "shorter.",
-            GROUP,
             written=False,
         ),
     ] = None
     speculative_config: Annotated[
         Mapping[str, Any] | None,
-        Option(
+        _of_drafting(
             'vLLM\'s way to name a drafter: {"method": NAME, "model": M, "num_speculative_tokens": K}; other keys are '
             "options of the drafter.",
-            GROUP,
             metavar="JSON",
             read=other_names.speculative_config,
         ),
     ] = None
     tolerant: Annotated[
         bool,
-        Option(
+        _of_drafting(
             "If a drafter raises an exception, log it and decode its requests plainly instead of raising it.",
-            GROUP,
             written=False,
         ),
     ] = False

@@ -1,4 +1,4 @@
-"""Copies of the input."""
+"""Copies of the input, and of the context."""
 
 from headstart.drafting.method import Method
 
@@ -10,5 +10,14 @@ METHODS = (
         f"{__name__}.drafter:CopyDrafter",
         "text",
         from_tokens=True,
+    ),
+    Method(
+        "prompt-lookup",
+        "what followed the last tokens when they stood in the context before",
+        "Saxena 2023, prompt lookup decoding",
+        f"{__name__}.prompt_lookup:PromptLookupDrafter",
+        "text",
+        from_tokens=True,
+        free=True,
     ),
 )

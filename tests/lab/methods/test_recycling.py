@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from headstart.drafting.base import DraftBudget, RoundOutcome
 from headstart.drafting.context import DraftContext
-from headstart.drafting.methods.recycling.drafter import (
+from headstart.drafting.tree_templates import rank_tree
+from headstart.errors import ConfigError
+from headstart.passes.draft_tree import ROOT, DraftTree
+from headstart_lab.methods.lookahead.recycling import (
     LEVEL_SIZES,
     RANK_PROBABILITIES,
     RecyclingDrafter,
     RecyclingOptions,
 )
-from headstart.drafting.tree_templates import rank_tree
-from headstart.errors import ConfigError
-from headstart.passes.draft_tree import ROOT, DraftTree
 
 VOCAB = 30
 

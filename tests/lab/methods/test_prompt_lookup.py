@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
-from headstart.drafting.methods.prompt_lookup.drafter import NgramPlaces, PromptLookupDrafter, PromptLookupOptions
 from headstart.errors import ConfigError
+from headstart_lab.methods.copying.prompt_lookup import NgramPlaces, PromptLookupDrafter, PromptLookupOptions
 
 
 def search(tokens: list[int], limit: int, min_ngram: int, max_ngram: int, leftmost: bool) -> list[int]:
