@@ -204,6 +204,8 @@ def test_a_profile_tells_draft_from_bookkeeping_and_pauses_between_sequences(mon
     # A second from draft to observation, less the pass, and one from there to the next draft; none across the pause.
     assert [rest for _, rest in watching.others[1, False]] == [1.75] * 8
     assert {levels for levels, _ in watching.timed[1]} == {1, 3}
+    costs = watching.profile("chains").seconds[1]
+    assert (costs.rows, costs.target) == (4.0, 0.25)
 
 
 def test_what_a_batch_spends_on_a_round_is_told_from_what_a_sequence_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,14 @@ def test_rounds_cost_what_was_measured_and_yield_what_was_told() -> None:
     assert found.reason.startswith("Every guess pays for itself")
 
 
+def test_passes_cost_what_they_did_between_drafts() -> None:
+    """Those that are timed one after the other find the caches as they left them."""
+    seen = RoundSeconds(0.001, 0.003, 0.002, rows=8.0, target=0.099)
+    one = what_if("eagle3", (0.8,), "as given", Profile("stand-in", [], [], {1: seen}), PLAIN, STEEP, 1).chains[1]
+    assert one.target == pytest.approx(1.1 * 0.030)
+    assert what_if("eagle3", (0.8,), "as given", DRAFTER, PLAIN, STEEP, 1).chains[1].target == pytest.approx(0.030)
+
+
 def test_the_reason_names_what_costs_most() -> None:
     found = what_if("eagle3", (0.8, 0.6, 0.3, 0.1), "as given", DRAFTER, PLAIN, STEEP, 1)
     assert found.best.guesses == 1

@@ -67,14 +67,14 @@ def forecast(drafter: Profile, plain: Profile, passes: PassTimes, batch: int, no
     Every drafted level is paid for, even if a smaller tree keeps none of its nodes.
     """
     without = plain.costs(batch)
-    plain_seconds = float(passes.of(batch, np.array(1.0), without.at_once)) + without.draft_base + without.other
+    plain_seconds = float(without.passes(passes, batch, np.array(1.0))) + without.draft_base + without.other
     if not nodes:
         return Forecast(PLAIN, batch, 0, 0, 1.0, plain_seconds, 1.0)
     kept, tokens = drafter.cut(nodes, length)
     costs = drafter.costs(batch)
     own = costs.draft_base + costs.draft_step * drafter.deepest(batch, min(length, nodes))
     own += costs.other + costs.other_step * batch * float(kept.mean())
-    seconds = float(passes.of(batch, 1.0 + kept, costs.at_once).mean()) + own
+    seconds = float(costs.passes(passes, batch, 1.0 + kept).mean()) + own
     return Forecast(drafter.name, batch, length, nodes, tokens, seconds, tokens * plain_seconds / seconds)
 
 

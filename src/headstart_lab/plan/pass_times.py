@@ -21,7 +21,9 @@ from headstart.sampling.params import SamplingParams
 from headstart_lab.theory.formulas import FloatArray
 from headstart_lab.workbench import Workbench
 
-ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Few ones one by one: kernels take rows in pairs or fours, so that an odd one costs more than between its neighbours.
+"""
 _ROUNDS = 3
 """Rounds of a stretch that is timed; the first follows upon Python, as the first of every stretch does."""
 _TOKEN = 1

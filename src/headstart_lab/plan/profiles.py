@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.passes.draft_tree import ROOT
+from headstart_lab.plan.pass_times import PassTimes
 from headstart_lab.theory.formulas import FloatArray
 
 _NO_NODE = np.iinfo(np.int32).max
@@ -28,6 +29,18 @@ class RoundSeconds:
     """Further ones for each node of each tree."""
     at_once: bool = False
     """Whether its rounds were run at once, mostly: what Python adds to a single pass is not in them."""
+    rows: float = 1.0
+    """Of each sequence in most of its passes."""
+    target: float = 0.0
+    """Seconds of such a pass; 0: none was seen."""
+
+    def passes(self, times: PassTimes, batch: int, rows: FloatArray) -> FloatArray:
+        """[...] seconds of passes of so many rows of each sequence among these rounds. They take longer than those that
+        were timed one after the other: between them, drafts have the caches."""
+        seconds = times.of(batch, rows, self.at_once)
+        if not self.target:
+            return seconds
+        return seconds * (self.target / times.of(batch, np.array(self.rows), self.at_once))
 
 
 @dataclass(frozen=True)

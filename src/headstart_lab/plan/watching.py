@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
-from statistics import fmean, median
+from statistics import fmean, median, mode
 
 import numpy as np
 
@@ -47,6 +47,8 @@ class Watching(DrafterWrapper):
         self.others: dict[tuple[int, bool], list[tuple[int, float]]] = defaultdict(list)
         """By the number of sequences and whether the round was one of several at once: nodes of every round, and those
         of its seconds that are neither draft nor target pass."""
+        self.passes: dict[tuple[int, bool], list[tuple[int, float]]] = defaultdict(list)
+        """Likewise, with the seconds of the target's pass."""
         self._seen: list[tuple[DraftTree, tuple[int, ...]]] = []
         """Structure and accepted nodes of every full tree of a sequence that decoded alone."""
 
@@ -56,8 +58,10 @@ class Watching(DrafterWrapper):
         return super().propose(sequences, budgets)
 
     def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
-        """See ``RunsInStretches``. A round in which a single level is asked for is run by itself."""
-        return None if self._is_short else super().stretch(sequences, limits)
+        """See ``RunsInStretches``."""
+        if self._is_short:
+            limits = [replace(each, budget=replace(each.budget, depth=min(each.budget.depth, 1))) for each in limits]
+        return super().stretch(sequences, limits)
 
     def watch(self, rounds: Sequence[WatchedRound]) -> None:
         passed = time.perf_counter() - self._resumed
@@ -70,6 +74,7 @@ class Watching(DrafterWrapper):
             self.timed[len(decoded)].append((levels, each.draft_seconds))
             if self._resumed and len(decoded) == len(each.outcomes):
                 nodes = sum(len(outcome.draft) for outcome in decoded)
+                self.passes[len(decoded), each.at_once].append((nodes, decoded[0].pass_seconds))
                 self.others[len(decoded), each.at_once].append((nodes, rest / len(rounds)))
             if len(decoded) == 1 and not self._is_short:
                 # Without the draft's probabilities, which would fill the memory.
@@ -109,7 +114,10 @@ class Watching(DrafterWrapper):
             at_once = len(self.others[batch, True]) > len(self.others[batch, False])
             others = self.others[batch, at_once]
             if others:
-                seconds[batch] = RoundSeconds(*line(self.timed[batch]), *line(others), at_once)
+                usual = mode(nodes for nodes, _ in self.passes[batch, at_once])
+                target = median(taken for nodes, taken in self.passes[batch, at_once] if nodes == usual)
+                drafts, rest = line(self.timed[batch]), line(others)
+                seconds[batch] = RoundSeconds(*drafts, *rest, at_once, 1 + usual / batch, target)
         return Profile(name, parents, accepted, seconds)
 
     def _rates(self) -> list[float]:

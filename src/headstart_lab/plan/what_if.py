@@ -14,7 +14,7 @@ import numpy as np
 from headstart.errors import ConfigError
 from headstart_lab.methods.synthetic.drafter import SyntheticOptions
 from headstart_lab.plan.pass_times import PassTimes
-from headstart_lab.plan.profiles import Profile
+from headstart_lab.plan.profiles import Profile, RoundSeconds
 from headstart_lab.plan.published_rates import LONGEST, PUBLISHED
 from headstart_lab.stand_ins import stand_in
 from headstart_lab.workbench import Contender
@@ -132,17 +132,17 @@ def what_if(
         raise ConfigError(f"{named} guessed nothing on these prompts; give --rates.")
     costs, without = stand_in.costs(batch), plain.costs(batch)
 
-    def target(rows: int, at_once: bool) -> float:
-        return float(passes.of(batch, np.array(float(rows)), at_once))
+    def target(of: RoundSeconds, rows: int) -> float:
+        return float(of.passes(passes, batch, np.array(float(rows))))
 
-    chains = [Chain(0, float(batch), without.draft_base, target(1, without.at_once), without.other)]
+    chains = [Chain(0, float(batch), without.draft_base, target(without, 1), without.other)]
     for guesses in range(1, len(rates) + 1):
         chains.append(
             Chain(
                 guesses,
                 batch * (1 + sum(rates[:guesses])),
                 costs.draft_base + costs.draft_step * guesses,
-                target(1 + guesses, costs.at_once),
+                target(costs, 1 + guesses),
                 costs.other + costs.other_step * batch * guesses,
             )
         )
