@@ -27,8 +27,10 @@ struct Paged {
 // The product in float fused multiply-adds. Where the bf16 dot instruction of AVX-512 runs at half rate, this is faster
 // above one row, and the same speed as memory at one.
 template <class Cell, int kRows, int kHalves, class Tiles>
-static inline void multiply_fma_rows(const float *a, size_t a_stride, Tiles tiles, int count, int first_half, float *c,
-                                     size_t c_stride, bool accumulate, Prefetch prefetch) {
+static inline __attribute__((always_inline)) void multiply_fma_rows(const float *a, size_t a_stride, Tiles tiles,
+                                                                    int count, int first_half, float *c,
+                                                                    size_t c_stride, bool accumulate,
+                                                                    Prefetch prefetch) {
   Lanes sum[kRows][kHalves];  // unrolled everywhere, or it would live in memory
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
@@ -41,21 +43,22 @@ static inline void multiply_fma_rows(const float *a, size_t a_stride, Tiles tile
     if constexpr (sizeof(Cell) == 2) {
       for (int step = 0; step < 32; step += 2) {
         prefetch.ask(b + step * 32);
-        Lanes even[kHalves], odd[kHalves];
+        const Bf16 *pairs = b + step * 32 + first_half * 32;
+        const auto add = [&](int input, auto load_some) __attribute__((always_inline)) {
+          Lanes weights[kHalves];
 #pragma GCC unroll 2
-        for (int h = 0; h < kHalves; ++h) load_bf16_pairs(b + step * 32 + (first_half + h) * 32, even[h], odd[h]);
+          for (int h = 0; h < kHalves; ++h) weights[h] = load_some(pairs + h * 32);
 #pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) {
-          const Lanes first = splat(a_tile[r * a_stride + step]);
+          for (int r = 0; r < kRows; ++r) {
+            const Lanes value = splat(a_tile[r * a_stride + input]);
 #pragma GCC unroll 2
-          for (int h = 0; h < kHalves; ++h) sum[r][h] = fma(first, even[h], sum[r][h]), hold(sum[r][h]);
-        }
-#pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) {
-          const Lanes second = splat(a_tile[r * a_stride + step + 1]);
-#pragma GCC unroll 2
-          for (int h = 0; h < kHalves; ++h) sum[r][h] = fma(second, odd[h], sum[r][h]), hold(sum[r][h]);
-        }
+            for (int h = 0; h < kHalves; ++h) sum[r][h] = fma(value, weights[h], sum[r][h]), hold(sum[r][h]);
+          }
+        };
+        // One after the other: where registers are few, both would not fit.
+        add(step, load_bf16_even);
+        hold(pairs);
+        add(step + 1, load_bf16_odd);
       }
     } else {
       for (int step = 0; step < 32; ++step) {
@@ -76,6 +79,14 @@ static inline void multiply_fma_rows(const float *a, size_t a_stride, Tiles tile
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
     for (int h = 0; h < kHalves; ++h) store(c + r * c_stride + (first_half + h) * 16, sum[r][h]);
+}
+
+// The same for one half of the columns. Not inlined: its loop has the registers for itself.
+template <class Cell, int kRows, class Tiles>
+static __attribute__((noinline)) void multiply_fma_half(const float *a, size_t a_stride, Tiles tiles, int count,
+                                                        int half, float *c, size_t c_stride, bool accumulate,
+                                                        Prefetch prefetch) {
+  multiply_fma_rows<Cell, kRows, 1>(a, a_stride, tiles, count, half, c, c_stride, accumulate, prefetch);
 }
 
 // Rows of group `index` where `rows` are cut into as few groups of up to `most` as will do, all of about one size:
@@ -117,10 +128,10 @@ static inline void multiply_fma(int rows, const float *a, size_t a_stride, Tiles
       if (n > kFmaRows) {
         with_row_count<kHalvedRows>(n, [&](auto known) {
           for (int half = 0; half < 2; ++half)
-            multiply_fma_rows<Cell, known.value, 1>(a, a_stride, tiles, count, half, c, c_stride, accumulate,
-                                                    half && streamed ? Prefetch::nearby()
-                                                    : half           ? Prefetch{}
-                                                                     : ask);
+            multiply_fma_half<Cell, known.value>(a, a_stride, tiles, count, half, c, c_stride, accumulate,
+                                                 half && streamed ? Prefetch::nearby()
+                                                 : half           ? Prefetch{}
+                                                                  : ask);
         });
         continue;
       }

@@ -61,39 +61,22 @@ static void store_row_stored(const Activations &to, int row, const float *x, int
   }
 }
 
-// The products of two inputs of 32 columns and of some rows; x: the first row's two numbers.
-template <int kRows>
-static HEADSTART_PREFETCHES void add_two(ShortSums (&sums)[kRows][2], Shorts left, Shorts right, const char *x) {
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-    const Shorts two = splat_two(x + r * kStoredRowBytes);
-    sums[r][0] = dot(sums[r][0], left, two);
-    sums[r][1] = dot(sums[r][1], right, two);
-  }
-}
-
-// Eight inputs of a block, from where they are kept: x is the first row's.
-template <class Blocks, int kRows, class Scales>
-static HEADSTART_PREFETCHES void add_group(ShortSums (&sums)[kRows][2], const char *block, int group,
-                                           const Scales (&scales)[2], const char *x) {
-  Shorts words[2][kGroupWords];
-  if constexpr (kShortParts == 1) {  // a row's numbers are fetched once for both halves
+// Eight inputs of a block, from where they are kept, of `kHalves` halves of the columns from `half` on: x is the first
+// row's. A row's numbers are fetched once for all of these.
+template <class Blocks, int kRows, int kHalves, class Scales>
+static HEADSTART_PREFETCHES void add_group(ShortSums (&sums)[kRows][kHalves], const char *block, int group, int half,
+                                           const Scales (&scales)[kHalves], const char *x) {
+  Shorts words[kHalves][kGroupWords];
 #pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half)
-      Blocks::levels(block, half, group, words[half]), apply(scales[half], words[half]);
+  for (int h = 0; h < kHalves; ++h) Blocks::levels(block, half + h, group, words[h]), apply(scales[h], words[h]);
 #pragma GCC unroll 4
-    for (int i = 0; i < kGroupWords; ++i) add_two<kRows>(sums, words[0][i], words[1][i], x + 4 * i);
-  } else {
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
-      Blocks::levels(block, half, group, words[0]), apply(scales[half], words[0]);
-#pragma GCC unroll 4
-      for (int i = 0; i < kGroupWords; ++i)
+  for (int i = 0; i < kGroupWords; ++i)
 #pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r)
-          sums[r][half] = dot(sums[r][half], words[0][i], splat_two(x + r * kStoredRowBytes + 4 * i));
+    for (int r = 0; r < kRows; ++r) {
+      const Shorts two = splat_two(x + r * kStoredRowBytes + 4 * i);
+#pragma GCC unroll 2
+      for (int h = 0; h < kHalves; ++h) sums[r][h] = dot(sums[r][h], words[h][i], two), hold(sums[r][h]);
     }
-  }
 }
 
 // Whether the sums of a whole tile of rows are taken in integers.
@@ -106,6 +89,16 @@ template <class Blocks, int kRows>
 constexpr bool scales_sums = std::is_same_v<decltype(Blocks::scales(nullptr, 0, 0)), Shorts> &&
                              Blocks::kScaleInputs == kBlockInputs && kRows <= 8;
 
+// Whether levels take a shift and a mask, or less: where registers are few, others are not made twice.
+template <class Blocks>
+constexpr bool only_shifts = kShortParts != 2;
+template <>
+constexpr bool only_shifts<StoredQ4_K> = true;
+template <>
+constexpr bool only_shifts<StoredQ8_0> = true;
+template <class Block, bool kOffset, int kZero>
+constexpr bool only_shifts<SmallBlocks<Block, 4, kOffset, kZero>> = true;
+
 // out[rows of a tile][32] += sums of products that count in the rows' units.
 template <int kRows>
 static HEADSTART_PREFETCHES void finish_tile(const Lanes (&total)[kRows], int half, const char *tile, float *out) {
@@ -116,36 +109,34 @@ static HEADSTART_PREFETCHES void finish_tile(const Lanes (&total)[kRows], int ha
   }
 }
 
-// total += the products of one run of a block's inputs, which stands `place` inputs behind the begin of the rows' tile;
-// out += them where they are all of the tile.
-template <class Blocks, int kRows>
-static HEADSTART_PREFETCHES void finish_sums(const ShortSums (&sums)[kRows][2], const char *block, int run,
-                                             const char *tile, int place, Lanes (&total)[2][kRows], float *out) {
+// total += the products of one run of a block's inputs, which stands `place` inputs behind the begin of the rows' tile,
+// with one half of the columns; out += them where they are all of the tile.
+template <class Blocks, int kRows, int kHalves>
+static HEADSTART_PREFETCHES void finish_sums(const ShortSums (&sums)[kRows][kHalves], int h, const char *block,
+                                             int half, int run, const char *tile, int place, Lanes (&total)[kRows],
+                                             float *out) {
   constexpr int kEach = offset_inputs<Blocks>, kParts = Blocks::kSumInputs / kEach;
-#pragma GCC unroll 2
-  for (int half = 0; half < 2; ++half) {
-    const Lanes unit = Blocks::unit(block, half, run);
-    Lanes all[kRows];
+  const Lanes unit = Blocks::unit(block, half, run);
+  Lanes all[kRows];
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      const Lanes products = to_floats(sums[r][half]);
-      all[r] = is_tile<Blocks> ? products * unit : fma(products, unit, total[half][r]);
-    }
-    if constexpr (Blocks::kOffsets)
-      for (int part = 0; part < kParts; ++part) {
-        const Lanes offset = Blocks::offset(block, half, run * kParts + part);
+  for (int r = 0; r < kRows; ++r) {
+    const Lanes products = to_floats(sums[r][h]);
+    all[r] = is_tile<Blocks> ? products * unit : fma(products, unit, total[r]);
+  }
+  if constexpr (Blocks::kOffsets)
+    for (int part = 0; part < kParts; ++part) {
+      const Lanes offset = Blocks::offset(block, half, run * kParts + part);
 #pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) {
-          const float sum = stored_units(tile + r * kStoredRowBytes).template sum_of<kEach>(place + part * kEach);
-          all[r] = fma(offset, splat(sum), all[r]);
-        }
+      for (int r = 0; r < kRows; ++r) {
+        const float sum = stored_units(tile + r * kStoredRowBytes).template sum_of<kEach>(place + part * kEach);
+        all[r] = fma(offset, splat(sum), all[r]);
       }
-    if constexpr (is_tile<Blocks>) {
-      finish_tile(all, half, tile, out);
-    } else {
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) total[half][r] = all[r];
     }
+  if constexpr (is_tile<Blocks>) {
+    finish_tile(all, half, tile, out);
+  } else {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) total[r] = all[r];
   }
 }
 template <int kRows>
@@ -163,6 +154,8 @@ __attribute__((noinline, flatten)) static void multiply_stored_rows(const Packed
                                                                     Prefetch prefetch) {
   constexpr int kGroups = Blocks::kInputs / kGroupInputs, kLines = Blocks::kBytes / kCacheLine;
   constexpr int kGroupLines = kLines / kGroups, kScaleGroups = Blocks::kScaleInputs / kGroupInputs;
+  // Where registers are few, they hold the sums of one half after the other.
+  constexpr int kHalves = kShortParts == 1 || kRows == 1 ? 2 : 1;
   std::fill_n(out, kRows * kColumns, 0.f);
   const char *tile = a.row(row);
   for (int first = 0; first < linear.padded_inputs; first += kStoredTileInputs, tile += a.tile_bytes) {
@@ -172,35 +165,41 @@ __attribute__((noinline, flatten)) static void multiply_stored_rows(const Packed
     for (int at = 0; at < count; at += Blocks::kInputs, block += Blocks::kBytes) {
       const char *line = block;
       for (int i = kGroups * kGroupLines; i < kLines; ++i, line += kCacheLine) prefetch.ask<1>(line);
-      for (int run = 0; run < Blocks::kInputs / Blocks::kSumInputs; ++run) {
-        ShortSums sums[kRows][2];
-        const int place = at + run * Blocks::kSumInputs;
-        const char *x = tile + 2 * place;
-        for (int scale = 0; scale < Blocks::kSumInputs / Blocks::kScaleInputs; ++scale) {
-          const int index = run * (Blocks::kSumInputs / Blocks::kScaleInputs) + scale;
-          const decltype(Blocks::scales(block, 0, 0)) scales[2] = {Blocks::scales(block, 0, index),
-                                                                   Blocks::scales(block, 1, index)};
-          const auto add_groups = [&](ShortSums(&to)[kRows][2], const auto &by) {
-            for (int group = 0; group < kScaleGroups; ++group, x += 2 * kGroupInputs) {
-#pragma GCC unroll 8
-              for (int i = 0; i < kGroupLines; ++i, line += kCacheLine) prefetch.ask<1>(line);
-              add_group<Blocks, kRows>(to, block, index * kScaleGroups + group, by, x);
-            }
-          };
-          if constexpr (scales_sums<Blocks, kRows>) {
-            ShortSums some[kRows][2];
-            const NoScales none[2];
-            add_groups(some, none);
+      for (int run = 0; run < Blocks::kInputs / Blocks::kSumInputs; ++run)
 #pragma GCC unroll 2
-            for (int half = 0; half < 2; ++half)
+        for (int half = 0; half < 2; half += kHalves) {
+          ShortSums sums[kRows][kHalves];
+          const int place = at + run * Blocks::kSumInputs;
+          const char *x = tile + 2 * place;
+          for (int scale = 0; scale < Blocks::kSumInputs / Blocks::kScaleInputs; ++scale) {
+            const int index = run * (Blocks::kSumInputs / Blocks::kScaleInputs) + scale;
+            decltype(Blocks::scales(block, 0, 0)) scales[kHalves];
+#pragma GCC unroll 2
+            for (int h = 0; h < kHalves; ++h) scales[h] = Blocks::scales(block, half + h, index);
+            const auto add_groups = [&](ShortSums(&to)[kRows][kHalves], const auto &by) {
+              for (int group = 0; group < kScaleGroups; ++group, x += 2 * kGroupInputs) {
+                if (half == 0)
+#pragma GCC unroll 8
+                  for (int i = 0; i < kGroupLines; ++i, line += kCacheLine) prefetch.ask<1>(line);
+                add_group<Blocks>(to, block, index * kScaleGroups + group, half, by, x);
+              }
+            };
+            if constexpr (scales_sums<Blocks, kRows>) {
+              ShortSums some[kRows][kHalves];
+              const NoScales none[kHalves];
+              add_groups(some, none);
+#pragma GCC unroll 2
+              for (int h = 0; h < kHalves; ++h)
 #pragma GCC unroll 16
-              for (int r = 0; r < kRows; ++r) add_scaled(sums[r][half], some[r][half], scales[half]);
-          } else {
-            add_groups(sums, scales);
+                for (int r = 0; r < kRows; ++r) add_scaled(sums[r][h], some[r][h], scales[h]);
+            } else {
+              add_groups(sums, scales);
+            }
           }
+#pragma GCC unroll 2
+          for (int h = 0; h < kHalves; ++h)
+            finish_sums<Blocks>(sums, h, block, half + h, run, tile, place, total[half + h], out);
         }
-        finish_sums<Blocks, kRows>(sums, block, run, tile, place, total, out);
-      }
     }
     if constexpr (!is_tile<Blocks>)
       for (int half = 0; half < 2; ++half) finish_tile(total[half], half, tile, out);
@@ -342,7 +341,8 @@ static void multiply_linear_stored(const PackedLinear &linear, int pair, const c
   with_stored(linear.kinds[pair], [&](auto blocks) {
     using Blocks = decltype(blocks);
     // Two small groups from registers take less time than two from memory.
-    const int groups = rows <= kFusedRows ? 1 : rows > kStoredRows && rows <= 2 * kFusedRows ? 2 : 0;
+    const bool two = only_shifts<Blocks> && rows > kStoredRows && rows <= 2 * kFusedRows;
+    const int groups = rows <= kFusedRows ? 1 : two ? 2 : 0;
     if (groups == 0) {
       multiply_stored_groups<Blocks>(linear, pair, weights, a, row, rows, ahead, out);
       return;

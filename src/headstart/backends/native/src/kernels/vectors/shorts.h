@@ -131,6 +131,10 @@ static inline ShortSums dot(ShortSums sums, Shorts x, Shorts y) {
   for (int i = 0; i < kShortParts; ++i) sums.part[i] = dot_part(sums.part[i], x.part[i], y.part[i]);
   return sums;
 }
+static inline void hold(ShortSums &sums) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kShortParts; ++i) hold(sums.part[i]);
+}
 // sums += others, each times the first number of its column.
 static inline void add_scaled(ShortSums &sums, const ShortSums &others, Shorts scale) {
 #pragma GCC unroll 4

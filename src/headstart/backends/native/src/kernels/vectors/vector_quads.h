@@ -130,12 +130,15 @@ static inline uint32_t at_most(Lanes x, Lanes y) {
   return static_cast<uint32_t>(bits[0] | bits[1] | bits[2] | bits[3]);
 }
 
-static inline void load_bf16_pairs(const Bf16 *p, Lanes &even, Lanes &odd) {
+static inline Lanes load_bf16_even(const Bf16 *p) {
   const auto lower = [](QuadWords pair) { return (Quad)(pair << 16); };
+  const Words pairs = load_words(p);
+  return {lower(pairs.a), lower(pairs.b), lower(pairs.c), lower(pairs.d)};
+}
+static inline Lanes load_bf16_odd(const Bf16 *p) {
   const auto upper = [](QuadWords pair) { return (Quad)(pair & 0xffff0000u); };
   const Words pairs = load_words(p);
-  even = {lower(pairs.a), lower(pairs.b), lower(pairs.c), lower(pairs.d)};
-  odd = {upper(pairs.a), upper(pairs.b), upper(pairs.c), upper(pairs.d)};
+  return {upper(pairs.a), upper(pairs.b), upper(pairs.c), upper(pairs.d)};
 }
 
 // To nearest, of magnitudes below 2^22: at 1.5 * 2^23 a float has no room for fractions.

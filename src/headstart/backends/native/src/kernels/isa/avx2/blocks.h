@@ -9,38 +9,50 @@ static inline __m256i splat_word(const void *at) {
 }
 static inline __m256i load_line(const char *at) { return _mm256_load_si256(reinterpret_cast<const __m256i *>(at)); }
 
-// Of every four inputs the first and the third, and the second and the fourth, of eight columns.
-struct EvenOdd {
-  __m256i even, odd;
-};
+// Of every four inputs the first and the third, or the second and the fourth.
+enum Parity { kEven, kOdd };
 
-// sums[r][i] += the products of four inputs: `weights(i)` says those of eight columns.
+// sums[r][i] += the products of four inputs: `weights(parity, i)` says those of eight columns. Even and odd inputs come
+// one after the other, since together they would not fit into registers.
 template <int kRows, int kSums, class Weights>
 static inline __attribute__((always_inline)) void add_words(__m256i (&sums)[kRows][kSums], const char *words,
                                                             size_t row_bytes, Weights &&weights) {
-  __m256i even[kRows], odd[kRows];
+  const auto add = [&](auto parity) __attribute__((always_inline)) {
+    __m256i of[kSums];
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r, words += row_bytes) even[r] = splat_word(words), odd[r] = splat_word(words + 4);
-#pragma GCC unroll 4
-  for (int i = 0; i < kSums; ++i) {
-    const EvenOdd of = weights(i);
-#pragma GCC unroll 4
+    for (int i = 0; i < kSums; ++i) of[i] = weights(parity, i);
+#pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      sums[r][i] = _mm256_add_epi32(sums[r][i], _mm256_madd_epi16(of.even, even[r])), hold(sums[r][i]);
-      sums[r][i] = _mm256_add_epi32(sums[r][i], _mm256_madd_epi16(of.odd, odd[r])), hold(sums[r][i]);
+      const __m256i x = splat_word(words + r * row_bytes + 4 * parity.value);
+#pragma GCC unroll 4
+      for (int i = 0; i < kSums; ++i)
+        sums[r][i] = _mm256_add_epi32(sums[r][i], _mm256_madd_epi16(of[i], x)), hold(sums[r][i]);
     }
-  }
+  };
+  add(std::integral_constant<int, kEven>());
+  add(std::integral_constant<int, kOdd>());
 }
 
-// The levels of eight columns and four inputs: of half `i / 2` of the columns.
-static inline EvenOdd levels_of(FourBits of, const char *weights, int step, int i) {
-  const __m256i level = _mm256_set1_epi16(15), both = load_line(weights + step * of.kStepBytes + i % 2 * 32);
-  if (i < 2) return {_mm256_and_si256(both, level), _mm256_and_si256(_mm256_srli_epi16(both, 8), level)};
-  return {_mm256_and_si256(_mm256_srli_epi16(both, 4), level), _mm256_srli_epi16(both, 12)};
+// The levels of eight columns and two inputs: of half `i / 2` of the columns.
+template <class P>
+static inline __attribute__((always_inline)) __m256i levels_of(FourBits of, const char *weights, int step, P parity,
+                                                               int i) {
+  const char *line = weights + step * of.kStepBytes + i % 2 * 32;
+  hold(line);
+  const __m256i both = load_line(line);
+  constexpr bool odd = parity.value == kOdd;
+  if (i >= 2 && odd) return _mm256_srli_epi16(both, 12);
+  return _mm256_and_si256(_mm256_set1_epi16(15), i >= 2 ? _mm256_srli_epi16(both, 4)
+                                                 : odd  ? _mm256_srli_epi16(both, 8)
+                                                        : both);
 }
-static inline EvenOdd levels_of(EightBits of, const char *weights, int step, int i) {
-  const __m256i levels = load_line(weights + step * of.kStepBytes + i * 32);
-  return {_mm256_and_si256(levels, _mm256_set1_epi16(255)), _mm256_srli_epi16(levels, 8)};
+template <class P>
+static inline __attribute__((always_inline)) __m256i levels_of(EightBits of, const char *weights, int step, P parity,
+                                                               int i) {
+  const char *line = weights + step * of.kStepBytes + i * 32;
+  hold(line);
+  const __m256i levels = load_line(line);
+  return parity.value == kOdd ? _mm256_srli_epi16(levels, 8) : _mm256_and_si256(levels, _mm256_set1_epi16(255));
 }
 
 // dots[r][h] = the levels of sixteen columns of a block times row r's inputs, of `kHalves` times sixteen from `half`
@@ -56,8 +68,9 @@ static inline __attribute__((always_inline)) void multiply_words(const char *wor
     for (int i = 0; i < 2 * kHalves; ++i) sums[r][i] = _mm256_setzero_si256();
 #pragma GCC unroll 1
   for (int step = 0; step < kBlockInputs / 4; ++step)
-    add_words(sums, words + step * 8, row_bytes,
-              [&](int i) { return levels_of(Blocks(), weights, step, 2 * half + i); });
+    add_words(sums, words + step * 8, row_bytes, [&](auto parity, int i) __attribute__((always_inline)) {
+      return levels_of(Blocks(), weights, step, parity, 2 * half + i);
+    });
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
@@ -156,7 +169,7 @@ static __attribute__((noinline)) void multiply_block_rows(const PackedLinear &li
                                                           Prefetch prefetch) {
   constexpr int row_bytes = kPlanes * kPlaneBytes + kBlockUnitBytes;
   // Few rows leave registers for both halves, so that their inputs are fetched once.
-  constexpr int kHalves = kRows <= 2 ? 2 : 1;
+  constexpr int kHalves = kRows <= 1 ? 2 : 1;
   const char *tile = a.row(row);
   Lanes total[kRows][2];
 #pragma GCC unroll 4

@@ -28,9 +28,11 @@ static __attribute__((noinline)) void multiply_int8_words(const PackedLinear &li
 #pragma GCC unroll 1
       for (int step = 0; step < kPlaneBytes / 4; ++step, weights += kLine) {
         prefetch.ask(weights);
-        add_words(sums, tile + step * 8, 2 * kPlaneBytes, [&](int i) -> EvenOdd {
-          const __m256i bytes = load_line(weights + i * 32);
-          return {_mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8), _mm256_srai_epi16(bytes, 8)};
+        add_words(sums, tile + step * 8, 2 * kPlaneBytes, [&](auto parity, int i) __attribute__((always_inline)) {
+          const char *line = weights + i * 32;
+          hold(line);
+          const __m256i bytes = load_line(line);
+          return _mm256_srai_epi16(parity.value == kOdd ? bytes : _mm256_slli_epi16(bytes, 8), 8);
         });
       }
 #pragma GCC unroll 2

@@ -9,6 +9,11 @@ struct Lanes {
 };
 
 static inline void hold(__m256i &x) { asm("" : "+x"(x)); }
+// The compiler no longer knows where it points: what was loaded from there is loaded again.
+template <class T>
+static inline void hold(const T *&x) {
+  asm("" : "+r"(x));
+}
 static inline void hold(Lanes &x) { asm("" : "+x"(x.lo), "+x"(x.hi)); }
 
 static inline Lanes load(const float *p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
@@ -100,12 +105,16 @@ static inline void store_bf16(Bf16 *p, Lanes a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), _mm256_permute4x64_epi64(packed, 0xd8));
 }
 
-static inline void load_bf16_pairs(const Bf16 *p, Lanes &even, Lanes &odd) {
+static inline Lanes load_bf16_even(const Bf16 *p) {
+  const auto *const pairs = reinterpret_cast<const __m256i *>(p);
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(pairs), 16)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(pairs + 1), 16))};
+}
+static inline Lanes load_bf16_odd(const Bf16 *p) {
   const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
-  const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p));
-  const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p + 16));
-  even = {_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))};
-  odd = {_mm256_castsi256_ps(_mm256_and_si256(a, upper)), _mm256_castsi256_ps(_mm256_and_si256(b, upper))};
+  const auto *const pairs = reinterpret_cast<const __m256i *>(p);
+  return {_mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(pairs), upper)),
+          _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(pairs + 1), upper))};
 }
 
 // Sixteen integers to bytes, modulo 256.

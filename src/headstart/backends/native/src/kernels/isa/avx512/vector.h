@@ -83,10 +83,12 @@ static inline void store_bf16(Bf16 *p, Lanes a) {
 }
 
 // Even and odd members of 16 interleaved bf16 pairs, as floats.
-static inline void load_bf16_pairs(const Bf16 *p, Lanes &even, Lanes &odd) {
-  const __m512i bits = _mm512_loadu_si512(p);
-  even.v = _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
-  odd.v = _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+static inline Lanes load_bf16_even(const Bf16 *p) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))};
+}
+static inline Lanes load_bf16_odd(const Bf16 *p) {
+  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), upper))};
 }
 
 // Sixteen lanes rounded to integers and split into two signed bytes: value = 256 * high + low. Both are stored with

@@ -9,7 +9,7 @@
 
 constexpr bool kTiledBf16 = false, kTwelveBits = false, kAsksLineByLine = false, kSignedBytes = false,
                kWordPlanes = false, kBytePlanes = false;
-constexpr int kTileEntries = 24, kFmaRows = 3, kHalvedRows = 5;
+constexpr int kTileEntries = 24, kFmaRows = 3, kHalvedRows = 6;
 constexpr int kBlockRows[] = {2, 1};
 constexpr int kStoredRows = 6, kFusedRows = 2;
 constexpr int kScreenedRows = 256;
