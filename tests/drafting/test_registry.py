@@ -102,7 +102,7 @@ def test_a_package_brings_a_folder_of_methods(install) -> None:
     assert drafter_info("silent").summary == "says nothing"
     assert "silent" in hosted_drafters()
     assert type(create_drafter("silent", CONTEXT)).__name__ == "Silent"
-    assert available_drafters()["ngram"].drafter.startswith("headstart.")
+    assert available_drafters()["suffix"].drafter.startswith("headstart.")
 
 
 def test_a_folder_that_cannot_be_read_is_passed_over(install) -> None:
@@ -115,7 +115,7 @@ def test_a_folder_that_cannot_be_read_is_passed_over(install) -> None:
 def test_who_asks_for_a_drafter_of_the_core_reads_no_other_folder() -> None:
     code = (
         "import sys; from headstart.drafting.registry import drafter_info, drafter_options, is_drafter;"
-        "drafter_info('auto'), drafter_options('ngram'), is_drafter('dspark');"
+        "drafter_info('auto'), drafter_options('suffix'), is_drafter('dspark');"
         "print([name for name in sys.modules if name.startswith('headstart_')])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -123,7 +123,7 @@ def test_who_asks_for_a_drafter_of_the_core_reads_no_other_folder() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"no drafter 'ngrams'.*none, ngram"):
+    with pytest.raises(ConfigError, match=r"no drafter 'ngrams'.*'ngram'.*none, suffix"):
         create_drafter("ngrams", CONTEXT)
 
 
@@ -189,10 +189,10 @@ def test_a_broken_package_is_listed_but_cannot_be_built(install, target: str) ->
 
 
 def test_a_package_cannot_take_a_built_in_name(install) -> None:
-    install("ngram = silent_drafters:Silent")
-    with pytest.warns(UserWarning, match="'ngram' of silent_drafters:Silent is ignored"):
-        assert available_drafters()["ngram"].source != "package silent-drafters 1.2"
-    assert type(create_drafter("ngram", CONTEXT)).__module__ == "headstart.drafting.methods.ngram.drafter"
+    install("suffix = silent_drafters:Silent")
+    with pytest.warns(UserWarning, match="'suffix' of silent_drafters:Silent is ignored"):
+        assert available_drafters()["suffix"].source != "package silent-drafters 1.2"
+    assert type(create_drafter("suffix", CONTEXT)).__module__ == "headstart.drafting.methods.suffix.drafter"
 
 
 @pytest.mark.parametrize("field", ["runner", "tokenizer", "loader"])

@@ -15,12 +15,12 @@ from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.drafting.heads.head_pass import DraftRows
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
 from headstart.loading.model import load_model
-from headstart.models.layers.rotary import RotaryTable
 from headstart.models.weight_loading import load_decoder
 from headstart.passes.batch import FINAL_TAP
 from headstart.passes.runner import ModelRunner, Span
 from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart_lab.methods.medusa.training import ParallelObjective
+from headstart_train.decoder.rotary_table import RotaryTable
 from headstart_train.objectives.eagle import EagleObjective
 from headstart_train.objectives.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart_train.objectives.unrolled import Unrolled

@@ -11,7 +11,7 @@ from training_toys import packs, tables, target
 
 from headstart.drafting.heads.text_vocabulary import TextTokens, TextVocabulary
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
-from headstart.models.layers.rotary import RotaryTable
+from headstart_train.decoder.rotary_table import RotaryTable
 from headstart_train.objectives import losses
 from headstart_train.objectives.eagle import EagleObjective
 from headstart_train.objectives.losses import ROW_LOSSES

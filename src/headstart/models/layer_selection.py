@@ -46,20 +46,6 @@ def spread_layers(count: int, available: int) -> list[int]:
     return [round(i * (available - 1) / (count - 1)) for i in range(count)]
 
 
-def choose_layers(wanted: int | Sequence[int], available: int) -> list[int]:
-    """Layers as ``wanted`` lists them, or that many, evenly spread.
-
-    Raises:
-        ConfigError: none are wanted, too many, or one that the model does not have.
-    """
-    if not isinstance(wanted, int):
-        require_layers(wanted, available)
-        return list(wanted)
-    if not 1 <= wanted <= available:
-        raise ConfigError(f"layers is {wanted}; this model has {available}, so give 1 to {available}.")
-    return spread_layers(wanted, available)
-
-
 def require_layers(layers: Sequence[int], available: int) -> None:
     """Refuse what names no layers.
 

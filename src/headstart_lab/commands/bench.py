@@ -14,6 +14,7 @@ from headstart.cli.asking import Measured
 from headstart.cli.option_groups import with_groups
 from headstart.cli.options import OUTPUT, SPECULATION, STOPPING
 from headstart_lab.commands.bench_cells import CellOptions, measure_cells
+from headstart_train.commands import folders
 
 PROMPTS = "Prompts"
 
@@ -43,7 +44,7 @@ Out = Annotated[
         help="Also write the result to this directory, as JSON and HTML.",
         rich_help_panel=OUTPUT,
         metavar="DIR",
-        callback=options.made_folder,
+        callback=folders.made_folder,
     ),
 ]
 

@@ -19,6 +19,7 @@ from headstart.drafting import DEFAULT_DRAFTER
 from headstart.entrypoints.engine_options import EngineOptions
 from headstart.errors import ConfigError, HeadstartError
 from headstart_server.arguments import api_keys
+from headstart_train.commands import folders
 
 if TYPE_CHECKING:
     from headstart.entrypoints.llm import LLM
@@ -96,7 +97,7 @@ def bench_serve(
             help="Write the result as JSON and HTML into this directory.",
             rich_help_panel=OUTPUT,
             metavar="DIR",
-            callback=options.made_folder,
+            callback=folders.made_folder,
         ),
     ] = None,
     as_json: options.Json = False,

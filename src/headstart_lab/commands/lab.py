@@ -11,13 +11,14 @@ from headstart.cli import options
 from headstart.cli.option_groups import with_groups
 from headstart.entrypoints.engine_options import EngineOptions
 from headstart.errors import ConfigError
+from headstart_train.commands import folders
 
 PAGE = "Page"
 _TITLE_WORDS = 4
 
 
 def _page_folder(option: typer.CallbackParam, export: Path) -> Path | None:
-    return options.made_folder(option, options.new_folder(option, export))
+    return folders.made_folder(option, folders.new_folder(option, export))
 
 
 @with_groups

@@ -13,6 +13,7 @@ from headstart.cli import options
 from headstart.cli.asking import Named
 from headstart.cli.option_groups import with_groups
 from headstart.errors import ConfigError
+from headstart_train.commands import folders
 from headstart_train.commands.layers import layer_choice
 
 
@@ -33,7 +34,7 @@ def derive(
             metavar="N|LIST",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The folder to write.", metavar="DIR", callback=options.new_folder)],
+    out: Annotated[Path, typer.Option(help="The folder to write.", metavar="DIR", callback=folders.new_folder)],
     engine: Named,
     dtype: Annotated[Dtype, typer.Option(help="Number format of the matrices written.")] = Dtype.BF16,
     as_json: options.Json = False,
@@ -56,11 +57,12 @@ def derive(
 
     from headstart.cli.json_output import print_json
     from headstart.models.checkpoint import open_checkpoint
-    from headstart.models.layer_selection import choose_layers, select_layers
+    from headstart.models.layer_selection import select_layers
     from headstart.models.weight_loading import load_decoder
     from headstart.text.tokenizer import Tokenizer
     from headstart_train.files.models import save_model
     from headstart_train.files.tokenizers import save_tokenizer
+    from headstart_train.first_steps.draft_model import choose_layers
 
     checkpoint = open_checkpoint(str(engine.model), engine.revision)
     config, weights = load_decoder(checkpoint, torch.bfloat16 if dtype is Dtype.BF16 else torch.float32)

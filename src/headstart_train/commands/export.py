@@ -13,6 +13,7 @@ from headstart.cli.asking import Named
 from headstart.cli.option_groups import with_groups
 from headstart.drafting.method import export_formats
 from headstart.errors import ConfigError
+from headstart_train.commands import folders
 
 
 class FormatChoice(StrEnum):
@@ -26,7 +27,7 @@ def export(
     *,
     head: Annotated[Path, typer.Argument(help="Directory of the head, in any format.", metavar="HEAD")],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Directory to write.", metavar="DIR", callback=options.new_folder)
+        Path, typer.Option("--out", "-o", help="Directory to write.", metavar="DIR", callback=folders.new_folder)
     ],
     to: Annotated[
         FormatChoice,

@@ -12,6 +12,7 @@ from headstart.cli import options
 from headstart.cli.asking import Named
 from headstart.cli.option_groups import with_groups
 from headstart.errors import ConfigError
+from headstart_train.commands import folders
 
 
 class LayerNumbersChoice(StrEnum):
@@ -35,7 +36,7 @@ def import_(
         ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Directory to write.", metavar="DIR", callback=options.new_folder)
+        Path, typer.Option("--out", "-o", help="Directory to write.", metavar="DIR", callback=folders.new_folder)
     ],
     engine: Named,
     head_revision: Annotated[

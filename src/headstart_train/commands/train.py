@@ -15,6 +15,7 @@ from headstart.cli import options
 from headstart.cli.option_groups import Only, with_groups
 from headstart.cli.options import OUTPUT
 from headstart.entrypoints.engine_options import EngineOptions
+from headstart_train.commands import folders
 from headstart_train.commands.train_options import HeadChoice, HeadOptions, LearningOptions, TextOptions
 from headstart_train.commands.writing_on_ray import RayWriting
 
@@ -35,7 +36,7 @@ def train(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", help="Directory to write the head to.", metavar="DIR", callback=options.made_folder
+            "--out", "-o", help="Directory to write the head to.", metavar="DIR", callback=folders.made_folder
         ),
     ],
     engine: Annotated[EngineOptions, Only("model", "precision")],

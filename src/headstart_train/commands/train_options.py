@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from headstart.cli import options
 from headstart.common import enumerations
 from headstart.drafting.registry import trained_kinds
 from headstart_train.choices import LossName, OptimiserName
+from headstart_train.commands import folders
 from headstart_train.commands.layers import layer_choice
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class TextOptions:
         typer.Option(
             help="Where the text is kept, so that several heads can share it. Left out: `corpus` in --out.",
             metavar="DIR",
-            callback=options.made_folder,
+            callback=folders.made_folder,
             rich_help_panel=TEXT,
         ),
     ] = None

@@ -16,9 +16,9 @@ from headstart.errors import ConfigError
 from headstart.models.config import HeadNorms, LayerConfig, ModelConfig
 from headstart.models.layers.experts import run_experts
 from headstart.models.layers.layer import run_attention, run_layer, run_mlp
-from headstart.models.layers.rotary import RotaryTable
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.weights import AttentionWeights, DecoderWeights, ExpertsWeights, LayerWeights, MlpWeights
+from headstart_train.decoder.rotary_table import RotaryTable
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Layer, rotated queries [pack, row, head, head_dim], rotated keys and values [pack, row, kv_head, head_dim] ->

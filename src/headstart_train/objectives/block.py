@@ -19,8 +19,8 @@ from torch import Tensor
 
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockHead
-from headstart.models.layers.rotary import RotaryTable
 from headstart_train.choices import LossName
+from headstart_train.decoder.rotary_table import RotaryTable
 from headstart_train.files.heads import save_head
 from headstart_train.objectives.losses import block_weights
 from headstart_train.objectives.masks import Behind, sees_text

@@ -15,8 +15,8 @@ from torch import Tensor
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.errors import ConfigError
-from headstart.models.layers.rotary import RotaryTable
 from headstart_train.choices import LossName
+from headstart_train.decoder.rotary_table import RotaryTable
 from headstart_train.files.heads import save_head
 from headstart_train.objectives.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart_train.objectives.text_lessons import BatchTextTokens, TextLessons

@@ -14,10 +14,10 @@ from headstart.drafting.heads.files import RECORD_KEY
 from headstart.drafting.heads.tables import TargetTables
 from headstart.models.checkpoint import Checkpoint
 from headstart.models.config import ModelConfig
-from headstart.models.layers.rotary import RotaryTable
 from headstart.models.multi_token_modules import MultiTokenModules
 from headstart.models.weights import DecoderWeights
 from headstart_train.choices import LossName
+from headstart_train.decoder.rotary_table import RotaryTable
 from headstart_train.decoder.trainable_module import TrainableModule
 from headstart_train.files.models import check_modules_writable, save_modules
 from headstart_train.objectives.objective import Chains, HeldOut, StepLosses, Teacher

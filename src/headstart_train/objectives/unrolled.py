@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.models.layers.rotary import RotaryTable
+from headstart_train.decoder.rotary_table import RotaryTable
 from headstart_train.objectives.unrolled_attention import ByDocument, ByPack, UnrolledAttention
 from headstart_train.states import Batch, shift
 

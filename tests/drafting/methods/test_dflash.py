@@ -16,10 +16,10 @@ from head_toys import head_drafter, random_block, random_tables, state_after
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome
 from headstart.drafting.head_trees.head_drafter import HeadDrafter
 from headstart.drafting.methods.dflash.head import BlockHead
-from headstart.models.layers.rotary import RotaryTable
 from headstart.passes.draft_tree import ROOT, DraftTree
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
+from headstart_train.decoder.rotary_table import RotaryTable
 from headstart_train.files.heads import save_head
 
 VOCAB = 12

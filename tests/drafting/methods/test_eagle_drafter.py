@@ -265,7 +265,7 @@ def _scores(
     """Log-probabilities of all paths of one and two tokens, by the module itself over whole sequences."""
     from head_toys import random_tables
 
-    from headstart.models.layers.rotary import RotaryTable
+    from headstart_train.decoder.rotary_table import RotaryTable
 
     embedding = random_tables(VOCAB).embedding
     states = true_states(drafter, tokens, range(len(tokens) - 1))

@@ -15,7 +15,7 @@ from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.drafting.head_files.loading import load_head
 from headstart.drafting.heads.head_pass import DraftRows
 from headstart.drafting.methods.eagle.head import EagleHead
-from headstart.models.layers.rotary import RotaryTable
+from headstart_train.decoder.rotary_table import RotaryTable
 from headstart_train.files.heads import save_head
 
 VOCAB = 12

@@ -15,10 +15,10 @@ from head_toys import head_drafter, random_eagle, random_tables, state_after
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome
 from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.errors import ConfigError
-from headstart.models.layers.rotary import RotaryTable
 from headstart.passes.draft_tree import ROOT, DraftTree
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
+from headstart_train.decoder.rotary_table import RotaryTable
 from headstart_train.files.heads import save_head
 
 VOCAB = 12

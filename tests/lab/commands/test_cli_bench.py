@@ -61,9 +61,9 @@ def test_left_to_itself_it_measures_what_pays_within_its_budget(tiny_model_dir, 
     written = json.loads(result.stdout)
     assert [each["name"] for each in written["contenders"]] == [
         "none",
-        "ngram",
-        "recycling",
         "suffix",
+        "recycling",
+        "ngram",
         "auto",
         "bigram",
     ]

@@ -62,7 +62,7 @@ def test_left_to_itself_it_looks_at_the_heads_that_come_along(invoke, monkeypatc
     heads = ShippedHeads({"bigram": ShippedHead(Path(), "for this test")}, {})
     monkeypatch.setattr("headstart_lab.workbench.heads_for", lambda model: heads)
     drafters = [each["drafter"] for each in json.loads(invoke("--json").stdout)["drafters"]]
-    assert drafters == ["none", "ngram", "suffix", "recycling", "bigram"]
+    assert drafters == ["none", "suffix", "recycling", "ngram", "bigram"]
 
 
 @pytest.mark.thorough

@@ -23,6 +23,7 @@ from headstart.models.layers.latent import run_latent
 from headstart.models.layers.layer import run_attention
 from headstart.models.layers.mamba import run_mamba
 from headstart.models.layers.mamba2 import run_mamba2
+from headstart.models.layers.recurrence import LookBack, Recur
 from headstart.models.layers.rotary import Rotation
 from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
 from headstart.models.weights import AttentionWeights, LatentWeights, MixerWeights, TwoMixersWeights
@@ -224,17 +225,34 @@ class LatentAttention:
         return seen.view(len(queries), -1, rank)
 
 
-class ShortConvolution:
-    """A short convolution between gates; its state is [slot, length - 1, hidden], the rows that it looks back at."""
+class _StateMixer:
+    """What mixers with a state share: a short convolution, and matrices before and behind it."""
 
-    def __init__(self, weights: ConvolutionWeights, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        weights: ConvolutionWeights | MambaWeights | Mamba2Weights | DeltaWeights,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         self.input, self.output = Linear(weights.input, dtype, device), Linear(weights.output, dtype, device)
         self.kernel = weights.kernel.T.contiguous().to(device)
-        self.kernel_bias = None if weights.kernel_bias is None else weights.kernel_bias.to(device)
+        bias = None if isinstance(weights, DeltaWeights) else weights.kernel_bias
+        self.kernel_bias = None if bias is None else bias.to(device)
 
     @property
     def nbytes(self) -> int:
         return self.input.nbytes + self.output.nbytes
+
+
+def _memory(store: LayerStore, shared: MixerPass) -> tuple[LookBack, Recur]:
+    """How a convolution sees the rows before, and how a state goes on."""
+    assert shared.states is not None
+    rows, states = store.states
+    return partial(shared.states.look_back, store=rows), partial(shared.states.recur, store=states)
+
+
+class ShortConvolution(_StateMixer):
+    """A short convolution between gates; its state is [slot, length - 1, hidden], the rows that it looks back at."""
 
     def __call__(self, x: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
         assert shared.states is not None
@@ -242,57 +260,42 @@ class ShortConvolution:
         return run_convolution(self, x, partial(shared.states.look_back, store=rows))
 
 
-class Mamba:
+class Mamba(_StateMixer):
     """A selective state space of channels; its states are [slot, length - 1, inner], the rows that its convolution
     looks back at, and float32 [slot, inner, state_size]."""
 
     def __init__(self, config: ModelConfig, weights: MambaWeights, dtype: torch.dtype, device: torch.device) -> None:
         assert config.mamba is not None
         self.config = config.mamba
-        self.input, self.selection, self.step, self.output = (
-            Linear(each, dtype, device) for each in (weights.input, weights.selection, weights.step, weights.output)
-        )
-        self.kernel = weights.kernel.T.contiguous().to(device)
-        self.kernel_bias = None if weights.kernel_bias is None else weights.kernel_bias.to(device)
+        super().__init__(weights, dtype, device)
+        self.selection, self.step = Linear(weights.selection, dtype, device), Linear(weights.step, dtype, device)
         self.step_bias, self.skip = weights.step_bias.to(device), weights.skip.to(device)
         self.decay = -weights.log_decay.to(device).exp()
         self.norms = None if weights.norms is None else [norm.weight.to(device) for norm in weights.norms]
 
     @property
     def nbytes(self) -> int:
-        return sum(linear.nbytes for linear in (self.input, self.selection, self.step, self.output))
+        return super().nbytes + self.selection.nbytes + self.step.nbytes
 
     def __call__(self, x: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
-        assert shared.states is not None
-        rows, states = store.states
-        look_back = partial(shared.states.look_back, store=rows)
-        return run_mamba(self.config, self, x, look_back, partial(shared.states.recur, store=states))
+        return run_mamba(self.config, self, x, *_memory(store, shared))
 
 
-class Mamba2:
+class Mamba2(_StateMixer):
     """A selective state space; its states are [slot, length - 1, convolved], the rows that its convolution looks back
     at, and float32 [slot, head, head_dim, state_size]."""
 
     def __init__(self, config: ModelConfig, weights: Mamba2Weights, dtype: torch.dtype, device: torch.device) -> None:
         assert config.mamba2 is not None
         self.config = config.mamba2
-        self.input, self.output = Linear(weights.input, dtype, device), Linear(weights.output, dtype, device)
-        self.kernel = weights.kernel.T.contiguous().to(device)
-        self.kernel_bias = None if weights.kernel_bias is None else weights.kernel_bias.to(device)
+        super().__init__(weights, dtype, device)
         self.step_bias, self.log_decay, self.skip = (
             each.to(device) for each in (weights.step_bias, weights.log_decay, weights.skip)
         )
         self.norm = None if weights.norm is None else weights.norm.weight.to(device)
 
-    @property
-    def nbytes(self) -> int:
-        return self.input.nbytes + self.output.nbytes
-
     def __call__(self, x: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
-        assert shared.states is not None
-        rows, states = store.states
-        look_back = partial(shared.states.look_back, store=rows)
-        return run_mamba2(self.config, self, x, look_back, partial(shared.states.recur, store=states))
+        return run_mamba2(self.config, self, x, *_memory(store, shared))
 
 
 class TwoMixers:
@@ -317,27 +320,22 @@ class TwoMixers:
         return self.attention(x, store, shared) + self.mamba2(x, store, shared)
 
 
-class GatedDelta:
+class GatedDelta(_StateMixer):
     """The gated delta rule; its states are [slot, length - 1, convolved], the rows that its convolution looks back at,
     and float32 [slot, value_head, key_dim, value_dim]."""
 
     def __init__(self, config: ModelConfig, weights: DeltaWeights, dtype: torch.dtype, device: torch.device) -> None:
         assert config.delta is not None
         self.config = config.delta
-        self.input, self.rates, self.output = (
-            Linear(each, dtype, device) for each in (weights.input, weights.rates, weights.output)
-        )
-        self.kernel = weights.kernel.T.contiguous().to(device)
+        super().__init__(weights, dtype, device)
+        self.rates = Linear(weights.rates, dtype, device)
         self.step_bias, self.log_decay, self.norm = (
             each.to(device) for each in (weights.step_bias, weights.log_decay, weights.norm.weight)
         )
 
     @property
     def nbytes(self) -> int:
-        return self.input.nbytes + self.rates.nbytes + self.output.nbytes
+        return super().nbytes + self.rates.nbytes
 
     def __call__(self, x: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
-        assert shared.states is not None
-        rows, states = store.states
-        look_back = partial(shared.states.look_back, store=rows)
-        return run_delta(self.config, self, x, look_back, partial(shared.states.recur, store=states))
+        return run_delta(self.config, self, x, *_memory(store, shared))

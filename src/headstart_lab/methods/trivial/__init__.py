@@ -1,8 +1,18 @@
-"""Unigrams, bigrams and random tokens: the floors."""
+"""N-grams, unigrams, bigrams and random tokens: what costs nothing to make."""
 
 from headstart.drafting.method import Method
 
 METHODS = (
+    Method(
+        "ngram",
+        "the most frequent continuation of the last 3, 2 or 1 tokens, chained",
+        "akunu book, speculative decoding with n-grams",
+        f"{__name__}.ngram:NgramDrafter",
+        "text",
+        usual=True,
+        from_tokens=True,
+        free=True,
+    ),
     Method(
         "unigram",
         "the most frequent token so far, or draws from the counts",

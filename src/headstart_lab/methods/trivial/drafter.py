@@ -19,12 +19,12 @@ from torch import Tensor
 from headstart.common.enumerations import VerifyRule
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
-from headstart.drafting.counts import NextCounts
 from headstart.drafting.history import HistoryDrafter
 from headstart.drafting.options import require
 from headstart.errors import ConfigError
 from headstart.passes.draft_tree import DraftTree
 from headstart.sampling.noise import Stream
+from headstart_lab.methods.trivial.counts import NextCounts
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ import numpy as np
 
 from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.context import DraftContext
-from headstart.drafting.counts import NextCounts
 from headstart.drafting.history import HistoryDrafter
 from headstart.drafting.options import require
 from headstart.passes.draft_tree import DraftTree
+from headstart_lab.methods.trivial.counts import NextCounts
 
 GRADE_RATES = (
     *(0.29, 0.50, 0.53, 0.55, 0.20, 0.25, 0.14, 0.20),  # a context of one token

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
-from headstart.drafting.methods.ngram.drafter import NgramDrafter, NgramOptions, NgramTables
 from headstart.errors import ConfigError
+from headstart_lab.methods.trivial.ngram import NgramDrafter, NgramOptions, NgramTables
 
 
 def recount(history: list[int], limit: int, min_order: int, max_order: int, window: int | None) -> list[int]:
