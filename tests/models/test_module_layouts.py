@@ -222,6 +222,26 @@ def test_every_tensor_of_modules_is_looked_at(family: str, tmp_path: Path) -> No
             sound_modules(checkpoint, config_of(checkpoint), torch.bfloat16)
 
 
+@pytest.mark.parametrize(("family", "prefix"), [("glm4_moe", ""), ("qwen3_5_text", "model."), ("mimo_v2_flash", "")])
+def test_names_of_modules_may_begin_otherwise(family: str, prefix: str, tmp_path: Path) -> None:
+    write_modules(family, tmp_path, 1, **NATIVE_SIZES[family])
+    write_tokenizer(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    with_mtp = {name: f"{prefix}{name.removeprefix('model.')}" for name in tensors if not prefix or "mtp." in name}
+    save_file({with_mtp.get(name, name): each for name, each in tensors.items()}, path, metadata={"format": "pt"})
+    check(tmp_path, tmp_path, "bf16")
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_text", "glm4_moe"])
+def test_a_gguf_file_need_not_count_its_modules(family: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    whole = written_both_ways(family, folder)[1]
+    path = tmp_path / "uncounted.gguf"
+    path.write_bytes(whole.read_bytes().replace(b".nextn_predict_layers", b".nextn_unknown_layers"))
+    check(path, folder, "bf16")
+
+
 @pytest.mark.parametrize("family", thorough_but(("qwen3_5_text",), ("qwen3_5_text", "deepseek_v3", "mimo")))
 def test_a_safetensors_file_that_no_index_lists_guesses(family: str, tmp_path: Path) -> None:
     folder = tmp_path / "model"

@@ -157,7 +157,7 @@ def _entries(folder: Path, pattern: str) -> list[Path]:
 def _modules(checkpoint: Checkpoint, config: ModelConfig) -> Iterator[Candidate]:
     drafter, shapes = default_for("module"), checkpoint.shapes()
     held: list[str] = []
-    for names in layouts_of_modules(config, checkpoint.kind):
+    for names in layouts_of_modules(config, checkpoint.kind, shapes):
         first = f"{names.layer.format(i=names.number(0, config))}."
         held = held or [name for name in shapes if name.startswith(first)]
     size = int(sum(math.prod(shapes[name]) * checkpoint.stored_bits(name) for name in held) / 8)

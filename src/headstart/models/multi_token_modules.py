@@ -93,7 +93,7 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
         CheckpointError: tensors of them are missing or mis-shaped.
     """
     shapes = checkpoint.shapes()
-    layouts = layouts_of_modules(config, checkpoint.kind)
+    layouts = layouts_of_modules(config, checkpoint.kind, shapes)
     if holds_modules_alone(shapes):
         # SGLang's export counts them from 0 on.
         layouts += tuple(replace(names, follows=False) for names in layouts if names.follows)

@@ -103,7 +103,7 @@ _ENCODERS_ALONE = ("t5encoder",)
 _TOWERS_ALONE = "clip"
 _OF_LAYER, _OF_MODULES = re.compile(r"(?:.*\.)?layers\.\d+\."), re.compile(r"(?:^|\.)mtp[._]")
 """How names of folders begin."""
-_GGUF_EMBEDDING = "token_embd.weight"
+_GGUF_EMBEDDING, _GUESSING = "token_embd.weight", re.compile(r"blk\.(\d{1,6})\.nextn\.")
 
 
 def config_from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
@@ -146,6 +146,9 @@ def config_from_gguf(
     fields = Fields(metadata, source, f"{architecture}.")
     if isinstance(tensors, Mapping) and _GGUF_EMBEDDING in tensors:
         fields = fields.with_entries(vocab_size=tensors[_GGUF_EMBEDDING][0])
+        guessing = {int(found[1]) for name in tensors if (found := _GUESSING.match(name))}
+        counted = sum(layer < fields.integer("block_count", 0, minimum=0) for layer in guessing)
+        fields = fields.with_defaults({"nextn_predict_layers": counted})
     if fields.integer("expert_count", 0, minimum=0) and architecture in _MIXTURES:
         family = _MIXTURES[architecture]
     if isinstance(family, EncoderDecoderFamily):

@@ -8,14 +8,15 @@ what it loads (src/models, "NEXTN").
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Container, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.families.base import CheckpointKind
 
 MOST_MODULES = 16
+_PREFIX = "model."
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,19 @@ class MultiTokenLayout:
 
         own = {role: found(name) for role, name in self.own.items()}
         return replace(self, final_norm=found(self.final_norm), head=found(self.head), own=own)
+
+    def under(self, prefix: str) -> MultiTokenLayout:
+        """This layout in a file whose names begin with ``prefix`` where others' begin with ``model.`` or nothing."""
+
+        def moved(name: str) -> str:
+            return f"{prefix}{name.removeprefix(_PREFIX)}" if name else name
+
+        names: dict[str, Any] = {
+            each.name: moved(getattr(self, each.name)) for each in fields(self) if each.type == "str"
+        }
+        spellings = {moved(ours): moved(theirs) for ours, theirs in self.spellings.items()}
+        own = {role: moved(name) for role, name in self.own.items()}
+        return replace(self, **names, own=own, spellings=spellings)
 
     def like(self, config: ModelConfig, module: int = 0) -> LayerConfig:
         """What a module's layer is like; it has both parts, also where the decoder's have one of them."""
@@ -206,6 +220,18 @@ def comes_with_modules(family: str) -> bool:
     return family in _LAYOUTS["hf"]
 
 
-def layouts_of_modules(config: ModelConfig, kind: CheckpointKind) -> tuple[MultiTokenLayout, ...]:
-    """Where a file of this model's family may have modules, its family's own place first."""
-    return (multi_token_layout(config, kind), *_OTHERS[kind])
+def layouts_of_modules(
+    config: ModelConfig, kind: CheckpointKind, names: Collection[str]
+) -> tuple[MultiTokenLayout, ...]:
+    """Where a file that has these ``names`` may have modules of this model's family, its own place first."""
+    return tuple(_found_in(names, each, config) for each in (multi_token_layout(config, kind), *_OTHERS[kind]))
+
+
+def _found_in(names: Collection[str], layout: MultiTokenLayout, config: ModelConfig) -> MultiTokenLayout:
+    """A layout behind whatever stands before the names of a file."""
+    projection = f"{layout.projection.format(i=layout.number(0, config))}.weight"
+    core = projection.removeprefix(_PREFIX)
+    if projection in names:
+        return layout
+    prefix = next((name.removesuffix(core) for name in names if name == core or name.endswith(f".{core}")), None)
+    return layout if prefix is None else layout.under(prefix)
