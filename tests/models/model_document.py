@@ -35,6 +35,7 @@ WIDE = {"hidden_size": 256, "n_embd": 256, "d_model": 256, "head_dim": 64} | {
     "v_head_dim": 32,
     "linear_key_head_dim": 32,
     "linear_value_head_dim": 64,
+    "linear_head_dim": 32,
 }
 """Heads of 64 dimensions, as most models have, in place of the tiny ones."""
 WIDE_LATENT = {"kv_lora_rank": 64, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 96}

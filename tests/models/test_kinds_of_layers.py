@@ -34,6 +34,7 @@ KINDS = {
     "Mamba-2": "nemotron_h",
     "attention beside Mamba-2": "falcon_h1",
     "gated delta rule": "qwen3_next",
+    "decays by key": "bailing_hybrid",
 }
 """Some have experts, too."""
 NATIVE = {
@@ -42,11 +43,12 @@ NATIVE = {
     "Mamba-2, native": "nemotron_h",
     "attention beside Mamba-2, native": "falcon_h1",
     "gated delta rule, native": "qwen3_next",
+    "decays by key, native": "kimi_linear",
     "keys of earlier layers, native": "gemma4_text",
     "streams, native": "gemma3n_text",
 }
 """Those of layers that differ from each other, with heads as wide as the native pass needs."""
-FEW = ("chunks", "Mamba-2", "Mamba, native", "gated delta rule, native")
+FEW = ("chunks", "Mamba-2", "Mamba, native", "decays by key, native")
 """Those of ``make test``."""
 DRAFTERS = ("suffix", "early-exit", "draft-model", "auto")
 PROMPTS = [[5 + length, *range(10, 10 + length)] for length in (26, 25, 2, 33)]

@@ -56,6 +56,12 @@ LATENT = {"q_lora_rank": 20, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rop
     "num_key_value_heads": 4
 }
 INDEXED = {"index_topk": 200, "index_head_dim": 16, "index_n_heads": 2}
+JOINT_LATENT = {key: size for key, size in LATENT.items() if key != "q_lora_rank"}
+KDA = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]} | {
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "linear_head_dim": 12,
+    "linear_num_heads": 4,
+}
 CONVOLUTIONS = ["conv", "full_attention", "conv"]
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": "auto", "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_conv": 4}
 MAMBA1: dict[str, Any] = {
@@ -318,6 +324,16 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm_moe_dsa": (
         "GlmMoeDsa",
         {**TINY, **MOE, **GROUPED, **LATENT, **INDEXED, "indexer_types": ["full", "shared", "full"]},
+    ),
+    "kimi_linear": (
+        "KimiLinear",
+        {**TINY, **MOE, **LATENT, **KDA, "q_lora_rank": None, "num_expert_group": 1, "topk_group": 1}
+        | {"num_experts_per_token": 3, "model_max_length": 256},
+    ),
+    "bailing_hybrid": (
+        "BailingHybrid",
+        {**TINY, **MOE, **JOINT_LATENT, **KDA, "num_expert_group": 4, "topk_group": 2, "num_experts_per_token": 3}
+        | {"model_max_length": 256, "num_nextn_predict_layers": 0},
     ),
     "glm4_moe_lite": (
         "Glm4MoeLite",

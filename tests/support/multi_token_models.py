@@ -31,6 +31,7 @@ NAMES = {
 NAMES |= dict.fromkeys(("glm4_moe_lite", "deepseek_v32", "glm_moe_dsa", "cohere2_moe"), NAMES["deepseek_v3"])
 NAMES["bailing_moe"] = NAMES["deepseek_v3"]  # renamed afterwards
 NAMES["hy_v3"] = ("model.layers.{n}.", "enorm", "hnorm", "eh_proj", "final_layernorm")
+NAMES["bailing_hybrid"] = NAMES["hy_v3"]
 NAMES["ernie4_5_moe"] = (
     *("model.mtp_block.{k}.", "model.mtp_emb_norm.{k}", "model.mtp_hidden_norm.{k}", "model.mtp_linear_proj.{k}"),
     "model.norm",
@@ -41,7 +42,7 @@ NAMES |= dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "exaone_moe", "exaon
 _SLIDING = ("mellum", "exaone_moe", "exaone4_5", "mimo_v2_flash", "step3p7")
 _SEEING = ("exaone4_5", "step3p7")
 _TWO_ROTATIONS = ("mellum", "mimo_v2_flash", "step3p7")
-_FIRST_DENSE = ("glm4_moe_lite", "deepseek_v32", "glm_moe_dsa", "hy_v3", "cohere2_moe")
+_FIRST_DENSE = ("glm4_moe_lite", "bailing_hybrid", "deepseek_v32", "glm_moe_dsa", "hy_v3", "cohere2_moe")
 _HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 """Family -> what its modules' layers are called (n: after the model's, k: from 0), and the four parts around them."""
 NATIVE_SIZES: dict[str, dict[str, object]] = {
@@ -55,6 +56,9 @@ NATIVE_SIZES: dict[str, dict[str, object]] = {
     "mimo_v2_flash": {"head_dim": 64, "v_head_dim": 32},
     "step3p7": {"head_dim": 32},
     **{each: {"head_dim": 32, "linear_key_head_dim": 32, "linear_value_head_dim": 32} for each in _HYBRID},
+}
+NATIVE_SIZES["bailing_hybrid"] = {"linear_head_dim": 32} | {
+    size: value for size, value in NATIVE_SIZES["deepseek_v3"].items() if size != "q_lora_rank"
 }
 NATIVE_SIZES |= dict.fromkeys(("glm4_moe_lite", "deepseek_v32", "glm_moe_dsa"), NATIVE_SIZES["deepseek_v3"])
 """Family -> sizes that the native pass takes."""
@@ -155,7 +159,7 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
         kinds = ["linear_attention", "moe", "full_attention"]
         settings["layers_block_type"] = [*kinds, "full_attention", "moe"]
         del settings["num_hidden_layers"]
-    if family in _HYBRID:
+    if family in (*_HYBRID, "bailing_hybrid"):
         kinds = ["linear_attention", "full_attention", "linear_attention"]
         settings["layer_types"] = kinds[:layers] + ["full_attention"] * modules
     like = {"mimo": "qwen2", "bailing_moe": "glm4_moe"}.get(family, family)

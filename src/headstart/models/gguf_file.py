@@ -199,6 +199,8 @@ class _Header:
         if not 1 <= dimensions <= _MAX_DIMENSIONS:
             raise self._damaged(f"tensor {name!r:.60} has {dimensions} dimensions")
         shape = self._unpack(f"{dimensions}Q")[::-1]
+        while dimensions == _MAX_DIMENSIONS and len(shape) > 1 and shape[0] == 1:
+            shape = shape[1:]  # as llama-quantize leaves such axes out
         raw_type = self._scalar("I")
         offset = self._scalar("Q")
         kinds = gguf_types(raw_type)

@@ -39,6 +39,9 @@ def latent_weights(tensors: LayoutTensors, index: int, latent: LatentConfig) -> 
         output=tensors.linear(
             index, {"output": config.hidden_size}, config.num_heads * latent.value_dim, config.attention.output_bias
         ),
+        gate=tensors.linear(index, {"attention_gate": config.num_heads}, config.hidden_size, False)
+        if config.attention.gate
+        else None,
     )
 
 

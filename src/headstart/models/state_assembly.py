@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from headstart.models.layout_tensors import LayoutTensors
-from headstart.models.linear_weights import NormWeights
+from headstart.models.layout_tensors import LayoutTensors, stacked
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config, MambaConfig
 from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
 
@@ -72,6 +72,8 @@ def delta_weights(tensors: LayoutTensors, index: int, delta: DeltaConfig) -> Del
     """Of the gated delta rule."""
     heads, hidden = delta.value_heads, tensors.config.hidden_size
     names = tensors.layout.layer
+    if delta.by_key:
+        return _delta_by_key(tensors, index, delta)
     sizes = {"delta_qkv": delta.convolved, "delta_gate": delta.values}
     if "delta_qkv_gate" in names:
         sizes = {"delta_qkv_gate": delta.convolved + delta.values}
@@ -86,4 +88,25 @@ def delta_weights(tensors: LayoutTensors, index: int, delta: DeltaConfig) -> Del
         log_decay=tensors.vector(index, "log_decay", heads),
         norm=NormWeights(tensors.vector(index, "state_norm", delta.value_dim)),
         output=tensors.linear(index, {"delta_output": hidden}, delta.values, False),
+    )
+
+
+def _delta_by_key(tensors: LayoutTensors, index: int, delta: DeltaConfig) -> DeltaWeights:
+    """Of the delta rule whose keys' numbers decay each by itself."""
+    hidden, keys, values, rank = tensors.config.hidden_size, delta.keys, delta.values, delta.rank
+    parts = {"delta_gate": values, "delta_step": keys}
+    ups: tuple[LinearWeights, ...] = ()
+    if rank is not None:
+        ups = tuple(tensors.linear(index, {f"{role}_up": size}, rank, False) for role, size in parts.items())
+        parts = dict.fromkeys(parts, rank)
+    sizes = {"delta_q": keys, "delta_k": keys, "delta_v": values}
+    return DeltaWeights(
+        input=tensors.linear(index, sizes | parts, hidden, False),
+        rates=tensors.linear(index, {"delta_share": delta.value_heads}, hidden, False),
+        kernel=stacked([tensors.kernel(index, f"{role}_kernel", size, delta.length) for role, size in sizes.items()]),
+        step_bias=tensors.vector(index, "step_bias", keys),
+        log_decay=tensors.vector(index, "log_decay", delta.key_heads)[:, None].expand(-1, delta.key_dim).reshape(-1),
+        norm=NormWeights(tensors.vector(index, "state_norm", delta.value_dim)),
+        output=tensors.linear(index, {"delta_output": hidden}, values, False),
+        ups=ups,
     )

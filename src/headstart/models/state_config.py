@@ -93,6 +93,13 @@ class DeltaConfig:
     """Of the norm of what a head gives, before the gate."""
     tiled: bool = False
     """Heads of values that share a head of keys stand as far apart as there are of those (GGUF); else side by side."""
+    by_key: bool = False
+    """Every number of a key decays by itself, and the gate is a sigmoid (Kimi Team 2025, section 3: KDA). Heads of keys
+    and values are as many."""
+    rank: int | None = None
+    """Such decays and the gate are each made from so many numbers of a row; None: from the row itself."""
+    least: float = 0.0
+    """Such a decay's logarithm lies between it and 0; 0: it has no bound."""
 
     @property
     def keys(self) -> int:
@@ -107,3 +114,8 @@ class DeltaConfig:
     def convolved(self) -> int:
         """Channels of the convolution: queries, keys, values."""
         return 2 * self.keys + self.values
+
+    @property
+    def decays(self) -> int:
+        """Of one row's states."""
+        return self.keys if self.by_key else self.value_heads

@@ -88,19 +88,22 @@ class DeltaWeights:
     """See ``DeltaConfig``; vectors are float32."""
 
     input: LinearWeights
-    """Rows: ``keys`` of queries, as many of keys, ``values`` of values, as many of the gate."""
+    """Rows: ``keys`` of queries, as many of keys, ``values`` of values, as many of the gate. By key also ``keys`` of
+    the step; where there is a ``rank``, so many of what the gate is made of, as many of the step's."""
     rates: LinearWeights
-    """Rows: value_heads of how much is written, as many of the step."""
+    """Rows: value_heads of how much is written, as many of the step unless that is by key."""
     kernel: Tensor
     """[convolved, length], the last column for the row itself."""
     step_bias: Tensor
-    """[value_head]"""
+    """[decays]"""
     log_decay: Tensor
-    """[value_head] logarithm of how fast a state decays, for a step of 1."""
+    """[decays] logarithm of how fast a state decays, for a step of 1."""
     norm: NormWeights
     """[value_dim]"""
     output: LinearWeights
+    ups: tuple[LinearWeights, ...] = ()
+    """Where there is a ``rank``: [values, rank] of the gate, [keys, rank] of the step."""
 
     @property
     def linears(self) -> Iterator[LinearWeights]:
-        yield from (self.input, self.output, self.rates)
+        yield from (self.input, self.output, self.rates, *self.ups)

@@ -88,13 +88,13 @@ class LatentWeights:
     """[num_heads * value_dim, kv_rank], head by head: what takes values from there."""
     output: LinearWeights
     """[hidden, num_heads * value_dim]"""
+    gate: LinearWeights | None = None
+    """[num_heads, hidden]"""
 
     @property
     def linears(self) -> Iterator[LinearWeights]:
-        yield self.down
-        if self.q_up is not None:
-            yield self.q_up
-        yield from (self.key_up, self.value_up, self.output)
+        yield from (self.down, self.key_up, self.value_up, self.output)
+        yield from (each for each in (self.q_up, self.gate) if each is not None)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from headstart.models.weight_loading import load_decoder
 from headstart.passes.runner import ModelRunner, Span
 from passes import BLOCK_SIZE, Rows, make_pass, path_to
 
-KINDS = ("lfm2-long", "jamba", "bamba", "nemotron_h", "qwen3_next")
+KINDS = ("lfm2-long", "jamba", "bamba", "nemotron_h", "qwen3_next", "kimi_linear")
 TREE = [-1, 0, 1, 2, 0, 4, 5, 6, 4]
 """A root, then branches of several depths."""
 

@@ -15,9 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.native.matrices import LINEARS, experts_of, linears_of
+from headstart.backends.native.matrices import experts_of, formed_of
 from headstart.models.linear_weights import LinearWeights
-from headstart.models.state_weights import DeltaWeights
 from headstart.models.stored import FileMatrix, Matrix, MatrixPart, StoredTensor
 from headstart.models.weights import DecoderWeights
 
@@ -51,9 +50,7 @@ def exchanged(weights: DecoderWeights, change: Callable[[LinearWeights], LinearW
 def _linears(weights: DecoderWeights) -> Iterator[LinearWeights]:
     """All matrices that are packed in blocks, but what spreads streams and makes inputs of layers."""
     for layer in weights.layers:
-        # The delta rule's rates are in float32.
-        count = len(LINEARS) if isinstance(layer.mixer, DeltaWeights) else None
-        yield from (linear for linear in linears_of(layer)[:count] if linear is not None)
+        yield from (linear for linear in formed_of(layer) if linear is not None)
         for expert in experts_of(layer):
             yield from (expert.up, expert.down)
     yield weights.head

@@ -28,7 +28,7 @@ LINEARS = ("qkv", "output", "up", "down")
 """Of a layer, by their numbers in the interface."""
 CROSS_LINEARS = ("cross_query", "cross_output")
 """Those of a layer that reads an encoder memory, too, with the numbers behind."""
-LATENT_LINEARS = ("k_up", "value_up", "q_up")
+LATENT_LINEARS = ("k_up", "value_up", "q_up", "latent_gate")
 """Those of a layer with latent attention likewise; it has no encoder memory."""
 GATE_LINEARS = ("gate",)
 """That of a layer whose attention has a gate, likewise."""
@@ -40,8 +40,8 @@ MAMBA_LINEARS = ("selection", "step")
 """Those of Mamba between its first and its last, likewise."""
 TWO_MIXERS_LINEARS = ("state_input", "state_output")
 """Those of the mixer beside attention, likewise."""
-DELTA_LINEARS = ("rates",)
-"""That of a layer with the delta rule, likewise: in float32, so that it has no form."""
+DELTA_LINEARS = ("rates", "gate_up", "step_up")
+"""Those of a layer with the delta rule, likewise, of which the first is in float32, so that it has no form."""
 BLOCK_LINEARS = ("attention_taps", "mlp_taps")
 """Those of a block head that convolves, likewise."""
 MATRICES = 8
@@ -96,7 +96,7 @@ def _linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     if mixer is None:
         return (None, None, *channel)
     if isinstance(mixer, LatentWeights):
-        return (mixer.down, mixer.output, *channel, mixer.key_up, mixer.value_up, mixer.q_up)
+        return (mixer.down, mixer.output, *channel, mixer.key_up, mixer.value_up, mixer.q_up, mixer.gate)
     if isinstance(mixer, MambaWeights):
         return (mixer.input, mixer.output, *channel, mixer.selection, mixer.step)
     if isinstance(mixer, TwoMixersWeights):
@@ -128,7 +128,7 @@ def formed_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     linears = linears_of(layer)
     if not isinstance(layer.mixer, DeltaWeights):
         return linears
-    return (*linears[: len(LINEARS)], *[None] * (MATRICES - len(LINEARS)))
+    return (*linears[: len(LINEARS)], None, *linears[len(LINEARS) + 1 :])
 
 
 def experts_of(layer: LayerWeights) -> tuple[MlpWeights, ...]:

@@ -199,6 +199,7 @@ class LatentAttention:
         self.q_norm = None if weights.q_norm is None else norm(weights.q_norm)
         self.q_up = None if weights.q_up is None else linear(weights.q_up)
         self.kv_norm = norm(weights.kv_norm)
+        self.gate = None if weights.gate is None else linear(weights.gate)
         self.key_up, self.value_up = (
             each.weight.to(device, dtype).view(config.num_heads, -1, each.matrix.shape[1])
             for each in (weights.key_up, weights.value_up)
@@ -206,7 +207,7 @@ class LatentAttention:
 
     @property
     def nbytes(self) -> int:
-        linears = [self.down, self.output, *([] if self.q_up is None else [self.q_up])]
+        linears = [each for each in (self.down, self.output, self.q_up, self.gate) if each is not None]
         return sum(linear.nbytes for linear in linears) + self.key_up.nbytes + self.value_up.nbytes
 
     def __call__(self, x: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
@@ -329,13 +330,14 @@ class GatedDelta(_StateMixer):
         self.config = config.delta
         super().__init__(weights, dtype, device)
         self.rates = Linear(weights.rates, dtype, device)
+        self.ups = [Linear(each, dtype, device) for each in weights.ups]
         self.step_bias, self.log_decay, self.norm = (
             each.to(device) for each in (weights.step_bias, weights.log_decay, weights.norm.weight)
         )
 
     @property
     def nbytes(self) -> int:
-        return super().nbytes + self.rates.nbytes
+        return super().nbytes + sum(linear.nbytes for linear in (self.rates, *self.ups))
 
     def __call__(self, x: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
         return run_delta(self.config, self, x, *_memory(store, shared))

@@ -23,6 +23,7 @@ from headstart.models.families import (
     gpt_kin,
     gpt_oss,
     granite,
+    kimi,
     kin,
     layer_normed,
     lfm2,
@@ -74,6 +75,7 @@ FAMILIES: tuple[Family, ...] = (
     *mamba1.FAMILIES,
     *mamba.FAMILIES,
     *qwen_next.FAMILIES,
+    *kimi.FAMILIES,
 )
 
 ENCODER_DECODER_FAMILIES: tuple[EncoderDecoderFamily, ...] = (*t5.FAMILIES, *bart.FAMILIES, *whisper.FAMILIES)

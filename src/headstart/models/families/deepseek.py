@@ -44,7 +44,7 @@ from headstart.models.families.phi import GGUF_LONGROPE
 from headstart.models.families.rope import growth, longrope_if_any, rope_of
 
 
-def _base(
+def latent_of(
     fields: Fields,
     family: str,
     tied: bool,
@@ -52,17 +52,23 @@ def _base(
     kv_rank: int,
     sizes: tuple[int, int, int],
     rope: RopeConfig | None = None,
+    rotated: bool = True,
     **parts: Unpack[Parts],
 ) -> ModelConfig:
-    """``q_rank``, ``kv_rank`` and ``sizes`` (of a head's unrotated part, its rotated one, its value): the defaults."""
+    """``q_rank``, ``kv_rank`` and ``sizes`` (of a head's unrotated part, its rotated one, its value): the defaults;
+    ``rotated``: whether anything is."""
     if fields.has("q_lora_rank"):
         q_rank = fields.optional_integer("q_lora_rank")
     keys = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    plain, turning, value = (fields.integer(key, size) for key, size in zip(keys, sizes, strict=True))
-    rope = rope or rope_of(fields, turning, whole_heads=False)
-    config = base_of(fields, family, tied, rope=rope, default_head_dim=1, **parts)
-    scale = (plain + turning) ** -0.5 * _growth_of_scores(fields, rope)
-    if fields.of_gguf and rope.scaling is not None and rope.scaling["rope_type"] == "yarn":
+    plain, turning, value = (fields.integer(key, size, int(rotated)) for key, size in zip(keys, sizes, strict=True))
+    scale = (plain + turning) ** -0.5
+    if not rotated:
+        config = base_of(fields, family, tied, default_head_dim=1, ropes=(), **parts)
+    else:
+        rope = rope or rope_of(fields, turning, whole_heads=False)
+        config = base_of(fields, family, tied, rope=rope, default_head_dim=1, **parts)
+        scale *= _growth_of_scores(fields, rope)
+    if fields.of_gguf and rope is not None and rope.scaling is not None and rope.scaling["rope_type"] == "yarn":
         # What keys grow by is in the scores.
         config = replace(config, ropes=(replace(rope, scaling=rope.scaling | {"attention_factor": 1.0}),))
     bias = fields.flag("attention_bias", False)
@@ -72,7 +78,7 @@ def _base(
         num_kv_heads=config.num_heads,
         attention=AttentionConfig(scale=scale, output_bias=bias),
         latent=LatentConfig(fields.integer("kv_lora_rank", kv_rank), plain, turning, value, q_rank=q_rank, bias=bias),
-        layers=(LayerConfig(mixer="latent"),) * config.num_layers,
+        layers=(LayerConfig(rope=0 if rotated else None, mixer="latent"),) * config.num_layers,
     )
 
 
@@ -89,7 +95,7 @@ def _growth_of_scores(fields: Fields, rope: RopeConfig) -> float:
 
 
 def _deepseek_v2(fields: Fields) -> ModelConfig:
-    config = _base(fields, "deepseek_v2", False, 1536, 512, (128, 64, 128), mlp=mlp_of(fields))
+    config = latent_of(fields, "deepseek_v2", False, 1536, 512, (128, 64, 128), mlp=mlp_of(fields))
     count = count_of(fields, "n_routed_experts", "num_local_experts", default=64)
     size = fields.integer("moe_intermediate_size", 1407)
     method = fields.text("topk_method", "greedy")
@@ -109,7 +115,7 @@ def _deepseek_v2(fields: Fields) -> ModelConfig:
 
 
 def _deepseek_v3(fields: Fields) -> ModelConfig:
-    config = _base(fields, "deepseek_v3", False, 1536, 512, (128, 64, 128))
+    config = latent_of(fields, "deepseek_v3", False, 1536, 512, (128, 64, 128))
     if not fields.flag("rope_interleave", True):
         config = replace(config, family="deepseek_v3_halves")
     count = count_of(fields, "n_routed_experts", "num_local_experts", default=256)
@@ -121,7 +127,7 @@ def _glm_lite(fields: Fields) -> ModelConfig:
     """GLM-4.7-Flash: DeepSeek-V3 with defaults of its own."""
     fields = fields.with_defaults({"rms_norm_eps": 1e-5})
     fields.require("rope_interleave", True, default=True)
-    config = _base(fields, "glm4_moe_lite", False, 768, 512, (192, 64, 256))
+    config = latent_of(fields, "glm4_moe_lite", False, 768, 512, (192, 64, 256))
     count = count_of(fields, "n_routed_experts", "num_local_experts", default=64)
     experts = sigmoid_experts(fields, count, 4, "n_shared_experts", 1.8)
     return with_experts(config, experts, first_dense(fields, config, 1))
@@ -146,7 +152,7 @@ def _glm_dsa(fields: Fields) -> ModelConfig:
 
 def _mistral4(fields: Fields) -> ModelConfig:
     fields.require("rope_interleave", True, default=True)
-    config = _base(fields, "mistral4", False, 1024, 256, (64, 64, 128))
+    config = latent_of(fields, "mistral4", False, 1024, 256, (64, 64, 128))
     if fields.within("rope_parameters") is None and fields.within("rope_scaling") is None:
         raise fields.missing("rope_parameters")
     count = count_of(fields, "n_routed_experts", "num_local_experts", default=128)
@@ -163,7 +169,7 @@ def _mistral4(fields: Fields) -> ModelConfig:
 
 
 def _youtu(fields: Fields) -> ModelConfig:
-    config = _base(fields, "youtu", True, 1536, 512, (128, 64, 128))
+    config = latent_of(fields, "youtu", True, 1536, 512, (128, 64, 128))
     fields.require("rope_interleave", True, default=True)
     return config
 
@@ -172,7 +178,7 @@ def _minicpm3(fields: Fields) -> ModelConfig:
     # Longer ones are read of GGUF files alone.
     rope = longrope_if_any(fields, fields.integer("qk_rope_head_dim")) if fields.of_gguf else None
     sizes = (64, 32, fields.integer("v_head_dim", 64))
-    config = _base(fields, "minicpm3", True, 768, 256, sizes, rope, mlp=mlp_of(fields))
+    config = latent_of(fields, "minicpm3", True, 768, 256, sizes, rope, mlp=mlp_of(fields))
     of_all, depth = fields.number("scale_emb", 12), fields.number("scale_depth", 1.4)
     return _scaled(config, of_all, depth, fields.number("dim_model_base", 256))
 
@@ -198,7 +204,7 @@ def _turned_key(tensor: Tensor, config: ModelConfig) -> Tensor:
     return torch.cat((tensor[:rank], in_halves(tensor[rank:], dim, dim)))
 
 
-_LATENT = without(HF_LAYER, "q", "k", "v", "q_norm", "k_norm") | {
+LATENT_LAYER = without(HF_LAYER, "q", "k", "v", "q_norm", "k_norm") | {
     "q": "layers.{i}.self_attn.q_proj",
     "q_down": "layers.{i}.self_attn.q_a_proj",
     "q_norm": "layers.{i}.self_attn.q_a_layernorm",
@@ -207,12 +213,12 @@ _LATENT = without(HF_LAYER, "q", "k", "v", "q_norm", "k_norm") | {
     "kv_norm": "layers.{i}.self_attn.kv_a_layernorm",
     "kv_up": "layers.{i}.self_attn.kv_b_proj",
 }
-_TURNED = {"q": _turned_queries, "q_up": _turned_queries, "kv_down": _turned_key}
-_DENSE = replace(HF_LAYOUT, layer=_LATENT, convert=_TURNED)
+TURNED = {"q": _turned_queries, "q_up": _turned_queries, "kv_down": _turned_key}
+_DENSE = replace(HF_LAYOUT, layer=LATENT_LAYER, convert=TURNED)
 _MIXED = replace(
     EXPERTS_LAYOUT,
-    layer={**EXPERTS_LAYOUT.layer, **_LATENT},
-    convert=_TURNED,
+    layer={**EXPERTS_LAYOUT.layer, **LATENT_LAYER},
+    convert=TURNED,
     without_bias=frozenset({"q"}),
     beyond=True,
 )
@@ -222,7 +228,7 @@ _STACKED_LAYOUT = replace(
     whole=WHOLE | STACKED.keys(),
 )
 
-_GGUF_LATENT = {
+GGUF_LATENT_LAYER = {
     "q": "blk.{i}.attn_q",
     "q_down": "blk.{i}.attn_q_a",
     "q_norm": "blk.{i}.attn_q_a_norm",
@@ -232,22 +238,22 @@ _GGUF_LATENT = {
     "key_up": "blk.{i}.attn_k_b",
     "value_up": "blk.{i}.attn_v_b",
 }
-_GGUF = replace(
+GGUF_LATENT = replace(
     GGUF_MIXED,
-    layer=without(dict(GGUF_MIXED.layer), "q", "k", "v", "q_norm", "k_norm") | _GGUF_LATENT,
-    convert=_TURNED,
+    layer=without(dict(GGUF_MIXED.layer), "q", "k", "v", "q_norm", "k_norm") | GGUF_LATENT_LAYER,
+    convert=TURNED,
 )
 _GGUF_JOINT = replace(
-    _GGUF,
-    layer=without(dict(_GGUF.layer), "key_up", "value_up") | {"kv_up": "blk.{i}.attn_kv_b"},
-    ignored=(*_GGUF.ignored, r"blk\.\d+\.attn_[kv]_b\.weight"),
+    GGUF_LATENT,
+    layer=without(dict(GGUF_LATENT.layer), "key_up", "value_up") | {"kv_up": "blk.{i}.attn_kv_b"},
+    ignored=(*GGUF_LATENT.ignored, r"blk\.\d+\.attn_[kv]_b\.weight"),
 )
 """Of files from before the matrix was taken apart; some have both forms."""
 _SOFTMAX, _SIGMOID = 1, 2
 """``expert_gating_func``."""
 
 
-def _entries(fields: Fields) -> dict[str, Any]:
+def latent_entries(fields: Fields) -> dict[str, Any]:
     """Of files from before keys and values were taken apart, and later ones."""
     heads, turning = fields.integer("num_attention_heads"), fields.integer("rope.dimension_count")
     apart = "_mla" if fields.has("attention.key_length_mla") else ""
@@ -280,7 +286,7 @@ def _from_gguf(fields: Fields) -> ModelConfig:
         raise fields.unsupported("expert_gating_func", gating, f"{_SOFTMAX} or {_SIGMOID}, softmax or sigmoid")
     family = "deepseek_v3" if gating == _SIGMOID else "deepseek_v2"
     family += "" if fields.has("attention.key_length_mla") else "_joint"
-    config = _base(fields, family, False, None, 512, (128, 64, 128))
+    config = latent_of(fields, family, False, None, 512, (128, 64, 128))
     config = replace(config, attention=replace(config.attention, query_growth=query_growth(fields)))
     if not fields.integer("n_routed_experts", 0, minimum=0):
         return config
@@ -298,8 +304,8 @@ def _indexed_from_gguf(fields: Fields, name: str) -> ModelConfig:
 _GGUF_DEFAULTS = {"norm_topk_prob": False, "n_shared_experts": 0}
 _INDEXER = r"layers\.\d+\.self_attn\.indexer\..*"
 _MIXED_INDEXED = replace(_MIXED, ignored=(*_MIXED.ignored, _INDEXER))
-_GGUF_INDEXED = replace(_GGUF, ignored=(*_GGUF.ignored, r"blk\.\d+\.indexer\..*"))
-_FROM_GGUF = Gguf("deepseek2", _GGUF, {}, _GGUF_DEFAULTS, _entries, _from_gguf)
+_GGUF_INDEXED = replace(GGUF_LATENT, ignored=(*GGUF_LATENT.ignored, r"blk\.\d+\.indexer\..*"))
+_FROM_GGUF = Gguf("deepseek2", GGUF_LATENT, {}, _GGUF_DEFAULTS, latent_entries, _from_gguf)
 
 FAMILIES = (
     Family("deepseek_v2", "deepseek_v2", _deepseek_v2, _MIXED, _FROM_GGUF, "experts"),

@@ -186,7 +186,7 @@ _LAYOUTS: Mapping[CheckpointKind, Mapping[str, MultiTokenLayout]] = {
         **dict.fromkeys(
             ("deepseek_v3", "deepseek_v3_halves", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "glm4_moe_lite"), _DEEPSEEK
         ),
-        **dict.fromkeys(("bailing_moe", "hy_v3"), _WITH_LAST_NORM),
+        **dict.fromkeys(("bailing_moe", "bailing_hybrid", "hy_v3"), _WITH_LAST_NORM),
         "cohere2_moe": _COHERE,
         "ernie4_5_moe": _ERNIE,
         "mimo": _MIMO,

@@ -10,6 +10,7 @@ state.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -33,6 +34,8 @@ class DeltaParts(Protocol):
     @property
     def rates(self) -> Operation: ...
     @property
+    def ups(self) -> Sequence[Operation]: ...
+    @property
     def kernel(self) -> Tensor:
         """float32 [length, convolved]"""
         ...
@@ -53,8 +56,16 @@ class DeltaParts(Protocol):
 def run_delta(config: DeltaConfig, parts: DeltaParts, x: Tensor, look_back: LookBack, recur: Recur) -> Tensor:
     """[row, hidden] -> [row, hidden]. States are float32 [row, value_head, key_dim, value_dim]."""
     rows, heads = len(x), config.value_heads
-    read, gate = torch.split(parts.input(x), [config.convolved, config.values], dim=-1)
-    share, step = parts.rates(x).chunk(2, dim=-1)
+    projected = parts.input(x)
+    read, rest = projected[:, : config.convolved], projected[:, config.convolved :]
+    if not config.by_key:
+        gate = rest
+        share, step = parts.rates(x).chunk(2, dim=-1)
+    else:
+        gate, step = rest.split([config.rank or config.values, config.rank or config.keys], dim=-1)
+        if config.rank is not None:
+            gate, step = (up(each) for up, each in zip(parts.ups, (gate, step), strict=True))
+        share = parts.rates(x)
     mixed = F.silu(convolve(look_back(read), parts.kernel, None))
     queries, keys, values = torch.split(mixed, [config.keys, config.keys, config.values], dim=-1)
     queries, keys = (_units(each.reshape(rows, config.key_heads, config.key_dim)) for each in (queries, keys))
@@ -65,11 +76,11 @@ def run_delta(config: DeltaConfig, parts: DeltaParts, x: Tensor, look_back: Look
     else:
         queries, keys = (each.repeat_interleave(shared, dim=1) for each in (queries, keys))
     values = values.reshape(rows, heads, config.value_dim)
-    log_decay = -parts.log_decay.exp() * F.softplus(step.float() + parts.step_bias)
+    log_decay = _log_decay(config, parts, step.float() + parts.step_bias).view(rows, heads, -1)
     decay, share = torch.exp(log_decay), share.float().sigmoid()
 
     def advance(states: Tensor, these: Tensor | slice) -> tuple[Tensor, Tensor]:
-        after = states * decay[these][..., None, None]
+        after = states * decay[these][..., None]
         key = keys[these]
         change = (values[these][:, :, None] - torch.matmul(key[:, :, None], after)) * share[these][..., None, None]
         after = torch.addcmul(after, key[..., None], change)
@@ -77,28 +88,42 @@ def run_delta(config: DeltaConfig, parts: DeltaParts, x: Tensor, look_back: Look
 
     def scan(pieces: Pieces) -> ScanStep:
         by_head = (pieces.cut(each).transpose(1, 2) for each in (queries, keys, values))
-        return _scan(*by_head, *(pieces.cut_real(each).transpose(1, 2) for each in (log_decay, share)))
+        real = pieces.cut_real(log_decay.flatten(1)).view(-1, PIECE, *log_decay.shape[1:])
+        return _scan(*by_head, real.transpose(1, 2), pieces.cut_real(share).transpose(1, 2))
 
     normed = F.rms_norm(recur(advance, scan), (config.value_dim,), parts.norm, config.norm_eps)
-    gated = normed * F.silu(gate.float().view(rows, heads, config.value_dim))
+    opened = (torch.sigmoid if config.by_key else F.silu)(gate.float().view(rows, heads, config.value_dim))
+    gated = normed * opened
     return parts.output(gated.reshape(rows, config.values).to(x.dtype))
 
 
+def _log_decay(config: DeltaConfig, parts: DeltaParts, step: Tensor) -> Tensor:
+    """float32 [row, decays], at most 0."""
+    if config.least:
+        return config.least * torch.sigmoid(parts.log_decay.exp() * step)
+    return -parts.log_decay.exp() * F.softplus(step)
+
+
 def _scan(queries: Tensor, keys: Tensor, values: Tensor, log_decay: Tensor, share: Tensor) -> ScanStep:
-    """Of pieces: queries and keys [piece, head, PIECE, key_dim], values [.., value_dim], the others [.., PIECE]."""
-    decayed, between = decays_between(log_decay)
-    decayed, share = decayed[..., None], share[..., None]
+    """Of pieces: queries and keys [piece, head, PIECE, key_dim], values [.., value_dim], shares [.., PIECE], logarithms
+    of decays [.., PIECE, key_dim] or, of all of a key's numbers, [.., PIECE, 1]."""
+    share = share[..., None]
+    if log_decay.shape[-1] == 1:
+        decayed, between = decays_between(log_decay[..., 0])
+        decayed, left = decayed[..., None], between[..., -1, :, None]
+        held, seen = (torch.matmul(each, keys.mT) * between for each in (keys, queries))
+    else:
+        decayed, left, (held, seen) = _by_key(log_decay, keys, (keys, queries))
     # How far each row moves the state: towards its value, and from what it would find if the piece began with it.
     wanted = torch.cat((values * share, keys * (decayed * share)), dim=-1)
-    held = torch.matmul(keys, keys.mT) * between * share
+    held = held * share
     unit = torch.eye(PIECE, dtype=held.dtype, device=held.device)
     inverse = torch.linalg.solve_triangular(held, unit, upper=False, unitriangular=True)
     towards, found = torch.split(torch.matmul(inverse, wanted), [values.shape[-1], keys.shape[-1]], dim=-1)
-    seen = torch.matmul(queries, keys.mT) * between
     given = torch.matmul(seen, towards)
     read = queries * decayed - torch.matmul(seen, found)
-    written = (keys * between[..., -1, :, None]).mT
-    kept = decayed[..., -1:, :]
+    written = (keys * left).mT
+    kept = decayed[..., -1:, :].mT
 
     def advance(states: Tensor, these: slice) -> tuple[Tensor, Tensor]:
         moved = _plus_product(towards[these], -1, found[these], states)
@@ -106,6 +131,27 @@ def _scan(queries: Tensor, keys: Tensor, values: Tensor, log_decay: Tensor, shar
         return _plus_product(states * kept[these], 1, written[these], moved), out.transpose(1, 2)
 
     return advance
+
+
+def _by_key(log_decay: Tensor, keys: Tensor, readers: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Where a key's numbers decay each by itself.
+
+    Returns:
+        What is left of the state before the piece after each row, of what each row writes after the last one
+        [piece, head, PIECE, key_dim], and the products of readers (rows) and keys (columns) as these have decayed until
+        then, 0 where the key comes later [piece, head, PIECE, PIECE].
+    """
+    products = [keys.new_zeros(*keys.shape[:-1], PIECE) for _ in readers]
+    later, left = log_decay.clone(), torch.empty_like(keys)
+    for row in range(PIECE):
+        # Sums of the rows between alone, as in ``decays_between``.
+        later[..., row, :] = 0
+        since = later[..., row:, :].cumsum(-2).exp_()
+        left[..., row, :] = since[..., -1, :]
+        now = keys[..., row, None, :] * since
+        for product, reader in zip(products, readers, strict=True):
+            product[..., row:, row] = (reader[..., row:, :] * now).sum(-1)
+    return log_decay.cumsum(-2).exp_(), left, products
 
 
 def _plus_product(base: Tensor, sign: int, left: Tensor, right: Tensor) -> Tensor:

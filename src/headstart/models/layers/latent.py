@@ -43,6 +43,8 @@ class LatentParts(Protocol):
 
     @property
     def output(self) -> Operation: ...
+    @property
+    def gate(self) -> Operation | None: ...
 
 
 def run_latent(config: LatentConfig, parts: LatentParts, x: Tensor, attend: AttendState) -> Tensor:
@@ -60,4 +62,6 @@ def run_latent(config: LatentConfig, parts: LatentParts, x: Tensor, attend: Atte
     taken = torch.einsum("rhd,hkd->rhk", plain, parts.key_up)
     seen = attend(torch.cat((taken, turning), dim=-1), torch.cat((parts.kv_norm(state), shared_key), dim=-1))
     values = torch.einsum("rhk,hvk->rhv", seen, parts.value_up)
+    if parts.gate is not None:
+        values = values * parts.gate(x).float().sigmoid().to(x.dtype)[..., None]
     return parts.output(values.reshape(len(x), -1))

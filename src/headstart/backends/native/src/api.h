@@ -67,8 +67,8 @@ struct HeadstartBlockConvolution {
 
 // The gated delta rule, see headstart.models.state_config.DeltaConfig; `length` 0: there is none.
 struct HeadstartDelta {
-  int32_t key_heads, value_heads, key_dim, value_dim, length, tiled;
-  float norm_eps;
+  int32_t key_heads, value_heads, key_dim, value_dim, length, tiled, by_key, rank;
+  float least, norm_eps;
 };
 
 // Sizes in elements. Enumerations by number, in the order of the C++ enums of the same name.
@@ -379,8 +379,8 @@ void headstart_destroy(void *model);
 void headstart_set_norm(void *model, int layer, int which, const float *weight, const float *bias, int size);
 // Linears: 0 qkv, or what a mixer with a state reads, 1 output, 2 up, 3 down, of cross attention 4 queries, 5 output,
 // of latent attention instead 4 what takes queries to the states' space, 5 what takes values from there, head by head,
-// 6 queries from their own small state, or instead 4 the gate, or the delta rule's rates, in float32 whatever the
-// forms, or instead 4 what opens its input, 5 what takes it to the stream, and 6, 7 the second path, or of a block head
+// 6 queries from their own small state, 7 the gate, or instead 4 the gate, or the delta rule's rates, in float32
+// whatever the forms, 5 its gates and 6 its steps from what they are made of, or instead 4 what opens its input, 5 what takes it to the stream, and 6, 7 the second path, or of a block head
 // instead 4 what changes the convolutions around attention, 5 those around the MLP; layer -1: 0 output
 // head, 1 what fuses features, 2 what makes inputs of layers of embeddings. The parts stand one below the other;
 // nothing of them is kept.

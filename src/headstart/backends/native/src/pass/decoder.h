@@ -185,10 +185,11 @@ class Decoder {
       add({kQkv});
       if (layer.is(Mixer::attention_mamba2)) add({kStateInput});
       if (layer.is(Mixer::mamba)) add({kSelection, kStep});
+      if (layer.is(Mixer::latent) && shape.attention_gate) add({kLatentGate});
       if (layer.is(Mixer::latent)) add({kQueryUp, kKeyUp, kValueUp});
       if (layer.is(Mixer::attention) && shape.attention_gate) add({kGate});
       if (shape.side_rank) add({kSideDown, kSideUp});
-      if (layer.is(Mixer::delta)) add({kRates});
+      if (layer.is(Mixer::delta)) add({kRates, kGateUp, kStepUp});
       add({kOutput});
       if (layer.is(Mixer::attention_mamba2)) add({kStateOutput});
       if (shape.cross) add({kCrossQuery, kCrossOutput});
@@ -304,7 +305,9 @@ class Decoder {
     const HeadstartDelta &delta = shape.delta;
     if (layer.is(Mixer::delta))
       return {delta.length - 1, convolved(shape.delta), delta.value_heads * delta.value_dim / kDeltaBand,
-              delta.key_dim * kDeltaBand, convolved(delta) + 2 * round_up(delta.value_heads, 16)};
+              delta.key_dim * kDeltaBand,
+              convolved(delta) + (delta.by_key ? delta.key_heads * delta.key_dim : round_up(delta.value_heads, 16)) +
+                  round_up(delta.value_heads, 16)};
     const HeadstartMamba &mamba = shape.mamba;
     if (layer.is(Mixer::mamba))
       return {mamba.length - 1, mamba.inner, mamba.inner / 16, mamba.state_size * 16,

@@ -18,9 +18,9 @@ enum LinearIndex { kQkv, kOutput, kUp, kDown, kOwnLinears };
 // What cross attention, latent attention, a gate, mixers with states and a layer's input bring besides: no layer has
 // two of these.
 enum CrossLinearIndex { kCrossQuery = kOwnLinears, kCrossOutput };
-enum LatentLinearIndex { kKeyUp = kOwnLinears, kValueUp, kQueryUp };
+enum LatentLinearIndex { kKeyUp = kOwnLinears, kValueUp, kQueryUp, kLatentGate };
 enum GateLinearIndex { kGate = kOwnLinears };
-enum DeltaLinearIndex { kRates = kOwnLinears };
+enum DeltaLinearIndex { kRates = kOwnLinears, kGateUp, kStepUp };
 enum MambaLinearIndex { kSelection = kOwnLinears, kStep };
 enum TwoMixersLinearIndex { kStateInput = kOwnLinears, kStateOutput };  // of the mixer beside attention
 enum InputLinearIndex { kInputGate = kOwnLinears, kInputOutput };

@@ -1,13 +1,15 @@
 // How the matrices of a decoder are laid out, before they are packed.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <memory>
+#include <numeric>
 
 #include "api.h"
 #include "kernels/kernel.h"
 #include "pass/decoder_layer.h"
 
-constexpr int kMatrixParts = 3;  // of a matrix that may have forms of their own
+constexpr int kMatrixParts = 5;  // of a matrix that may have forms of their own
 constexpr int kHeadGates = 2;    // `attention_gate` of one for each head
 constexpr int kPadding = 64;     // inputs of a linear are padded to whole tiles of every precision
 
@@ -75,13 +77,14 @@ class DecoderLayout {
   }
   PackedLinear lay_out(const uint8_t *forms, std::array<int, kMatrixParts> parts, int inputs, int padded_inputs,
                        int pairs, Precision of) const {
-    const int outputs = parts[0] + parts[1] + parts[2];
+    const int outputs = std::accumulate(parts.begin(), parts.end(), 0);
     if (pairs == 0) pairs = ceil_div(outputs, kColumns);
     of = precision_of(forms[0], of);
     if (!is_kept(of)) return linear_layout(of, outputs, inputs, padded_inputs, pairs, shape_.threads, forms[0]);
     return stored_layout(of, outputs, inputs, padded_inputs, pairs, shape_.threads, [&](int pair) {
       // Gates and ups have one form, so that where their pairs are mixed the first part's is right.
-      const int output = pair * kColumns, part = output < parts[0] ? 0 : output < parts[0] + parts[1] ? 1 : 2;
+      int part = 0;
+      for (int end = parts[0]; part + 1 < kMatrixParts && pair * kColumns >= end; end += parts[part]) ++part;
       return forms[part] - kStoredForm;
     });
   }
@@ -126,12 +129,24 @@ class DecoderLayout {
   }
 
   void lay_out_delta(DecoderLayer &layer, const uint8_t *forms) const {
-    const int values = shape_.delta.value_heads * shape_.delta.value_dim;
-    layer.beside = round_up(convolved(shape_.delta) + values, kColumns);
-    layer.projected = layer.beside + 2 * shape_.delta.value_heads;
-    lay_out(layer, kQkv, forms, {convolved(shape_.delta), values}, shape_.hidden);
-    const uint8_t full[kMatrixParts] = {kFullBits, kFullBits, kFullBits};
-    layer.linears[kRates] = lay_out(full, {2 * shape_.delta.value_heads}, shape_.hidden, hidden_);
+    const HeadstartDelta &of = shape_.delta;
+    const int keys = of.key_heads * of.key_dim, values = of.value_heads * of.value_dim;
+    const int rates = of.by_key ? of.value_heads : 2 * of.value_heads;
+    if (of.by_key) {
+      const int gates = of.rank ? of.rank : values, steps = of.rank ? of.rank : keys;
+      layer.beside = convolved(of) + std::max(gates + steps, values);
+      lay_out(layer, kQkv, forms, {keys, keys, values, gates, steps}, shape_.hidden);
+      lay_out(layer, kGateUp, forms, {of.rank ? values : 0}, of.rank);
+      lay_out(layer, kStepUp, forms, {of.rank ? keys : 0}, of.rank);
+    } else {
+      layer.beside = convolved(of) + values;
+      lay_out(layer, kQkv, forms, {convolved(of), values}, shape_.hidden);
+    }
+    layer.beside = round_up(layer.beside, kColumns);
+    layer.projected = layer.beside + rates;
+    uint8_t full[kMatrixParts];
+    std::fill_n(full, kMatrixParts, kFullBits);
+    layer.linears[kRates] = lay_out(full, {rates}, shape_.hidden, hidden_);
     lay_out(layer, kOutput, forms, {shape_.hidden}, values);
   }
 
@@ -163,6 +178,7 @@ class DecoderLayout {
     lay_out(layer, kKeyUp, forms, {shape_.heads * of.kv_rank}, of.plain_dim);
     lay_out(layer, kValueUp, forms, {shape_.heads * of.value_dim}, of.kv_rank);
     lay_out(layer, kQueryUp, forms, {of.q_rank ? heads : 0}, of.q_rank);
+    if (shape_.attention_gate) lay_out(layer, kLatentGate, forms, {shape_.heads}, shape_.hidden);
   }
 
   // Of the stream, with few outputs, all that its reader pads them to.

@@ -14,6 +14,7 @@ class StateMixers {
     for (const StateShape &shape : m_.kept_states())
       stride_ = std::max<size_t>(stride_, shape.journal_size), unit_ = std::max<size_t>(unit_, shape.unit_size);
     if (m_.shape.mamba.inner) mamba_ = std::make_unique<Mamba>(m_);
+    if (m_.shape.delta.rank) delta_ups_ = std::make_unique<DeltaUps>(m_);
     stride_ += 16;
     entering_ = AlignedBuffer(kPanelRows * stride_ * sizeof(float));
     copies_.resize(m_.shape.threads);
@@ -45,7 +46,9 @@ class StateMixers {
         run_short_convolution(layer, states, rows, thread, threads);
         break;
       case Mixer::delta:
-        GatedDelta(m_.shape.delta, layer, states, rows, copies, thread, threads).run(meet);
+        GatedDelta(m_.shape.delta, layer, states, rows, copies, thread, threads)
+            .run(meet, [&] { delta_ups_->pack(layer, states, rows, thread); },
+                 [&] { delta_ups_->raise(layer, states, rows, thread, ahead, deal, meet); });
         break;
       case Mixer::mamba:
         mamba_->run(layer, states, rows, copies, thread, ahead, deal, meet);
@@ -68,4 +71,5 @@ class StateMixers {
   int most_copies_ = 0;
   std::vector<AlignedBuffer> copies_;  // [thread]
   std::unique_ptr<Mamba> mamba_;       // null where the model has none
+  std::unique_ptr<DeltaUps> delta_ups_;  // null where there is no rank
 };

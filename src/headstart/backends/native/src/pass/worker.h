@@ -126,7 +126,7 @@ class Worker {
     t_.clear_padding(layer.linears[kOutput], p_.attended);
     if (has_two(layer)) t_.clear_padding(layer.linears[kStateOutput], p_.middle);
     t_.barrier();
-    if (p_.latent) attention_.take_values(layer);
+    if (layer.is(Mixer::latent)) attention_.take_values(layer);
   }
 
   void add_mixer(const DecoderLayer &layer) {

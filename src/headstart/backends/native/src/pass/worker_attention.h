@@ -8,7 +8,7 @@ class WorkerAttention {
 
   // The gate of what heads will see; it reads what queries are made of.
   void run_gate(const DecoderLayer &layer, const Activations &input, bool narrows) {
-    const PackedLinear &gate = layer.linears[kGate];
+    const PackedLinear &gate = layer.linears[p_.latent ? static_cast<int>(kLatentGate) : static_cast<int>(kGate)];
     t_.linear(gate, t_.input_beside(layer, gate, input), t_.rows, t_.copy_columns(p_.gates, p_.gate_stride),
               narrows ? WantedFrom{gate.pairs, t_.first_of_finished() / kRowBlock * kRowBlock} : WantedFrom{});
     t_.barrier();
@@ -51,8 +51,11 @@ class WorkerAttention {
     p_.latent->take_values(
         layer, t_.rows, t_.thread, t_.ahead, p_.deal, [this] { t_.barrier(); },
         [&](int row, int column, const float *out) {
+          Lanes open = splat(1.f);
+          if (p_.gates)
+            open = sigmoid(splat(p_.gates[t_.panel_rows[row] * p_.gate_stride + column / m_.shape.latent.value_dim]));
           for (int h = 0; h < kColumns; h += 16)
-            store_activation(m_.middle_kind(), p_.attended, row, column + h, load(out + h));
+            store_activation(m_.middle_kind(), p_.attended, row, column + h, load(out + h) * open);
         });
   }
 

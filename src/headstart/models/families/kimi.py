@@ -1,0 +1,237 @@
+"""Kimi Delta Attention beside latent attention: Kimi Linear, and Ling and Ring 3.
+
+Sources: the configuration and modelling files of transformers (models/kimi_linear, bailing_hybrid); for what else
+released files of Ling have, and for GGUF, llama.cpp's converter and models (kimi-linear.cpp, bailingmoe3.cpp).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.families.base import Family, Gguf
+from headstart.models.families.deepseek import GGUF_LATENT, LATENT_LAYER, TURNED, latent_entries, latent_of
+from headstart.models.families.experts import (
+    BY_EXPERT,
+    IN_BLOCK,
+    count_of,
+    first_dense,
+    layout_with,
+    shared,
+    sigmoid_experts,
+    with_experts,
+)
+from headstart.models.families.fields import Fields
+from headstart.models.families.gguf import STATES, by_layer, chosen_by_sigmoid
+from headstart.models.state_config import DeltaConfig
+
+_KINDS = ("linear_attention", "full_attention")
+_NAMES = {
+    "max_position_embeddings": "model_max_length",
+    "norm_topk_prob": "moe_renormalize",
+    "n_group": "num_expert_group",
+    "num_experts_per_tok": "num_experts_per_token",
+    "n_shared_experts": "num_shared_experts",
+}
+"""What transformers writes; released files of Ling have the others' names."""
+
+
+def _named(fields: Fields) -> Fields:
+    return fields.called({key: name for key, name in _NAMES.items() if fields.get(name) is not None})
+
+
+def _delta(fields: Fields, head_dim: int, rank: bool, least: float) -> DeltaConfig:
+    """``head_dim``: the default; ``rank``: whether gates and steps are made of as many numbers."""
+    heads = fields.integer("linear_num_heads", fields.integer("num_attention_heads"))
+    size = fields.integer("linear_head_dim", head_dim)
+    length = fields.integer("linear_conv_kernel_dim", 4, minimum=2)
+    eps = fields.number("rms_norm_eps", 1e-6)
+    return DeltaConfig(heads, heads, size, size, length, eps, by_key=True, rank=size if rank else None, least=least)
+
+
+def _mixed(config: ModelConfig, delta: DeltaConfig, attending: list[bool]) -> ModelConfig:
+    """The model with the delta rule in all layers but those that are ``attending``."""
+    linear = LayerConfig(rope=None, mixer="delta")
+    layers = (layer if attends else linear for layer, attends in zip(config.layers, attending, strict=True))
+    return replace(config, delta=delta, layers=tuple(layers))
+
+
+def _attending(fields: Fields, config: ModelConfig, group: int, tail: bool) -> list[bool]:
+    """Which layers attend; without an entry the last one of each ``group``, and with ``tail`` those behind the last
+    whole one."""
+    kinds = fields.kinds("layer_types", config.num_layers, _KINDS)
+    if kinds is not None:
+        return [kind == "full_attention" for kind in kinds]
+    whole = config.num_layers // group * group
+    return [(index + 1) % group == 0 or (tail and index >= whole) for index in range(config.num_layers)]
+
+
+def _kimi_linear(fields: Fields) -> ModelConfig:
+    fields = _named(fields).with_defaults({"rms_norm_eps": 1e-5})
+    fields.require("mla_use_nope", True, default=True)
+    fields.require("moe_router_activation_func", "sigmoid", default="sigmoid")
+    config = latent_of(fields, "kimi_linear", False, None, 512, (128, 64, 128), rotated=False)
+    linear = fields.within("linear_attn_config")
+    if linear is not None:
+        fields = fields.with_entries(
+            linear_head_dim=linear.integer("head_dim", 128),
+            linear_num_heads=linear.integer("num_heads", config.num_heads),
+            linear_conv_kernel_dim=linear.integer("short_conv_kernel_size", 4),
+        )
+    if linear is not None and linear.has("full_attn_layers") and fields.get("layer_types") is None:
+        full = {number - 1 for number in linear.layers("full_attn_layers")}  # counted from 1
+        fields = fields.with_entries(layer_types=[_KINDS[index in full] for index in range(config.num_layers)])
+    config = _mixed(config, _delta(fields, 128, True, 0.0), _attending(fields, config, 4, False))
+    count = count_of(fields, "num_experts", "num_local_experts", default=256)
+    experts = sigmoid_experts(fields, count, 8, "n_shared_experts", 2.446)
+    return with_experts(config, experts, first_dense(fields, config, 1))
+
+
+def _ling(fields: Fields) -> ModelConfig:
+    fields = _named(fields)
+    fields.require("no_kda_lora", True, default=True)
+    fields.require("gated_attention_proj_granularity_type", "head_wise", default="head_wise")
+    for key in ("expert_swiglu_limit_list", "share_expert_swiglu_limit_list"):
+        if any(fields.get(key) or ()):
+            raise fields.unsupported(key, fields.get(key), "null: experts without limits")
+    config = latent_of(fields, "bailing_hybrid", False, None, 512, (128, 64, 128))
+    config = replace(config, attention=replace(config.attention, gate="head"))
+    if not fields.of_gguf:
+        length = fields.integer("short_conv_kernel_size", fields.integer("linear_conv_kernel_dim", 4))
+        fields = fields.with_entries(linear_conv_kernel_dim=length)
+    bound = fields.get("kda_lower_bound") if fields.flag("kda_safe_gate", True) else 0.0
+    least = -5.0 if bound is None else bound
+    if isinstance(least, bool) or not isinstance(least, int | float) or not -1e3 < least <= 0:
+        raise fields.bad("kda_lower_bound", bound, "a number below 0")
+    delta = _delta(fields, fields.integer("head_dim", 128), False, float(least))
+    config = _mixed(config, delta, _attending(fields, config, fields.integer("layer_group_size", 6), True))
+    count = count_of(fields, "num_experts", "num_local_experts", default=512)
+    experts = sigmoid_experts(fields, count, 8, "n_shared_experts", 2.5)
+    if fields.of_gguf:
+        shared_size = fields.integer("expert_shared_feed_forward_length", experts.shared_size)
+    else:
+        size = fields.integer("moe_shared_expert_intermediate_size", experts.size)
+        shared_size = experts.shared_size // experts.size * size
+    experts = replace(experts, shared_size=shared_size)
+    return with_experts(config, experts, first_dense(fields, config, 2))
+
+
+_ENDS = {"": "proj", "_kernel": "conv1d"}
+
+
+def _heads(*shape: int) -> Any:
+    """The shape of a vector of heads, which stand where ``shape`` has -1."""
+
+    def found(config: ModelConfig) -> tuple[int, ...]:
+        assert config.delta is not None
+        return tuple(config.delta.key_heads if size < 0 else size for size in shape)
+
+    return found
+
+
+def _parts(attention: str) -> dict[str, str]:
+    """Names of the delta rule's parts in a layer."""
+    of = f"layers.{{i}}.{attention}."
+    heads = {f"delta_{part}{end}": f"{of}{part}_{name}" for part in "qkv" for end, name in _ENDS.items()}
+    return (
+        heads
+        | {"delta_share": f"{of}b_proj", "state_norm": f"{of}o_norm", "delta_output": f"{of}o_proj"}
+        | {
+            "step_bias": f"{of}dt_bias",
+            "log_decay": f"{of}A_log",
+        }
+    )
+
+
+_LOW_RANK = {
+    f"delta_{role}": f"layers.{{i}}.self_attn.{part}_proj"
+    for role, part in (("gate", "g_a"), ("step", "f_a"), ("gate_up", "g_b"), ("step_up", "f_b"))
+}
+_MLP = {part: f"layers.{{i}}.block_sparse_moe.{part}_proj" for part in ("gate", "up", "down")}
+_SHARED = {f"shared_{part}": f"layers.{{i}}.block_sparse_moe.shared_experts.{part}_proj" for part in _MLP}
+_KIMI = layout_with(
+    IN_BLOCK
+    | {"router_correction": "layers.{i}.block_sparse_moe.gate.e_score_correction_bias"}
+    | _SHARED
+    | _parts("self_attn")
+    | _LOW_RANK,
+    layer=LATENT_LAYER,
+    folded={"log_decay": _heads(1, 1, -1, 1)},
+    # As transformers saves them.
+    spellings=_MLP,
+)
+_LING_LAYER = {role: name.replace("self_attn", "attention") for role, name in LATENT_LAYER.items()}
+_LING = layout_with(
+    BY_EXPERT
+    | shared("shared_experts")
+    | {"router_correction": "layers.{i}.mlp.gate.expert_bias"}
+    | _parts("attention")
+    | {"output": "layers.{i}.attention.dense", "attention_gate": "layers.{i}.attention.g_proj"}
+    | {"delta_gate": "layers.{i}.attention.g_proj", "delta_step": "layers.{i}.attention.f_proj"},
+    layer=_LING_LAYER,
+    embedding="word_embeddings",
+    convert=TURNED,
+    beyond=True,
+    spellings={"delta_output": "layers.{i}.attention.dense"},
+)
+
+_GGUF_PARTS = {
+    **{f"delta_{part}": f"blk.{{i}}.attn_{part}" for part in "qkv"},
+    **{f"delta_{part}_kernel": f"blk.{{i}}.ssm_conv1d_{part}" for part in "qkv"},
+    "delta_share": "blk.{i}.ssm_beta",
+    "delta_gate": "blk.{i}.ssm_g_a",
+    "delta_step": "blk.{i}.ssm_f_a",
+    "delta_gate_up": "blk.{i}.ssm_g_b",
+    "delta_step_up": "blk.{i}.ssm_f_b",
+    "delta_output": "blk.{i}.attn_output",
+}
+_GGUF_KIMI = replace(
+    GGUF_LATENT, layer={**GGUF_LATENT.layer, **_GGUF_PARTS}, folded={"log_decay": _heads(-1, 1)}, convert=STATES
+)
+
+
+def _logarithm(decay: Tensor, _: ModelConfig) -> Tensor:
+    """Ling's are stored as they are, above 0."""
+    return decay.log()
+
+
+_GGUF_LING = replace(_GGUF_KIMI, convert={**TURNED, "log_decay": _logarithm})
+_GGUF_NAMES = {
+    "linear_head_dim": "kda.head_dim",
+    "kda_lower_bound": "kda.gate_lower_bound",
+    "kda_safe_gate": "kda.safe_gate",
+    "expert_swiglu_limit_list": "swiglu_clamp_exp",
+    "share_expert_swiglu_limit_list": "swiglu_clamp_shexp",
+}
+
+
+def _entries(fields: Fields) -> dict[str, Any]:
+    """Layers that have no heads of keys have the delta rule."""
+    attending = by_layer(fields, "num_key_value_heads")[1]
+    kinds = [_KINDS[attends] for attends in attending]
+    return {**chosen_by_sigmoid(fields), **latent_entries(fields), "layer_types": kinds}
+
+
+_PLAIN = {"norm_topk_prob": True, "routed_scaling_factor": 1.0}
+
+FAMILIES = (
+    Family(
+        "kimi_linear",
+        "kimi_linear",
+        _kimi_linear,
+        _KIMI,
+        Gguf("kimi-linear", _GGUF_KIMI, _GGUF_NAMES, _PLAIN, _entries),
+        "experts",
+    ),
+    Family(
+        "bailing_hybrid",
+        "bailing_hybrid",
+        _ling,
+        _LING,
+        Gguf("bailingmoe3", _GGUF_LING, _GGUF_NAMES, _PLAIN, _entries),
+        "experts",
+    ),
+)
