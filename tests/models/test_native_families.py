@@ -186,8 +186,9 @@ def test_parts_of_a_matrix_keep_their_own_types(tmp_path: Path) -> None:
     config, weights = load_decoder(hybrid("qwen3_5_text", tmp_path, "Q5_0", kinds), torch.float32)
     small, large, other = (OWN + KINDS[kind] for kind in ("Q4_0", "Q5_0", "Q5_1"))
     delta, attention, _ = forms_of_mixers(config, weights).tolist()
-    assert delta == [[large, small, small], [large] * 3, [ABSENT] * 3]
-    assert attention == [[small, large, other], [large] * 3, [small] * 3]
+    rest = PARTS - 3
+    assert delta == [[large, small, small, *[small] * rest], [large] * PARTS, [ABSENT] * PARTS]
+    assert attention == [[small, large, other, *[other] * rest], [large] * PARTS, [small] * PARTS]
     up = nearest_forms(weights, multiplies_bytes=True)[LINEARS.index("up")]
     assert OWN > up.max() > ABSENT  # gates and ups are mixed
     batch = make_pass([Rows([3 + (7 * i * i + i) % 250 for i in range(50)], 0, range(2))])
@@ -199,6 +200,28 @@ def test_parts_of_a_matrix_keep_their_own_types(tmp_path: Path) -> None:
         )
     )
     assert usual_distance(kept, exact) < usual_distance(in_bf16, exact)
+
+
+@pytest.mark.parametrize("family", ["kimi_linear", "bailing_hybrid"])
+def test_all_that_decays_and_gates_are_made_of_keeps_its_blocks(family: str, tmp_path: Path) -> None:
+    """Queries, keys, values, gates and steps in one matrix; behind it, where they are made of few numbers, two more."""
+    sizes = widened(MORE_FAMILIES[family][1]) | {"mlp_layer_types": ["dense"] * 3}
+    sizes |= {"intermediate_size": 64, "linear_head_dim": 32}
+    path = write_latent(make_model(family, **sizes), tmp_path / "tiny.gguf", quantised="Q5_0")
+    config, weights = load_decoder(open_checkpoint(path), torch.float32)
+    batch = make_pass([Rows([3 + (7 * i * i + i) % 250 for i in range(50)], 0, range(2))])
+    exact, kept, in_bf16 = (
+        each.forward(batch, each.allocate_cache(2, KEYS)).logits
+        for each in (
+            TorchBackend(config, weights, torch.float32),
+            *(NativeBackend(config, weights, precision, 2) for precision in ("nearest", "bf16")),
+        )
+    )
+    assert usual_distance(kept, exact) < usual_distance(in_bf16, exact) < 0.1 * exact.norm(dim=1).median()
+    forms = nearest_forms(weights, load_library().multiplies_bytes)[:MATRICES]  # type: ignore[union-attr]
+    ups = [2, 3] if config.delta is not None and config.delta.rank else []
+    held = [forms[0], *(forms[len(LINEARS) - 1 + each] for each in ups)]
+    assert {*np.concatenate(held).tolist()} == {OWN + KINDS["Q5_0"]}
 
 
 @pytest.mark.parametrize("joint", [False, True])
