@@ -36,6 +36,7 @@ _NAMES = {
 }
 _INDEXER = {"wq_b": "attn_q_b", "wk": "attn_k", "k_norm": "k_norm", "weights_proj": "proj"}
 _KDA_DECAYS = {"kimi_linear": lambda a: -a.exp().view(1, 1, -1, 1), "bailing_hybrid": lambda a: a.exp().view(-1, 1)}
+_KDA_DECAYS["glm5_next_text"] = lambda a: -a.exp()
 _WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
@@ -48,11 +49,11 @@ def write_latent(
 ) -> Path:
     """``joint``: as before April 2025, when keys' and values' matrix was one. ``quantised``: the type of matrices whose
     rows can be. ``modules``: what stands around the last layers, which are multi-token modules then."""
-    config: Any = model.config
+    config: Any = model.config.get_text_config()
     kind = config.model_type
     joint = joint or kind == "minicpm3"
     named = {"deepseek_v32": "deepseek32", "glm_moe_dsa": "glm-dsa", "mistral4": "mistral4", "minicpm3": "minicpm3"}
-    named |= {"kimi_linear": "kimi-linear", "bailing_hybrid": "bailingmoe3"}
+    named |= {"kimi_linear": "kimi-linear", "bailing_hybrid": "bailingmoe3", "glm5_next_text": "glm5-next"}
     writer = gguf.GGUFWriter(path, named.get(kind, "deepseek2"))
     _metadata(writer, config, joint)
     if modules:
@@ -66,6 +67,9 @@ def write_latent(
     tensors = dict(model.state_dict()) | {name: each for name, each in model.named_buffers() if "correction" in name}
     heads, plain = config.num_attention_heads, config.qk_nope_head_dim
     for name, tensor in tensors.items():
+        if "visual." in name:
+            continue
+        name = name.replace("language_model.", "")
         stem, _, ending = name.rpartition(".")
         layer = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", stem)
         if stem == "lm_head" and config.tie_word_embeddings:
@@ -88,6 +92,12 @@ def write_latent(
             parts = {"ssm_a": _KDA_DECAYS[config.model_type](tensor)}
         elif ending == "dt_bias":
             parts = {"ssm_dt.bias": tensor}
+        elif rest.endswith("_hc"):
+            if int(layer[1]) >= config.num_hidden_layers - len(modules):
+                continue
+            parts = {f"hc_{rest.removesuffix('_hc')}_{ending}.weight": tensor}
+        elif ending.startswith("index_kpool"):
+            parts = {f"indexer_compressor_{ending.rpartition('_')[2]}.weight": tensor}
         elif rest.startswith("self_attn.indexer"):
             parts = {f"indexer.{_INDEXER[rest.rpartition('.')[2]]}.{ending}": tensor}
         elif ending == "gate_up_proj":
@@ -130,6 +140,13 @@ def _metadata(writer: gguf.GGUFWriter, config: Any, joint: bool) -> None:
         writer.add_uint32(f"{writer.arch}.kda.head_dim", config.linear_head_dim)
     else:
         writer.add_head_count_kv(config.num_attention_heads if joint else 1)
+    if config.model_type == "glm5_next_text":
+        writer.add_float32(f"{writer.arch}.kda.gate_lower_bound", config.linear_lower_bound)
+        writer.add_uint32(f"{writer.arch}.hyper_connection.count", config.hc_mult)
+        writer.add_uint32(f"{writer.arch}.hyper_connection.sinkhorn_iterations", config.hc_sinkhorn_iters)
+        writer.add_float32(f"{writer.arch}.hyper_connection.epsilon", config.hc_eps)
+        writer.add_array(f"{writer.arch}.swiglu_clamp_exp", [config.swiglu_limit] * config.num_hidden_layers)
+        writer.add_bool(f"{writer.arch}.attention.indexer.kpool_select_tail", True)
     if config.model_type == "bailing_hybrid":
         writer.add_bool(f"{writer.arch}.kda.safe_gate", config.kda_safe_gate)
         writer.add_float32(f"{writer.arch}.kda.gate_lower_bound", config.kda_lower_bound)

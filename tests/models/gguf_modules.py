@@ -15,7 +15,9 @@ THEIRS = {"embedding": "enorm", "hidden": "hnorm", "projection": "eh_proj", "fin
 WRITERS = {
     **dict.fromkeys(("glm4_moe", "exaone_moe", "mellum", "ernie4_5_moe", "hy_v3", "cohere2_moe"), write_gguf),
     **dict.fromkeys(("bailing_moe", "mimo_v2_flash", "step3p7"), write_gguf),
-    **dict.fromkeys(("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "bailing_hybrid"), write_latent),
+    **dict.fromkeys(
+        ("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "bailing_hybrid", "glm5_next"), write_latent
+    ),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "nemotron_h"), write_hybrid),
 }
 SAID: dict[str, dict[str, object]] = {

@@ -317,7 +317,7 @@ def test_kinds_that_are_not_described_are_refused(family: str, changes: dict[str
     [
         *("falcon", "cohere2", "exaone4", "gpt_neo", "mpt", "glm4_moe", "deepseek_v3", "llama4"),
         *("lfm2", "lfm2_moe", "bamba", "granitemoehybrid-h", "nemotron_h", "mamba2", "falcon_h1", "qwen3_next"),
-        *("kimi_linear", "bailing_hybrid"),
+        *("kimi_linear", "bailing_hybrid", "glm5_next"),
     ],
 )
 def test_whatever_an_entry_of_these_holds_is_read_or_refused(family: str) -> None:
@@ -335,6 +335,16 @@ def test_what_a_known_model_lacks_is_said() -> None:
         config_from_gguf({"general.architecture": "deepseek4"})
     with pytest.raises(CheckpointError, match=r"model_type 'mimo_v2'.*FP8 matrix of queries, keys and values"):
         config_from_hf({"model_type": "mimo_v2"})
+
+
+@pytest.mark.parametrize("family", ["glm5_next"])
+def test_whatever_an_entry_of_its_text_holds_is_read_or_refused(family: str) -> None:
+    original = described(family)
+    for key in original["text_config"]:
+        for value in (None, True, -1, 0, 10**30, 1.5, float("nan"), "x", [], [None], {}, [[1]]):
+            with contextlib.suppress(CheckpointError):
+                text = original["text_config"] | {key: value}
+                assert 0 < config_from_hf(original | {"text_config": text}).num_layers <= 4096
 
 
 @pytest.mark.parametrize("family", ["deepseek_v32", "glm_moe_dsa"])

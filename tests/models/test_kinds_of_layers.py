@@ -35,6 +35,7 @@ KINDS = {
     "attention beside Mamba-2": "falcon_h1",
     "gated delta rule": "qwen3_next",
     "decays by key": "bailing_hybrid",
+    "hyper-connections": "glm5_next",
 }
 """Some have experts, too."""
 NATIVE = {
@@ -44,11 +45,12 @@ NATIVE = {
     "attention beside Mamba-2, native": "falcon_h1",
     "gated delta rule, native": "qwen3_next",
     "decays by key, native": "kimi_linear",
+    "hyper-connections, native": "glm5_next",
     "keys of earlier layers, native": "gemma4_text",
     "streams, native": "gemma3n_text",
 }
 """Those of layers that differ from each other, with heads as wide as the native pass needs."""
-FEW = ("chunks", "Mamba-2", "Mamba, native", "decays by key, native")
+FEW = ("chunks", "Mamba-2", "Mamba, native", "hyper-connections, native")
 """Those of ``make test``."""
 DRAFTERS = ("suffix", "early-exit", "draft-model", "auto")
 PROMPTS = [[5 + length, *range(10, 10 + length)] for length in (26, 25, 2, 33)]

@@ -31,7 +31,7 @@ pytestmark = needs_native
 IN_FOLDERS = ("mimo", "exaone4_5")
 """Those that llama.cpp has no architecture for."""
 FAMILIES = (*WRITERS, *IN_FOLDERS)
-FEW = ("deepseek_v3", "qwen3_5_text", "bailing_moe", "bailing_hybrid", "cohere2_moe", "ernie4_5_moe", "nemotron_h")
+FEW = ("deepseek_v3", "qwen3_5_text", "bailing_moe", "glm5_next", "cohere2_moe", "ernie4_5_moe", "nemotron_h")
 """Those of ``make test``: of each kind of layer."""
 RUNS_NATIVELY = "Multi-token modules run in the native pass"
 PROMPTS = [[5, 17, 3, 44, 9], [5, 17, 3, 44, 9, 61, 30, 31, 30, 31, 30]]
@@ -106,7 +106,7 @@ def test_preempted_sequences_go_on_as_if_they_were_not(family: str, tmp_path: Pa
     assert all(output.outputs[0].stats.drafted > 0 for output in outputs)
 
 
-SEVERAL = ("bailing_moe", "bailing_hybrid", "glm_moe_dsa", "hy_v3", "mellum", "mimo_v2_flash", "step3p7")
+SEVERAL = ("bailing_moe", "bailing_hybrid", "glm5_next", "glm_moe_dsa", "hy_v3", "mellum", "mimo_v2_flash", "step3p7")
 
 
 @pytest.mark.parametrize("family", thorough_but(("bailing_moe",), SEVERAL))

@@ -62,6 +62,18 @@ KDA = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]
     "linear_head_dim": 12,
     "linear_num_heads": 4,
 }
+GLM5_NEXT = {**TINY, **MOE, **LATENT, **KDA, "qk_rope_head_dim": 0, "n_shared_experts": 1, "pad_token_id": 0} | {
+    "layer_types": ["linear_attention", "indexed_attention", "linear_attention"],
+    "indexer_types": ["full"] * 3,
+    "index_topk": 208,
+    "index_head_dim": 16,
+    "index_n_heads": 2,
+    "swiglu_limit": 0.9,
+    "hc_sinkhorn_iters": 5,
+}
+GLM5_EYES = {"hidden_size": 32, "intermediate_size": 32, "depth": 1, "num_heads": 2, "image_size": 28} | {
+    "out_hidden_size": 64
+}
 CONVOLUTIONS = ["conv", "full_attention", "conv"]
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": "auto", "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_conv": 4}
 MAMBA1: dict[str, Any] = {
@@ -330,6 +342,7 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {**TINY, **MOE, **LATENT, **KDA, "q_lora_rank": None, "num_expert_group": 1, "topk_group": 1}
         | {"num_experts_per_token": 3, "model_max_length": 256},
     ),
+    "glm5_next": ("Glm5Next", {"text_config": GLM5_NEXT, "vision_config": GLM5_EYES}),
     "bailing_hybrid": (
         "BailingHybrid",
         {**TINY, **MOE, **JOINT_LATENT, **KDA, "num_expert_group": 4, "topk_group": 2, "num_experts_per_token": 3}

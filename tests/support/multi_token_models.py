@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from bailing_models import as_bailing, rename
@@ -32,6 +33,7 @@ NAMES |= dict.fromkeys(("glm4_moe_lite", "deepseek_v32", "glm_moe_dsa", "cohere2
 NAMES["bailing_moe"] = NAMES["deepseek_v3"]  # renamed afterwards
 NAMES["hy_v3"] = ("model.layers.{n}.", "enorm", "hnorm", "eh_proj", "final_layernorm")
 NAMES["bailing_hybrid"] = NAMES["hy_v3"]
+NAMES["glm5_next"] = ("model.language_model.layers.{n}.", *NAMES["deepseek_v3"][1:])
 NAMES["ernie4_5_moe"] = (
     *("model.mtp_block.{k}.", "model.mtp_emb_norm.{k}", "model.mtp_hidden_norm.{k}", "model.mtp_linear_proj.{k}"),
     "model.norm",
@@ -40,9 +42,9 @@ NAMES["mimo_v2_flash"] = ("model.mtp.layers.{k}.", "enorm", "hnorm", "eh_proj", 
 NAMES["step3p7"] = ("model.layers.{n}.", "enorm", "hnorm", "eh_proj", "transformer.shared_head.norm")
 NAMES |= dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "exaone_moe", "exaone4_5"), NAMES["mellum"])
 _SLIDING = ("mellum", "exaone_moe", "exaone4_5", "mimo_v2_flash", "step3p7")
-_SEEING = ("exaone4_5", "step3p7")
+_SEEING = ("exaone4_5", "step3p7", "glm5_next")
 _TWO_ROTATIONS = ("mellum", "mimo_v2_flash", "step3p7")
-_FIRST_DENSE = ("glm4_moe_lite", "bailing_hybrid", "deepseek_v32", "glm_moe_dsa", "hy_v3", "cohere2_moe")
+_FIRST_DENSE = ("glm4_moe_lite", "bailing_hybrid", "glm5_next", "deepseek_v32", "glm_moe_dsa", "hy_v3", "cohere2_moe")
 _HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 """Family -> what its modules' layers are called (n: after the model's, k: from 0), and the four parts around them."""
 NATIVE_SIZES: dict[str, dict[str, object]] = {
@@ -60,6 +62,7 @@ NATIVE_SIZES: dict[str, dict[str, object]] = {
 NATIVE_SIZES["bailing_hybrid"] = {"linear_head_dim": 32} | {
     size: value for size, value in NATIVE_SIZES["deepseek_v3"].items() if size != "q_lora_rank"
 }
+NATIVE_SIZES["glm5_next"] = {"linear_head_dim": 32, **NATIVE_SIZES["deepseek_v3"], "qk_rope_head_dim": 0}
 NATIVE_SIZES |= dict.fromkeys(("glm4_moe_lite", "deepseek_v32", "glm_moe_dsa"), NATIVE_SIZES["deepseek_v3"])
 """Family -> sizes that the native pass takes."""
 
@@ -105,6 +108,8 @@ class Reference:
         kind, config = self.model.config.model_type, self.model.config.get_text_config()
         if kind == "nemotron_h":
             return self._two_parts(x)
+        if kind == "glm5_next":
+            return self._unconnected(decoder.layers[self.num_layers + k], x[None])
         kinds = config.layer_types if kind in _SLIDING else None
         more = {"layer_type": kinds[self.num_layers + k]} if kind in _TWO_ROTATIONS and kinds is not None else {}
         seen = torch.ones(len(x), len(x), dtype=torch.bool).tril()
@@ -118,6 +123,13 @@ class Reference:
             position_embeddings=decoder.rotary_emb(x[None], position_ids=positions, **more),
         )
         found: Tensor = output[0] if isinstance(output, tuple) else output
+        return found[0]
+
+    def _unconnected(self, layer: Any, x: Tensor) -> Tensor:
+        """A layer around one stream."""
+        seen, *_ = layer.self_attn(layer.input_layernorm(x), attention_mask=torch.ones(x.shape[:2], dtype=torch.bool))
+        x = x + seen
+        found: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
         return found[0]
 
     def _two_parts(self, x: Tensor) -> Tensor:
@@ -153,6 +165,10 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
         settings["layer_types"] = kinds[:layers] + ["sliding_attention"] * modules
     if family == "glm_moe_dsa":
         settings["indexer_types"] = ["full", "shared", "full"][:layers] + ["full"] * modules
+    if family == "glm5_next":
+        kinds = ["linear_attention", "indexed_attention", "linear_attention"]
+        settings["layer_types"] = kinds[:layers] + ["indexed_attention"] * modules
+        settings["indexer_types"] = ["full"] * (layers + modules)
     if family == "ernie4_5_moe":
         settings["moe_layer_end_index"] = layers - 1
     if family == "nemotron_h":
@@ -196,6 +212,8 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
         reference.parts.append(parts)
         if family == "mimo_v2_flash":
             tensors[f"{own}pre_mlp_layernorm.weight"] = tensors.pop(f"{own}post_attention_layernorm.weight")
+    modules_of = tuple(layer.format(n=layers + k, k=k) + "hc_" for k in range(modules))
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(modules_of)}
     save_file(tensors, path, metadata={"format": "pt"})
     whole_config = json.loads((directory / "config.json").read_text())
     config = whole_config["text_config"] if family in _SEEING else whole_config

@@ -128,6 +128,7 @@ _MODELS = {
         "Qwen2_5_VL",
         "Exaone4_5_",
         "Step3p7",
+        "Glm5Next",
         "Qwen3VL",
         "Qwen3VLMoe",
     )

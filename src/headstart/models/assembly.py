@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headstart.models.config import HeadNorms, LayerConfig, LayerInputsConfig, StreamsConfig
+from headstart.models.config import HeadNorms, HyperConfig, LayerConfig, LayerInputsConfig, StreamsConfig
 from headstart.models.experts_config import ExpertsConfig
 from headstart.models.latent_assembly import latent_weights
 from headstart.models.layout_tensors import LayoutTensors, Shape, stacked
@@ -20,6 +20,7 @@ from headstart.models.weights import (
     ChannelWeights,
     DecoderWeights,
     ExpertsWeights,
+    HyperWeights,
     LayerInputsWeights,
     LayerInputWeights,
     LayerWeights,
@@ -116,6 +117,12 @@ class Assembly(LayoutTensors):
             mlp_post_norm=norm("mlp_post_norm") if config.norms.post else None,
             side=None if config.residual.side_rank is None else self._side(index, config.residual.side_rank),
             streams=None if config.residual.streams is None else self._streams(index, config.residual.streams),
+            hyper=None
+            if config.residual.hyper is None
+            else (
+                self._hyper(index, "mixer", config.residual.hyper),
+                self._hyper(index, "channel", config.residual.hyper),
+            ),
             input=None
             if config.layer_inputs is None or layer.input is None
             else self._layer_input(index, config.layer_inputs),
@@ -138,6 +145,14 @@ class Assembly(LayoutTensors):
             predict=self.linear(index, {"stream_predict": count * count}, count, False),
             correct=self.linear(index, {"stream_correct": count}, count, False),
             scale=self.vector(index, "stream_scale", hidden) if streams.scaled else None,
+        )
+
+    def _hyper(self, index: int, part: str, hyper: HyperConfig) -> HyperWeights:
+        size = hyper.count * (2 + hyper.count)
+        return HyperWeights(
+            mix=self.vector(index, f"{part}_mix", hyper.count * self.config.hidden_size, size),
+            base=self.vector(index, f"{part}_base", size),
+            scale=self.vector(index, f"{part}_scale", 3),
         )
 
     def _stream_ends(self, streams: StreamsConfig) -> StreamEndsWeights:
@@ -235,10 +250,7 @@ class Assembly(LayoutTensors):
             k_norm=k_norm,
             sinks=self.vector(index, "sinks", heads) if config.attention.sinks and layer.sinks else None,
             gate=self.linear(
-                index,
-                {"attention_gate": heads if config.attention.gate == "head" else seen},
-                config.hidden_size,
-                False,
+                index, {"attention_gate": heads if config.attention.gate == "head" else seen}, config.hidden_size, False
             )
             if config.attention.gate
             else None,

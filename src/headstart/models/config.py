@@ -7,6 +7,7 @@ family costs one function and no new decoder.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -80,10 +81,19 @@ class LayerConfig:
     """Of the MLP that all rows go through: what activated gates are cut off at, and ups on both sides (Step 3.5)."""
     expert_limit: float | None = None
     """The same of experts."""
+    limits_raw: bool = False
+    """Gates are cut off before they are activated (GLM-5.3)."""
     sinks: bool = True
     """It has sinks, where the model's attention has (``AttentionConfig``)."""
     input: int | None = None
     """Which of the ``LayerInputsConfig.count`` it reads."""
+
+    def cuts(self, limit: float | None) -> tuple[float, float] | None:
+        """What activated gates, and ups, are cut off at where the ``limit`` is one of the above. Of silu, which grows
+        wherever it is above its value for any smaller gate."""
+        if limit is None:
+            return None
+        return limit / (1 + math.exp(-limit)) if self.limits_raw else limit, limit
 
     @property
     def sight(self) -> Sight:
@@ -139,6 +149,17 @@ class StreamsConfig:
     count: int
     scaled: bool = True
     """The first one is scaled before inputs of layers are added to the others."""
+
+
+@dataclass(frozen=True)
+class HyperConfig:
+    """Several residual streams, of which each part of a layer reads a mixture; what it gives is added to all of them,
+    and they are mixed (manifold-constrained hyper-connections: Xie et al. 2026)."""
+
+    count: int
+    rounds: int
+    """Of making what mixes them doubly stochastic (Sinkhorn and Knopp)."""
+    eps: float
 
 
 @dataclass(frozen=True)
@@ -278,6 +299,8 @@ class ResidualConfig:
     """Each layer's output is multiplied by a learnt number (Gemma 4)."""
     streams: StreamsConfig | None = None
     """None: there is one."""
+    hyper: HyperConfig | None = None
+    """None: parts of layers read the stream as it is. Else taps show the mean of all streams."""
     tap_scale: float = 1.0
     """Taps of layers show the residual stream times this."""
 

@@ -111,7 +111,7 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
     layers = tuple(
         _with_channel(names.like(config, module), layout, number, shapes) for module, number in enumerate(numbers)
     )
-    config = replace(config, layers=layers)
+    config = replace(config, layers=layers, residual=replace(config.residual, hyper=None))
     projection = (config.hidden_size, 2 * config.hidden_size)
     expected: dict[str, Shape] = {}
 

@@ -256,6 +256,18 @@ class StreamEndsWeights:
 
 
 @dataclass(frozen=True)
+class HyperWeights:
+    """How one part of a layer is connected to the streams, see ``HyperConfig``; all float32."""
+
+    mix: Tensor
+    """[count * (2 + count), count * hidden] what all streams say of shares read, shares given, and the mixture."""
+    base: Tensor
+    """[count * (2 + count)]"""
+    scale: Tensor
+    """[3] of these parts."""
+
+
+@dataclass(frozen=True)
 class CrossWeights:
     """How one layer of a decoder reads an encoder's states."""
 
@@ -295,6 +307,8 @@ class LayerWeights:
     """Between the two, in a decoder that reads an encoder's states."""
     side: SideWeights | None = None
     streams: StreamsWeights | None = None
+    hyper: tuple[HyperWeights, HyperWeights] | None = None
+    """Of the mixer, and of the channel part."""
     input: LayerInputWeights | None = None
     scale: Tensor | None = None
     """float32 [1] of what it gives."""

@@ -44,7 +44,7 @@ NORMS = (
 CONSTANTS = (
     *("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm", "scale", "expert_scales"),
     *("stream_router", "stream_predict", "stream_correct", "stream_scale", "curve"),
-    *("attention_kernels", "mlp_kernels"),
+    *("attention_kernels", "mlp_kernels", "mixer_mix", "mixer_base", "channel_mix", "channel_base"),
 )
 """Small parts of a layer, likewise."""
 _PADDING = 64
@@ -211,7 +211,7 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
 
 def _padded(matrix: Tensor) -> Tensor:
     """Rows as long as those of the stream."""
-    return functional.pad(matrix, (0, -matrix.shape[1] % _PADDING))
+    return functional.pad(matrix, (0, -matrix.shape[-1] % _PADDING))
 
 
 def constants_of(layer: LayerWeights) -> list[Tensor | None]:
@@ -228,6 +228,10 @@ def constants_of(layer: LayerWeights) -> list[Tensor | None]:
         constants["stream_predict"] = layer.streams.predict.weight
         constants["stream_correct"] = layer.streams.correct.weight
         constants["stream_scale"] = layer.streams.scale
+    for part, hyper in zip(("mixer", "channel"), layer.hyper or (), strict=False):
+        count = round((1 + len(hyper.base)) ** 0.5) - 1
+        constants[f"{part}_mix"] = _padded(hyper.mix.view(len(hyper.base), count, -1))
+        constants[f"{part}_base"] = torch.cat((hyper.base, hyper.scale))
     if isinstance(mixer, ConvolutionWeights):
         constants |= {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
     elif isinstance(mixer, DeltaWeights):

@@ -5,7 +5,18 @@ from __future__ import annotations
 from statistics import NormalDist
 from typing import Any, get_args
 
-from headstart.backends.native.library import Convolution, Delta, Experts, Inputs, Latent, Layer, Mamba, Mamba2, Shape
+from headstart.backends.native.library import (
+    Convolution,
+    Delta,
+    Experts,
+    Hyper,
+    Inputs,
+    Latent,
+    Layer,
+    Mamba,
+    Mamba2,
+    Shape,
+)
 from headstart.backends.native.precision import Precision, library_number
 from headstart.models.config import (
     Activation,
@@ -74,6 +85,7 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         mamba2=_record(Mamba2, config.mamba2),
         delta=_record(Delta, config.delta),
         inputs=Inputs() if inputs is None else Inputs(count=inputs.count, size=inputs.size, tokens=inputs.vocab_size),
+        hyper=_record(Hyper, config.residual.hyper),
         streams=0 if streams is None else streams.count,
         side_rank=config.residual.side_rank or 0,
     )
@@ -106,6 +118,8 @@ def layers_of(config: ModelConfig) -> list[Layer]:
             cut=NormalDist().inv_cdf(layer.sparsity) if layer.sparsity else 0.0,
             mlp_limit=layer.mlp_limit or 0.0,
             expert_limit=layer.expert_limit or 0.0,
+            mlp_gate_limit=(layer.cuts(layer.mlp_limit) or (0.0,))[0],
+            expert_gate_limit=(layer.cuts(layer.expert_limit) or (0.0,))[0],
         )
         for layer in config.layers
     ]

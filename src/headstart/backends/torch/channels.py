@@ -35,7 +35,7 @@ def channel_of(
         return MlpAndExperts(config, layer, weights, dtype, device)
     if isinstance(weights, ExpertsWeights):
         return Experts(config, layer, weights, dtype, device)
-    return Mlp(config, weights, dtype, device, layer.sparsity, layer.mlp_limit)
+    return Mlp(config, weights, dtype, device, layer.sparsity, layer.cuts(layer.mlp_limit))
 
 
 class Mlp:
@@ -48,7 +48,7 @@ class Mlp:
         dtype: torch.dtype,
         device: torch.device,
         sparsity: float = 0.0,
-        limit: float | None = None,
+        limit: tuple[float, float] | None = None,
     ) -> None:
         self.up, self.down = Linear(weights.up, dtype, device), Linear(weights.down, dtype, device)
         self.curve = None if weights.curve is None else weights.curve.to(device)
@@ -89,7 +89,7 @@ class Experts:
         return sum(part.nbytes for part in parts)
 
     def __call__(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
-        limits = self.layer.expert_limit, self.layer.mlp_limit
+        limits = self.layer.cuts(self.layer.expert_limit), self.layer.cuts(self.layer.mlp_limit)
         mixed, self.called = run_experts(self.config, self, x, self.activation, routed, limits)
         return mixed
 

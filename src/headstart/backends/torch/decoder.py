@@ -19,11 +19,12 @@ from headstart.backends.torch.mixers import MixerPass, mixer_of
 from headstart.backends.torch.norms import Norm
 from headstart.backends.torch.states import LayerStore, StateLayout
 from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.layers.hyper import run_connected
 from headstart.models.layers.layer import Operation, run_layer
 from headstart.models.layers.positions import counted_sinusoids
 from headstart.models.layers.rotary import Rotation
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
-from headstart.models.weights import DecoderWeights, LayerWeights
+from headstart.models.weights import DecoderWeights, HyperWeights, LayerWeights
 from headstart.passes.batch import FINAL_TAP
 
 _ROWS = 512
@@ -47,6 +48,7 @@ class DecoderLayer:
         self.streams = None if weights.streams is None else Streams(config, weights.streams, dtype, device)
         self.input = None if weights.input is None else LayerInput(config, weights.input, dtype, device)
         self.scale = None if weights.scale is None else weights.scale.to(device, dtype)
+        self.hyper = None if weights.hyper is None else [_moved(each, device) for each in weights.hyper]
 
     @property
     def nbytes(self) -> int:
@@ -60,6 +62,8 @@ class DecoderLayer:
         given = None if inputs is None or self.layer.input is None else inputs[:, self.layer.input]
         if self.streams is not None:
             return self._run_streams(self.streams, hidden, mix, given)
+        if self.hyper is not None:
+            return self._run_hyper(self.hyper, hidden, mix)
         hidden = run_layer(self.config, self, hidden, mix)
         if self.input is not None and given is not None:
             hidden = hidden + self.input(hidden, given)
@@ -72,6 +76,16 @@ class DecoderLayer:
             first = after[:, 0] if streams.scale is None else after[:, 0] * streams.scale
             after[:, 1:] += self.input(first, given)[:, None]
         return after
+
+    def _run_hyper(self, hyper: Sequence[HyperWeights], hidden: Tensor, mix: Operation | None) -> Tensor:
+        norms, parts = (self.attention_norm, self.mlp_norm), (mix, self.channel)
+        for weights, norm, part in zip(hyper, norms, parts, strict=True):
+            hidden = run_connected(self.config, weights, hidden, norm, part)
+        return hidden
+
+
+def _moved(weights: HyperWeights, device: torch.device) -> HyperWeights:
+    return HyperWeights(*(each.to(device) for each in (weights.mix, weights.base, weights.scale)))
 
 
 class DecoderOutput(NamedTuple):
@@ -172,6 +186,8 @@ class Decoder:
         """
         depth = len(stores)
         hidden = hidden if self.streams is None else self.streams.spread(hidden)
+        if self.config.residual.hyper is not None:
+            hidden = hidden[:, None].repeat(1, self.config.residual.hyper.count, 1)
         states: dict[int, Tensor] = {}
         for index, (layer, store) in enumerate(zip(self.layers[:depth], stores, strict=True)):
             if index in taps:
@@ -181,6 +197,8 @@ class Decoder:
             states[depth] = self._tapped(hidden)
         if self.streams is not None:
             hidden = self.streams.merged(hidden)
+        if self.config.residual.hyper is not None:
+            hidden = hidden.mean(1)
         if FINAL_TAP in taps:
             hidden = states[FINAL_TAP] = self.final_norm(hidden)
             wanted, best = (hidden.index_select(0, each) for each in (rows, best_rows))
@@ -189,8 +207,9 @@ class Decoder:
         return DecoderOutput(self.logits(wanted), self._best(best), states)
 
     def _tapped(self, hidden: Tensor) -> Tensor:
-        """[row, hidden]; of several streams, the first."""
+        """[row, hidden]; of several streams, the first, or their mean."""
         shown = hidden if self.streams is None else hidden[:, 0]
+        shown = shown if self.config.residual.hyper is None else shown.mean(1)
         return shown * self.config.residual.tap_scale
 
     def _best(self, normed: Tensor) -> Tensor:

@@ -60,14 +60,14 @@ def latent_of(
     if fields.has("q_lora_rank"):
         q_rank = fields.optional_integer("q_lora_rank")
     keys = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    plain, turning, value = (fields.integer(key, size, int(rotated)) for key, size in zip(keys, sizes, strict=True))
-    scale = (plain + turning) ** -0.5
-    if not rotated:
-        config = base_of(fields, family, tied, default_head_dim=1, ropes=(), **parts)
-    else:
+    least = (1, int(rotated), 1)
+    plain, turning, value = (fields.integer(*each) for each in zip(keys, sizes, least, strict=True))
+    if rotated:
         rope = rope or rope_of(fields, turning, whole_heads=False)
-        config = base_of(fields, family, tied, rope=rope, default_head_dim=1, **parts)
-        scale *= _growth_of_scores(fields, rope)
+    else:
+        parts["ropes"] = ()
+    config = base_of(fields, family, tied, rope=rope, default_head_dim=1, **parts)
+    scale = (plain + turning) ** -0.5 * (1.0 if rope is None else _growth_of_scores(fields, rope))
     if fields.of_gguf and rope is not None and rope.scaling is not None and rope.scaling["rope_type"] == "yarn":
         # What keys grow by is in the scores.
         config = replace(config, ropes=(replace(rope, scaling=rope.scaling | {"attention_factor": 1.0}),))
@@ -156,11 +156,7 @@ def _mistral4(fields: Fields) -> ModelConfig:
     if fields.within("rope_parameters") is None and fields.within("rope_scaling") is None:
         raise fields.missing("rope_parameters")
     count = count_of(fields, "n_routed_experts", "num_local_experts", default=128)
-    experts = replace(
-        sigmoid_experts(fields, count, 4, "n_shared_experts"),
-        score="softmax",
-        correction=False,
-    )
+    experts = replace(sigmoid_experts(fields, count, 4, "n_shared_experts"), score="softmax", correction=False)
     return with_experts(
         replace(config, attention=replace(config.attention, query_growth=query_growth(fields))),
         experts,
@@ -255,7 +251,7 @@ _SOFTMAX, _SIGMOID = 1, 2
 
 def latent_entries(fields: Fields) -> dict[str, Any]:
     """Of files from before keys and values were taken apart, and later ones."""
-    heads, turning = fields.integer("num_attention_heads"), fields.integer("rope.dimension_count")
+    heads, turning = fields.integer("num_attention_heads"), fields.integer("rope.dimension_count", minimum=0)
     apart = "_mla" if fields.has("attention.key_length_mla") else ""
     both, value = (fields.integer(f"attention.{part}_length{apart}") for part in ("key", "value"))
     return {**_sizes(heads, both, turning, value), "topk_group": fields.get("topk_group") or fields.get("n_group")}
@@ -317,10 +313,7 @@ FAMILIES = (
             read,
             _MIXED_INDEXED,
             replace(
-                _FROM_GGUF,
-                architecture=architecture,
-                layout=_GGUF_INDEXED,
-                read=partial(_indexed_from_gguf, name=name),
+                _FROM_GGUF, architecture=architecture, layout=_GGUF_INDEXED, read=partial(_indexed_from_gguf, name=name)
             ),
             "experts",
         )

@@ -1,21 +1,24 @@
-"""Kimi Delta Attention beside latent attention: Kimi Linear, and Ling and Ring 3.
+"""Kimi Delta Attention beside latent attention: Kimi Linear, Ling and Ring 3, and GLM-5.3 with several streams.
 
-Sources: the configuration and modelling files of transformers (models/kimi_linear, bailing_hybrid); for what else
-released files of Ling have, and for GGUF, llama.cpp's converter and models (kimi-linear.cpp, bailingmoe3.cpp).
+Sources: the configuration and modelling files of transformers (models/kimi_linear, bailing_hybrid, glm5_next); for what
+else released files of Ling have, and for GGUF, llama.cpp's converter and models (kimi-linear.cpp, bailingmoe3.cpp,
+glm5-next.cpp).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from headstart.models.config import LayerConfig, ModelConfig
-from headstart.models.families.base import Family, Gguf
+from headstart.models.config import HyperConfig, LayerConfig, ModelConfig
+from headstart.models.families.base import WHOLE, Family, Gguf
 from headstart.models.families.deepseek import GGUF_LATENT, LATENT_LAYER, TURNED, latent_entries, latent_of
 from headstart.models.families.experts import (
     BY_EXPERT,
+    EXPERTS_LAYOUT,
     IN_BLOCK,
     count_of,
     first_dense,
@@ -24,11 +27,12 @@ from headstart.models.families.experts import (
     sigmoid_experts,
     with_experts,
 )
-from headstart.models.families.fields import Fields
+from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.gguf import STATES, by_layer, chosen_by_sigmoid
 from headstart.models.state_config import DeltaConfig
 
 _KINDS = ("linear_attention", "full_attention")
+_INDEXED = "indexed_attention"
 _NAMES = {
     "max_position_embeddings": "model_max_length",
     "norm_topk_prob": "moe_renormalize",
@@ -62,9 +66,9 @@ def _mixed(config: ModelConfig, delta: DeltaConfig, attending: list[bool]) -> Mo
 def _attending(fields: Fields, config: ModelConfig, group: int, tail: bool) -> list[bool]:
     """Which layers attend; without an entry the last one of each ``group``, and with ``tail`` those behind the last
     whole one."""
-    kinds = fields.kinds("layer_types", config.num_layers, _KINDS)
+    kinds = fields.kinds("layer_types", config.num_layers, (*_KINDS, _INDEXED))
     if kinds is not None:
-        return [kind == "full_attention" for kind in kinds]
+        return [kind != _KINDS[0] for kind in kinds]
     whole = config.num_layers // group * group
     return [(index + 1) % group == 0 or (tail and index >= whole) for index in range(config.num_layers)]
 
@@ -74,20 +78,63 @@ def _kimi_linear(fields: Fields) -> ModelConfig:
     fields.require("mla_use_nope", True, default=True)
     fields.require("moe_router_activation_func", "sigmoid", default="sigmoid")
     config = latent_of(fields, "kimi_linear", False, None, 512, (128, 64, 128), rotated=False)
-    linear = fields.within("linear_attn_config")
-    if linear is not None:
-        fields = fields.with_entries(
-            linear_head_dim=linear.integer("head_dim", 128),
-            linear_num_heads=linear.integer("num_heads", config.num_heads),
-            linear_conv_kernel_dim=linear.integer("short_conv_kernel_size", 4),
-        )
-    if linear is not None and linear.has("full_attn_layers") and fields.get("layer_types") is None:
+    fields, linear = _with_linear(fields)
+    if fields.get("layer_types") is None:
+        if linear is None:
+            raise fields.missing("linear_attn_config")
         full = {number - 1 for number in linear.layers("full_attn_layers")}  # counted from 1
         fields = fields.with_entries(layer_types=[_KINDS[index in full] for index in range(config.num_layers)])
     config = _mixed(config, _delta(fields, 128, True, 0.0), _attending(fields, config, 4, False))
     count = count_of(fields, "num_experts", "num_local_experts", default=256)
     experts = sigmoid_experts(fields, count, 8, "n_shared_experts", 2.446)
     return with_experts(config, experts, first_dense(fields, config, 1))
+
+
+def _with_linear(fields: Fields) -> tuple[Fields, Fields | None]:
+    """With the sizes that released files have in an entry of their own, and that."""
+    linear = fields.within("linear_attn_config")
+    if linear is None:
+        return fields, None
+    names = ("head_dim", "num_heads", "short_conv_kernel_size", "gate_lower_bound")
+    ours = ("linear_head_dim", "linear_num_heads", "linear_conv_kernel_dim", "linear_lower_bound")
+    said = {to: linear.get(name) for name, to in zip(names, ours, strict=True) if linear.get(name) is not None}
+    return fields.with_entries(**said), linear
+
+
+def _glm5_next(fields: Fields, family: str) -> ModelConfig:
+    fields = fields if fields.get("text_config") is None else fields.text_config()
+    fields = _with_linear(fields.with_defaults({"rms_norm_eps": 1e-5, "qk_rope_head_dim": 0}))[0]
+    fields.require("qk_rope_head_dim", 0, default=0)
+    fields = fields if fields.of_gguf else fields.with_entries(head_dim=None)
+    fields.require("index_kpool_always_select_tail", True, default=True)
+    fields.require("hidden_act", "silu", default="silu")
+    config = latent_of(fields, family, False, 1536, 512, (256, 0, 256), rotated=False)
+    assert config.latent is not None
+    chosen = fields.integer("index_topk", 2048, maximum=MAX_POSITIONS)
+    config = replace(config, latent=replace(config.latent, chosen=chosen, norm_eps=config.norms.eps))
+    delta = _delta(fields, 128, True, _least(fields, "linear_lower_bound", fields.of_gguf))
+    config = _mixed(config, delta, _attending(fields, config, 4, False))
+    limits = fields.get("swiglu_limit")
+    limits = limits if isinstance(limits, list) else [10.0 if limits is None else limits] * config.num_layers
+    if len(limits) < config.num_layers or not all(isinstance(each, int | float) and each > 0 for each in limits):
+        raise fields.bad("swiglu_limit", fields.get("swiglu_limit"), "a positive number")
+    cut = [{"mlp_limit": float(limit), "expert_limit": float(limit), "limits_raw": True} for limit in limits]
+    layers = (replace(layer, **limits) for layer, limits in zip(config.layers, cut, strict=False))
+    rounds = fields.integer("hc_sinkhorn_iters", 20, maximum=1000)
+    hyper = HyperConfig(fields.integer("hc_mult", 4, maximum=8), rounds, fields.number("hc_eps", 1e-6))
+    config = replace(config, layers=tuple(layers), residual=replace(config.residual, hyper=hyper))
+    experts = sigmoid_experts(fields, count_of(fields, "n_routed_experts", default=288), 8, "n_shared_experts", 2.5)
+    return with_experts(config, experts, first_dense(fields, config, 3))
+
+
+def _least(fields: Fields, key: str, may_lack: bool) -> float:
+    """The bound of decays' logarithms; 0: there is none."""
+    bound = fields.get(key)
+    if bound is None:
+        return 0.0 if may_lack or fields.has(key) else -5.0
+    if isinstance(bound, bool) or not isinstance(bound, int | float) or not -1e3 < bound <= 0:
+        raise fields.bad(key, bound, "a number below 0")
+    return float(bound)
 
 
 def _ling(fields: Fields) -> ModelConfig:
@@ -102,11 +149,8 @@ def _ling(fields: Fields) -> ModelConfig:
     if not fields.of_gguf:
         length = fields.integer("short_conv_kernel_size", fields.integer("linear_conv_kernel_dim", 4))
         fields = fields.with_entries(linear_conv_kernel_dim=length)
-    bound = fields.get("kda_lower_bound") if fields.flag("kda_safe_gate", True) else 0.0
-    least = -5.0 if bound is None else bound
-    if isinstance(least, bool) or not isinstance(least, int | float) or not -1e3 < least <= 0:
-        raise fields.bad("kda_lower_bound", bound, "a number below 0")
-    delta = _delta(fields, fields.integer("head_dim", 128), False, float(least))
+    least = _least(fields, "kda_lower_bound", False) if fields.flag("kda_safe_gate", True) else 0.0
+    delta = _delta(fields, fields.integer("head_dim", 128), False, least)
     config = _mixed(config, delta, _attending(fields, config, fields.integer("layer_group_size", 6), True))
     count = count_of(fields, "num_experts", "num_local_experts", default=512)
     experts = sigmoid_experts(fields, count, 8, "n_shared_experts", 2.5)
@@ -136,14 +180,9 @@ def _parts(attention: str) -> dict[str, str]:
     """Names of the delta rule's parts in a layer."""
     of = f"layers.{{i}}.{attention}."
     heads = {f"delta_{part}{end}": f"{of}{part}_{name}" for part in "qkv" for end, name in _ENDS.items()}
-    return (
-        heads
-        | {"delta_share": f"{of}b_proj", "state_norm": f"{of}o_norm", "delta_output": f"{of}o_proj"}
-        | {
-            "step_bias": f"{of}dt_bias",
-            "log_decay": f"{of}A_log",
-        }
-    )
+    others = {"delta_share": "b_proj", "state_norm": "o_norm", "delta_output": "o_proj"}
+    others |= {"step_bias": "dt_bias", "log_decay": "A_log"}
+    return heads | {role: of + name for role, name in others.items()}
 
 
 _LOW_RANK = {
@@ -177,16 +216,30 @@ _LING = layout_with(
     beyond=True,
     spellings={"delta_output": "layers.{i}.attention.dense"},
 )
+_HYPER = {
+    f"{part}_{what}": f"hc_{theirs}_{name}"
+    for part, theirs in (("mixer", "attn"), ("channel", "ffn"))
+    for what, name in (("mix", "fn"), ("base", "base"), ("scale", "scale"))
+}
+_GLM_TEXT = layout_with(
+    _parts("self_attn") | _LOW_RANK | {role: f"layers.{{i}}.{name}" for role, name in _HYPER.items()},
+    EXPERTS_LAYOUT,
+    {**EXPERTS_LAYOUT.layer, **LATENT_LAYER},
+    whole=WHOLE | _HYPER.keys(),
+    beyond=True,
+    ignored=(*EXPERTS_LAYOUT.ignored, r"(model\.)?visual\..*", r"layers\.\d+\.self_attn\.indexer\..*"),
+)
+_GLM = replace(_GLM_TEXT, prefix="model.language_model.", other=_GLM_TEXT)
 
 _GGUF_PARTS = {
     **{f"delta_{part}": f"blk.{{i}}.attn_{part}" for part in "qkv"},
     **{f"delta_{part}_kernel": f"blk.{{i}}.ssm_conv1d_{part}" for part in "qkv"},
     "delta_share": "blk.{i}.ssm_beta",
+    "delta_output": "blk.{i}.attn_output",
     "delta_gate": "blk.{i}.ssm_g_a",
     "delta_step": "blk.{i}.ssm_f_a",
     "delta_gate_up": "blk.{i}.ssm_g_b",
     "delta_step_up": "blk.{i}.ssm_f_b",
-    "delta_output": "blk.{i}.attn_output",
 }
 _GGUF_KIMI = replace(
     GGUF_LATENT, layer={**GGUF_LATENT.layer, **_GGUF_PARTS}, folded={"log_decay": _heads(-1, 1)}, convert=STATES
@@ -198,6 +251,12 @@ def _logarithm(decay: Tensor, _: ModelConfig) -> Tensor:
     return decay.log()
 
 
+_GGUF_GLM = replace(
+    _GGUF_KIMI,
+    layer={**_GGUF_KIMI.layer, **{role: f"blk.{{i}}.{name}" for role, name in _HYPER.items()}},
+    folded={},
+    ignored=(*_GGUF_KIMI.ignored, r"blk\.\d+\.indexer.*"),
+)
 _GGUF_LING = replace(_GGUF_KIMI, convert={**TURNED, "log_decay": _logarithm})
 _GGUF_NAMES = {
     "linear_head_dim": "kda.head_dim",
@@ -205,33 +264,30 @@ _GGUF_NAMES = {
     "kda_safe_gate": "kda.safe_gate",
     "expert_swiglu_limit_list": "swiglu_clamp_exp",
     "share_expert_swiglu_limit_list": "swiglu_clamp_shexp",
+    "linear_lower_bound": "kda.gate_lower_bound",
+    "swiglu_limit": "swiglu_clamp_exp",
+    "index_topk": "attention.indexer.top_k",
+    "index_kpool_always_select_tail": "attention.indexer.kpool_select_tail",
+    "hc_mult": "hyper_connection.count",
+    "hc_sinkhorn_iters": "hyper_connection.sinkhorn_iterations",
+    "hc_eps": "hyper_connection.epsilon",
 }
 
 
 def _entries(fields: Fields) -> dict[str, Any]:
     """Layers that have no heads of keys have the delta rule."""
-    attending = by_layer(fields, "num_key_value_heads")[1]
-    kinds = [_KINDS[attends] for attends in attending]
+    kinds = [_KINDS[attends] for attends in by_layer(fields, "num_key_value_heads")[1]]
     return {**chosen_by_sigmoid(fields), **latent_entries(fields), "layer_types": kinds}
 
 
 _PLAIN = {"norm_topk_prob": True, "routed_scaling_factor": 1.0}
 
-FAMILIES = (
-    Family(
-        "kimi_linear",
-        "kimi_linear",
-        _kimi_linear,
-        _KIMI,
-        Gguf("kimi-linear", _GGUF_KIMI, _GGUF_NAMES, _PLAIN, _entries),
-        "experts",
-    ),
-    Family(
-        "bailing_hybrid",
-        "bailing_hybrid",
-        _ling,
-        _LING,
-        Gguf("bailingmoe3", _GGUF_LING, _GGUF_NAMES, _PLAIN, _entries),
-        "experts",
-    ),
+FAMILIES = tuple(
+    Family(name, name, read, layout, Gguf(architecture, in_gguf, _GGUF_NAMES, _PLAIN, _entries), "experts")
+    for name, read, layout, architecture, in_gguf in (
+        ("kimi_linear", _kimi_linear, _KIMI, "kimi-linear", _GGUF_KIMI),
+        ("bailing_hybrid", _ling, _LING, "bailingmoe3", _GGUF_LING),
+        ("glm5_next", partial(_glm5_next, family="glm5_next"), _GLM, "glm5-next", _GGUF_GLM),
+        ("glm5_next_text", partial(_glm5_next, family="glm5_next_text"), _GLM, "glm5-next", _GGUF_GLM),
+    )
 )

@@ -186,6 +186,16 @@ _LAYOUTS: Mapping[CheckpointKind, Mapping[str, MultiTokenLayout]] = {
         **dict.fromkeys(
             ("deepseek_v3", "deepseek_v3_halves", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "glm4_moe_lite"), _DEEPSEEK
         ),
+        **dict.fromkeys(
+            ("glm5_next", "glm5_next_text"),
+            _in_layer(
+                "model.language_model.layers.{i}",
+                ("enorm", "hnorm", "eh_proj", "shared_head.norm"),
+                follows=True,
+                embedding="model.language_model.layers.{i}.embed_tokens",
+                head="model.language_model.layers.{i}.shared_head.head",
+            ),
+        ),
         **dict.fromkeys(("bailing_moe", "bailing_hybrid", "hy_v3"), _WITH_LAST_NORM),
         "cohere2_moe": _COHERE,
         "ernie4_5_moe": _ERNIE,

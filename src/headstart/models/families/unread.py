@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_DELTA = "Kimi's delta attention"
 _HYPER = "hyper-connections between layers"
 
 LACKING: Mapping[str, str] = {
     **dict.fromkeys(("deepseek_v4", "deepseek4", "hy_v4"), f"{_HYPER} and compressed attention"),
-    **dict.fromkeys(("glm5_next", "glm5next"), f"{_DELTA} and {_HYPER}"),
     "mimo_v2": "an FP8 matrix of queries, keys and values in shards (GGUF files of MiMo-V2.5 have none)",
     "longcat_flash": "experts that compute nothing and two attentions in a layer",
 }

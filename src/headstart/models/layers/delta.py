@@ -62,7 +62,7 @@ def run_delta(config: DeltaConfig, parts: DeltaParts, x: Tensor, look_back: Look
         gate = rest
         share, step = parts.rates(x).chunk(2, dim=-1)
     else:
-        gate, step = rest.split([config.rank or config.values, config.rank or config.keys], dim=-1)
+        gate, step = torch.split(rest, [config.rank or config.values, config.rank or config.keys], dim=-1)
         if config.rank is not None:
             gate, step = (up(each) for up, each in zip(parts.ups, (gate, step), strict=True))
         share = parts.rates(x)
@@ -87,9 +87,9 @@ def run_delta(config: DeltaConfig, parts: DeltaParts, x: Tensor, look_back: Look
         return after, torch.matmul(queries[these][:, :, None], after)[:, :, 0]
 
     def scan(pieces: Pieces) -> ScanStep:
-        by_head = (pieces.cut(each).transpose(1, 2) for each in (queries, keys, values))
         real = pieces.cut_real(log_decay.flatten(1)).view(-1, PIECE, *log_decay.shape[1:])
-        return _scan(*by_head, real.transpose(1, 2), pieces.cut_real(share).transpose(1, 2))
+        of_pieces = (*(pieces.cut(each) for each in (queries, keys, values)), real, pieces.cut_real(share))
+        return _scan(*(each.transpose(1, 2) for each in of_pieces))
 
     normed = F.rms_norm(recur(advance, scan), (config.value_dim,), parts.norm, config.norm_eps)
     opened = (torch.sigmoid if config.by_key else F.silu)(gate.float().view(rows, heads, config.value_dim))

@@ -45,10 +45,10 @@ def run_experts(
     x: Tensor,
     activation: str,
     routed: Tensor | None = None,
-    limits: tuple[float | None, float | None] = (None, None),
+    limits: tuple[tuple[float, float] | None, tuple[float, float] | None] = (None, None),
 ) -> tuple[Tensor, int]:
     """[..., hidden] -> [..., hidden], and how many distinct experts these rows call; ``routed``: what the router reads
-    in place of ``x``; ``limits``: of experts, and of the one that all rows go through (``LayerConfig``)."""
+    in place of ``x``; ``limits``: of experts, and of the one that all rows go through (``LayerConfig.cuts``)."""
     rows, (limit, limit_of_shared) = x.reshape(-1, x.shape[-1]), limits
     told = (x if routed is None else routed).reshape(rows.shape).float()
     told = told if parts.router_norm is None else parts.router_norm(told)
@@ -115,7 +115,9 @@ def _sparsemixer(config: ExpertsConfig, logits: Tensor) -> tuple[Tensor, Tensor]
     return torch.cat(chosen, -1), torch.cat(weights, -1)
 
 
-def _run_one(config: ExpertsConfig, expert: MlpParts, rows: Tensor, activation: str, limit: float | None) -> Tensor:
+def _run_one(
+    config: ExpertsConfig, expert: MlpParts, rows: Tensor, activation: str, limit: tuple[float, float] | None
+) -> Tensor:
     if config.clamp is None:
         return run_mlp(expert, rows, activation, config.gated, limit=limit)
     gate, up = expert.up(rows).chunk(2, dim=-1)

@@ -125,10 +125,10 @@ def run_mlp(
     gated: bool = True,
     curve: Tensor | None = None,
     cut: float | None = None,
-    limit: float | None = None,
+    limit: tuple[float, float] | None = None,
 ) -> Tensor:
     """[..., hidden] -> [..., hidden]; ``curve``: of xielu; ``cut``: so many standard deviations above a row's mean gate
-    counts as 0, and what is below it, too; ``limit``: see ``LayerConfig``."""
+    counts as 0, and what is below it, too; ``limit``: see ``LayerConfig.cuts``."""
     raised = parts.up(x)
     activate = ACTIVATIONS[activation] if curve is None else partial(xielu, curve=curve)
     if not gated:
@@ -139,7 +139,7 @@ def run_mlp(
         gate = F.relu(gate - least)
     gate = activate(gate)
     if limit is not None:
-        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        gate, up = gate.clamp(max=limit[0]), up.clamp(-limit[1], limit[1])
     return parts.down(gate * up)
 
 

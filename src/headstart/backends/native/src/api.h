@@ -33,8 +33,8 @@ struct HeadstartLayer {
   int32_t input{};            // which of the inputs it reads, counted from 1; 0: none
   int32_t cuts{};             // gates count from `cut` standard deviations above their mean on
   float cut{};
-  // What activated gates are cut off at, and ups on both sides, of the dense part and of experts; 0: nothing.
-  float mlp_limit{}, expert_limit{};
+  // What ups are cut off at on both sides, of the dense part and of experts, and activated gates; 0: nothing.
+  float mlp_limit{}, expert_limit{}, mlp_gate_limit{}, expert_gate_limit{};
 };
 
 // What layers read beside their stream, see headstart.models.config.LayerInputsConfig; `count` 0: nothing.
@@ -71,6 +71,12 @@ struct HeadstartDelta {
   float least, norm_eps;
 };
 
+// Hyper-connections, see headstart.models.config.HyperConfig; `count` 0: there are none.
+struct HeadstartHyper {
+  int32_t count, rounds;
+  float eps;
+};
+
 // Sizes in elements. Enumerations by number, in the order of the C++ enums of the same name.
 struct HeadstartShape {
   int32_t vocab, hidden, heads, layers;
@@ -98,6 +104,7 @@ struct HeadstartShape {
   HeadstartDelta delta{};
   HeadstartInputs inputs{};
   HeadstartBlockConvolution block_convolution{};
+  HeadstartHyper hyper{};
   int32_t streams{};    // residual streams; 0: one
   int32_t side_rank{};  // of a second path beside attention; 0: there is none
 };
@@ -397,7 +404,9 @@ void headstart_set_sinks(void *model, int layer, const float *sinks);
 // decay, 4 skip, 5 norm of what a state gives, 6 [1] factor of all that the layer gives, 7 [experts] factors of scores;
 // of streams 8 router [streams][hidden, padded], 9 what predicts [streams * streams][streams], 10 what corrects
 // [streams][streams], 11 [hidden] factors of the first one where inputs read it; 12 of xielu [4]; of a block head's
-// convolutions before and after a part [2][taps][hidden] 13 attention's, 14 the MLP's.
+// convolutions before and after a part [2][taps][hidden] 13 attention's, 14 the MLP's; of hyper-connections what all
+// streams say [count * (2 + count)][count][hidden, padded] 15 to the mixer, 17 to the channel part, and its bases, then
+// three scales, 16 and 18.
 void headstart_set_constant(void *model, int layer, int which, const float *values, int count);
 // What packing has done to the matrices, as many as `forms`, [3] each: sums of squares of what was lost, of what bf16
 // would lose, and of the weights. All 0 where they are not in 4 or 8 bits.

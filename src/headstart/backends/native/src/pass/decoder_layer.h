@@ -47,6 +47,10 @@ enum ConstantIndex {
   kCurve,
   kAttentionKernels,
   kMlpKernels,
+  kMixerMix,
+  kMixerBase,
+  kChannelMix,
+  kChannelBase,
   kConstants
 };
 enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kInputsNorm, kPartNorms };  // of no layer

@@ -16,9 +16,9 @@ struct ExpertsLayer {
   std::vector<PackedLinear> linears[kExpertLinears];  // [expert]
 };
 
-// Activated gates are at most `limit`, ups no further than that from 0. What is no number stays.
-static inline void cut_off(float limit, Lanes &gate, Lanes &up) {
-  gate = min(splat(limit), gate);
+// Activated gates are at most `of_gates`, ups no further than `limit` from 0. What is no number stays.
+static inline void cut_off(float of_gates, float limit, Lanes &gate, Lanes &up) {
+  gate = min(splat(of_gates), gate);
   up = max(splat(-limit), min(splat(limit), up));
 }
 

@@ -70,7 +70,7 @@ class ExpertsChannel {
     pack(ups, thread, [&](int place) { return input_of(place, thread); });
     meet();
     multiply(ups, nullptr, thread, ahead, deal, [&](int place, int pair, int row, int count, const float *out) {
-      for (int r = 0; r < count; ++r) store_middle(of.expert_limit, place + row + r, pair, out + r * kColumns);
+      for (int r = 0; r < count; ++r) store_middle(of, place + row + r, pair, out + r * kColumns);
     });
     expect(downs, groups.all()[0], thread, ahead);
     meet();
@@ -119,19 +119,19 @@ class ExpertsChannel {
   }
 
   // One row of a pair of columns of the experts' first product, on its way to the second one.
-  void store_middle(float limit, int place, int pair, const float *out) const {
+  void store_middle(const HeadstartLayer &of, int place, int pair, const float *out) const {
     const auto put = [&](int column, Lanes x) { store_activation(m_.middle_kind(), middle_, place, column, x); };
     if (of_.gated) {
-      put(pair * 16, combine(limit, load(out), load(out + 16)));
+      put(pair * 16, combine(of, load(out), load(out + 16)));
     } else {
       for (int h = 0; h < kColumns; h += 16) put(pair * kColumns + h, activate(m_.activation, load(out + h)));
     }
   }
 
-  Lanes combine(float limit, Lanes gate, Lanes up) const {
+  Lanes combine(const HeadstartLayer &of, Lanes gate, Lanes up) const {
     if (of_.clamp == 0.f) {
       gate = activate(m_.activation, gate);
-      if (limit != 0.f) cut_off(limit, gate, up);
+      if (of.expert_limit != 0.f) cut_off(of.expert_gate_limit, of.expert_limit, gate, up);
       return gate * up;
     }
     constexpr float kSlope = 1.702f;

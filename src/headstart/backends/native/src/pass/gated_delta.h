@@ -61,7 +61,8 @@ class DeltaUps {
     for (int form = 0; form < Decoder::kForms; ++form)
       if (m_.has_form(form))
         for (auto *const each : {&gates_, &steps_})
-          (*each)[form] = packed_rows(m_.precision_of_form(form), m_.kernels[form].element, memory_, kPanelRows, padded);
+          (*each)[form] =
+              packed_rows(m_.precision_of_form(form), m_.kernels[form].element, memory_, kPanelRows, padded);
     for (int t = 0; t < m_.shape.threads; ++t)
       scratch_.push_back(memory_.emplace_back(padded * sizeof(float)).as<float>());
   }
@@ -131,9 +132,8 @@ class GatedDelta {
     meet();
     if (of_.rank) raise();
     if (of_.by_key)
-      mine(3 * heads_, [&](int row, int part) {
-        part < heads_ ? take_decays(row, part) : take_unit(row, part - heads_);
-      });
+      mine(3 * heads_,
+           [&](int row, int part) { part < heads_ ? take_decays(row, part) : take_unit(row, part - heads_); });
     else
       mine(2 * of_.key_heads + 1, [&](int row, int part) { part ? take_unit(row, part - 1) : take_rates(row); });
     meet();
@@ -188,7 +188,8 @@ class GatedDelta {
     // What was raised stands there already.
     const float *const step =
         of_.rank ? to : rows_.projected_of(row) + states_.shape.channels + heads_ * of_.value_dim + at;
-    const float *const bias = layer_.constants[kStepBias].data() + at, *const decay = layer_.constants[kDecay].data() + at;
+    const float *const bias = layer_.constants[kStepBias].data() + at, *const decay =
+                                                                           layer_.constants[kDecay].data() + at;
     for (int k = 0; k < of_.key_dim; k += 16) {
       const Lanes whole = load(step + k) + load(bias + k), fast = load(decay + k);
       const Lanes logarithm =

@@ -11,6 +11,7 @@
 #include "pass/decoder.h"
 #include "pass/experts_channel.h"
 #include "pass/finished_rows.h"
+#include "pass/hyper_connections.h"
 #include "pass/latent_attention.h"
 #include "pass/output_head.h"
 #include "pass/state_mixers.h"
@@ -71,6 +72,7 @@ struct Panel {
     if (shape.latent.kv_rank) latent = std::make_unique<LatentAttention>(model);
     if (model.keeps_states()) states = std::make_unique<StateMixers>(model);
     if (shape.streams) streams = std::make_unique<ResidualStreams>(model);
+    if (shape.hyper.count) hyper = std::make_unique<HyperConnections>(model);
     if (shape.experts.count) experts = std::make_unique<ExpertsChannel>(model);
     std::iota(all_rows.begin(), all_rows.end(), 0);
   }
@@ -162,6 +164,7 @@ struct Panel {
   std::unique_ptr<StateMixers> states;
   std::unique_ptr<ExpertsChannel> experts;
   std::unique_ptr<ResidualStreams> streams;
+  std::unique_ptr<HyperConnections> hyper;  // null where the model has none
 
  private:
   float *floats(int columns, size_t &stride) {

@@ -47,8 +47,9 @@ class StateMixers {
         break;
       case Mixer::delta:
         GatedDelta(m_.shape.delta, layer, states, rows, copies, thread, threads)
-            .run(meet, [&] { delta_ups_->pack(layer, states, rows, thread); },
-                 [&] { delta_ups_->raise(layer, states, rows, thread, ahead, deal, meet); });
+            .run(
+                meet, [&] { delta_ups_->pack(layer, states, rows, thread); },
+                [&] { delta_ups_->raise(layer, states, rows, thread, ahead, deal, meet); });
         break;
       case Mixer::mamba:
         mamba_->run(layer, states, rows, copies, thread, ahead, deal, meet);
@@ -69,7 +70,7 @@ class StateMixers {
   AlignedBuffer entering_;  // [panel row][stride_] where the journal takes nothing down
   size_t stride_ = 0, unit_ = 0;
   int most_copies_ = 0;
-  std::vector<AlignedBuffer> copies_;  // [thread]
-  std::unique_ptr<Mamba> mamba_;       // null where the model has none
+  std::vector<AlignedBuffer> copies_;    // [thread]
+  std::unique_ptr<Mamba> mamba_;         // null where the model has none
   std::unique_ptr<DeltaUps> delta_ups_;  // null where there is no rank
 };

@@ -22,6 +22,7 @@ class Worker {
     t_.read_on_from(0);
     entry_.run();
     if (p_.streams) streams_.spread();
+    if (p_.hyper) t_.my_rows(t_.rows, [&](int row) { p_.hyper->begin(row, t_.x(row)); });
     for (int layer = 0; layer < p_.pass->layers; ++layer) {
       copy_taps(layer);
       run_layer(m_.layers[layer], layer);
@@ -47,6 +48,7 @@ class Worker {
     const bool parallel = m_.shape.parallel_residual && !layer.experts;
     const bool goes_first = m_.shape.parallel_residual && layer.experts;
     if (p_.streams) streams_.predict(layer);
+    if (p_.hyper) enter(layer, kMixerMix, kMixerBase);
     const Activations input = p_.convolves() ? pack_convolved(layer) : entry_.pack_attention_input(layer, index);
     Activations mlp_input;
     if (parallel && !narrows) mlp_input = channel_.pack_beside(layer);
@@ -62,6 +64,7 @@ class Worker {
     }
     if (goes_first) channel_.run(layer, index);
     add_mixer(layer);
+    if (p_.hyper) leave(), enter(layer, kChannelMix, kChannelBase);
     if (m_.shape.cross) attention_.run_cross(layer, index, narrows);
     if (p_.side) channel_.add_side();
     if (p_.convolves())
@@ -71,7 +74,17 @@ class Worker {
     else if (!goes_first && !layer.is(Channel::none))
       channel_.run(layer, index);
     if (p_.streams) streams_.correct(layer);
+    if (p_.hyper) leave();
     if (layer.input) channel_.run_input(layer);
+  }
+
+  void enter(const DecoderLayer &layer, ConstantIndex mix, ConstantIndex base) {
+    t_.my_rows(t_.rows, [&](int row) { p_.hyper->enter(layer, mix, base, row, t_.x(row)); });
+    t_.barrier();
+  }
+  void leave() {
+    t_.my_rows(t_.rows, [&](int row) { p_.hyper->leave(row, t_.x(row)); });
+    t_.barrier();
   }
 
   // What attention reads of the rows of blocks that convolve.

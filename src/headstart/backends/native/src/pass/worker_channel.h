@@ -163,7 +163,7 @@ class WorkerChannel {
     t_.linear(layer.linears[kUp], input, t_.rows, [&](int pair, int row, int rows, const float *out) {
       for (int r = 0; r < rows; ++r) {
         Lanes left = activated(load(out + r * kColumns)), right = load(out + r * kColumns + 16);
-        if (layer.mlp_limit != 0.f) cut_off(layer.mlp_limit, left, right);
+        if (layer.mlp_limit != 0.f) cut_off(layer.mlp_gate_limit, layer.mlp_limit, left, right);
         if (m_.shape.gated) {
           store_activation(kind, p_.middle, row + r, pair * 16, left * right);
         } else {

@@ -144,6 +144,7 @@ class WorkerRows {
         const int from = p_.finished.row(i) - p_.context;
         std::memmove(x(i), x(from), m_.hidden * sizeof(float));
         if (p_.streams) p_.streams->move(from, i);
+        if (p_.hyper) p_.hyper->move(from, i);
       }
     return rows > 0;
   }
