@@ -118,8 +118,10 @@ def _glm5_next(fields: Fields, family: str) -> ModelConfig:
     limits = limits if isinstance(limits, list) else [10.0 if limits is None else limits] * config.num_layers
     if len(limits) < config.num_layers or not all(isinstance(each, int | float) and each > 0 for each in limits):
         raise fields.bad("swiglu_limit", fields.get("swiglu_limit"), "a positive number")
-    cut = [{"mlp_limit": float(limit), "expert_limit": float(limit), "limits_raw": True} for limit in limits]
-    layers = (replace(layer, **limits) for layer, limits in zip(config.layers, cut, strict=False))
+    layers = (
+        replace(layer, mlp_limit=float(limit), expert_limit=float(limit), limits_raw=True)
+        for layer, limit in zip(config.layers, limits, strict=False)
+    )
     rounds = fields.integer("hc_sinkhorn_iters", 20, maximum=1000)
     hyper = HyperConfig(fields.integer("hc_mult", 4, maximum=8), rounds, fields.number("hc_eps", 1e-6))
     config = replace(config, layers=tuple(layers), residual=replace(config.residual, hyper=hyper))
