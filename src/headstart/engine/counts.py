@@ -33,11 +33,7 @@ SUMS = (
         "Tokens of prompts that were found there.",
         lambda stats: min(stats.cached_tokens, stats.prompt_tokens),
     ),
-    Sum(
-        "vllm:spec_decode_num_drafts",
-        "Drafts that were verified.",
-        lambda stats: sum(stats.drafted_per_position[:1]),
-    ),
+    Sum("vllm:spec_decode_num_drafts", "Drafts that were verified.", lambda stats: sum(stats.drafted_per_position[:1])),
     Sum("vllm:spec_decode_num_draft_tokens", "Guesses that were verified.", lambda stats: stats.drafted),
     Sum("vllm:spec_decode_num_accepted_tokens", "Guesses that were accepted.", lambda stats: stats.accepted),
 )

@@ -246,8 +246,7 @@ def require_lossless(numerics: Numerics, speculation: SpeculationParams, params:
     lossy = speculation.lossy_for(params)
     if numerics is Numerics.EXACT and lossy is not None:
         raise RequestError(
-            f"{lossy} {getattr(speculation, lossy)} is LOSSY, but numerics is 'exact'; leave one of the two out.",
-            lossy,
+            f"{lossy} {getattr(speculation, lossy)} is LOSSY, but numerics is 'exact'; leave one of the two out.", lossy
         )
 
 

@@ -40,7 +40,7 @@ ALIASES = {
         hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
         sampling={"temperature": 0.2, "top_p": 0.9},
         heads="headstart-heads-smollm2",
-    ),
+    )
 }
 """The first is the default model."""
 

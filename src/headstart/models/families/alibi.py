@@ -183,11 +183,7 @@ _MPT = replace(
     convert={},
 )
 
-_TWO_NORMS_GGUF = {
-    **GGUF_JOINT_QKV.layer,
-    "attention_norm": "blk.{i}.attn_norm_2",
-    "mlp_norm": "blk.{i}.attn_norm",
-}
+_TWO_NORMS_GGUF = {**GGUF_JOINT_QKV.layer, "attention_norm": "blk.{i}.attn_norm_2", "mlp_norm": "blk.{i}.attn_norm"}
 
 
 FAMILIES = (

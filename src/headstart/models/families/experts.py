@@ -64,10 +64,7 @@ BY_EXPERT = {
     "expert_up": "layers.{i}.mlp.experts.{e}.up_proj",
     "expert_down": "layers.{i}.mlp.experts.{e}.down_proj",
 }
-STACKED = {
-    "expert_up": "layers.{i}.mlp.experts.gate_up_proj",
-    "expert_down": "layers.{i}.mlp.experts.down_proj",
-}
+STACKED = {"expert_up": "layers.{i}.mlp.experts.gate_up_proj", "expert_down": "layers.{i}.mlp.experts.down_proj"}
 """All experts of a layer in one tensor, gate and up in one."""
 IN_BLOCK = {
     "router": "layers.{i}.block_sparse_moe.gate",

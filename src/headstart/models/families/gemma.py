@@ -154,15 +154,7 @@ def _minus_one(weight: Tensor, _: ModelConfig) -> Tensor:
     return weight - 1
 
 
-_NORMS = (
-    "attention_norm",
-    "q_norm",
-    "k_norm",
-    "attention_post_norm",
-    "mlp_norm",
-    "mlp_post_norm",
-    "final_norm",
-)
+_NORMS = ("attention_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_norm", "mlp_post_norm", "final_norm")
 _HF_LAYOUT = replace(
     HF_LAYOUT,
     layer={

@@ -176,10 +176,7 @@ def _hybrid_entries(fields: Fields) -> dict[str, Any]:
 
 _HYBRID = Gguf(
     "granitehybrid",
-    replace(
-        GGUF_MAMBA2,
-        convert={**GGUF_MAMBA2.convert, **_GGUF_LAYOUT.convert},
-    ),
+    replace(GGUF_MAMBA2, convert={**GGUF_MAMBA2.convert, **_GGUF_LAYOUT.convert}),
     GGUF_NAMES,
     {"num_local_experts": 0},
     _hybrid_entries,
@@ -193,11 +190,7 @@ FAMILIES = (
         "granite_swa",
         "granite_swa",
         _granite_swa,
-        replace(
-            _HF_LAYOUT,
-            layer=HF_LAYER | {"sinks": "layers.{i}.self_attn.sinks"},
-            whole=WHOLE | {"sinks"},
-        ),
+        replace(_HF_LAYOUT, layer=HF_LAYER | {"sinks": "layers.{i}.self_attn.sinks"}, whole=WHOLE | {"sinks"}),
     ),
     Family("granite4", "granitemoehybrid", _granite4, _GRANITE4_LAYOUT, _HYBRID),
     Family("granite4_moe", "", _granite4, _GRANITE4_MOE_LAYOUT, _HYBRID, "experts"),

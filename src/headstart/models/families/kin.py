@@ -275,11 +275,7 @@ _NANOCHAT = replace(
 )
 _HYPERCLOVAX = replace(
     HF_LAYOUT,
-    layer={
-        **HF_LAYER,
-        "attention_post_norm": "layers.{i}.post_norm1",
-        "mlp_post_norm": "layers.{i}.post_norm2",
-    },
+    layer={**HF_LAYER, "attention_post_norm": "layers.{i}.post_norm1", "mlp_post_norm": "layers.{i}.post_norm2"},
     convert={"attention_post_norm": _scaled, "mlp_post_norm": _scaled, "final_norm": _divided},
 )
 

@@ -261,10 +261,7 @@ FAMILIES = (
         HF_LAYOUT,
         Gguf(
             "nemotron",
-            replace(
-                GGUF_LAYOUT,
-                convert=dict.fromkeys(("attention_norm", "mlp_norm", "final_norm"), _minus_one),
-            ),
+            replace(GGUF_LAYOUT, convert=dict.fromkeys(("attention_norm", "mlp_norm", "final_norm"), _minus_one)),
         ),
     ),
     Family("jais2", "jais2", _jais2, HF_LAYOUT, Gguf("jais2", GGUF_LAYOUT)),

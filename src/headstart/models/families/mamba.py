@@ -191,11 +191,7 @@ _NEMOTRON_LAYER = {
     **mamba2_layer("mixer"),
 }
 _NEMOTRON = TensorLayout(
-    prefix="backbone.",
-    embedding="embeddings",
-    final_norm="norm_f",
-    head="lm_head",
-    layer=_NEMOTRON_LAYER,
+    prefix="backbone.", embedding="embeddings", final_norm="norm_f", head="lm_head", layer=_NEMOTRON_LAYER
 )
 
 _NEMOTRON_LAYOUT = replace(_NEMOTRON, other=replace(_NEMOTRON, prefix="model."))
@@ -242,12 +238,7 @@ FAMILIES = (
         "falcon_h1",
         "falcon_h1",
         _falcon_h1,
-        replace(
-            HF_LAYOUT,
-            final_norm="final_layernorm",
-            layer=_BAMBA_LAYER,
-            convert={"final_norm": divided},
-        ),
+        replace(HF_LAYOUT, final_norm="final_layernorm", layer=_BAMBA_LAYER, convert={"final_norm": divided}),
         Gguf("falcon-h1", GGUF_MAMBA2),
     ),
     Family("bamba", "bamba", _bamba, replace(HF_LAYOUT, final_norm="final_layernorm", layer=_BAMBA_LAYER)),

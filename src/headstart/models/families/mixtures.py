@@ -174,13 +174,7 @@ def _same(fields: Fields, key: str, default: int) -> int:
 
 
 def _ernie_moe(fields: Fields) -> ModelConfig:
-    config = base_of(
-        fields,
-        "ernie4_5_moe",
-        tied=True,
-        default_theta=500_000.0,
-        default_eps=1e-5,
-    )
+    config = base_of(fields, "ernie4_5_moe", tied=True, default_theta=500_000.0, default_eps=1e-5)
     fields.require("use_bias", False, default=False)
     count = count_of(fields, "moe_num_experts", "num_experts", default=64)
     size = fields.integer("moe_intermediate_size", 1536)
@@ -205,11 +199,7 @@ def _ernie_moe(fields: Fields) -> ModelConfig:
 
 def _mellum(fields: Fields) -> ModelConfig:
     config = base_of(
-        fields,
-        "mellum",
-        tied=False,
-        default_head_dim=128,
-        attention=replace(biased(fields), qk_norm=HeadNorms()),
+        fields, "mellum", tied=False, default_head_dim=128, attention=replace(biased(fields), qk_norm=HeadNorms())
     )
     full = rope_of(fields, config.head_dim, 500_000.0, "full_attention")
     local = rope_of(fields, config.head_dim, 10_000.0, "sliding_attention")
@@ -306,12 +296,5 @@ FAMILIES = (
         ),
         "experts",
     ),
-    Family(
-        "mellum",
-        "mellum",
-        _mellum,
-        layout_with(BY_EXPERT),
-        Gguf("mellum", GGUF_MIXED),
-        "experts",
-    ),
+    Family("mellum", "mellum", _mellum, layout_with(BY_EXPERT), Gguf("mellum", GGUF_MIXED), "experts"),
 )

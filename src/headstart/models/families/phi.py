@@ -50,11 +50,7 @@ FAMILIES = (
         replace(HF_LAYOUT, layer=_fused(HF_LAYER, "layers.{i}.self_attn.qkv_proj", "layers.{i}.mlp.gate_up_proj")),
         Gguf(
             "phi3",
-            replace(
-                GGUF_LAYOUT,
-                layer=_fused(GGUF_LAYER, "blk.{i}.attn_qkv", "blk.{i}.ffn_up"),
-                **GGUF_LONGROPE,
-            ),
+            replace(GGUF_LAYOUT, layer=_fused(GGUF_LAYER, "blk.{i}.attn_qkv", "blk.{i}.ffn_up"), **GGUF_LONGROPE),
         ),
     ),
 )

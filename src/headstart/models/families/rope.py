@@ -160,11 +160,7 @@ def longrope_if_any(fields: Fields, dim: int) -> RopeConfig | None:
 
 def longrope(trained: int, attention_factor: float) -> dict[str, float | int | str]:
     """How ``RopeConfig`` describes a rotation of this kind."""
-    return {
-        "rope_type": "longrope",
-        "attention_factor": attention_factor,
-        "original_max_position_embeddings": trained,
-    }
+    return {"rope_type": "longrope", "attention_factor": attention_factor, "original_max_position_embeddings": trained}
 
 
 def reach(rope: RopeConfig, positions: int) -> int:

@@ -74,10 +74,7 @@ class _Wrapper:
 
     def _layout(self, inner: Family) -> TensorLayout:
         layout = replace(
-            inner.hf_layout,
-            prefix=self.prefix,
-            head=self.head,
-            ignored=(*inner.hf_layout.ignored, *self.left_out),
+            inner.hf_layout, prefix=self.prefix, head=self.head, ignored=(*inner.hf_layout.ignored, *self.left_out)
         )
         if self.other is None:
             return layout
@@ -104,11 +101,7 @@ def _read(wrapper: _Wrapper, fields: Fields) -> ModelConfig:
     return wrapper.named(_INNER[kind].read(Fields(entries, text.source)), kind)
 
 
-_TOWERS = (
-    r"(model\.)?vision_tower\..*",
-    r"(model\.)?multi_modal_projector\..*",
-    r"(model\.)?image_newline",
-)
+_TOWERS = (r"(model\.)?vision_tower\..*", r"(model\.)?multi_modal_projector\..*", r"(model\.)?image_newline")
 _LLAVA: dict[str, Any] = {
     "prefix": "language_model.model.",
     "head": "language_model.lm_head",

@@ -172,10 +172,7 @@ _BAILING = layout_with(
     embedding="word_embeddings",
     beyond=True,
 )
-_HY_LAYER = {
-    "router": "layers.{i}.mlp.router.gate",
-    "router_correction": "layers.{i}.mlp.expert_bias",
-}
+_HY_LAYER = {"router": "layers.{i}.mlp.router.gate", "router_correction": "layers.{i}.mlp.expert_bias"}
 _AFMOE_NAMES = {"route_norm": "expert_weights_norm", "num_dense_layers": "leading_dense_block_count"}
 
 FAMILIES = (
@@ -192,7 +189,7 @@ FAMILIES = (
         "exaone_moe",
         _exaone_moe,
         layout_with(
-            BY_EXPERT | shared("shared_experts") | {"router_correction": "layers.{i}.mlp.e_score_correction_bias"},
+            BY_EXPERT | shared("shared_experts") | {"router_correction": "layers.{i}.mlp.e_score_correction_bias"}
         ),
         Gguf("exaone-moe", GGUF_MIXED, defaults={**_PLAIN, "sliding_window_pattern": 4}, computed=chosen_by_sigmoid),
         "experts",
@@ -255,10 +252,7 @@ FAMILIES = (
         _BAILING,
         Gguf(
             "bailingmoe2",
-            replace(
-                GGUF_MIXED,
-                layer=without(GGUF_MIXED.layer, "q", "k", "v") | {"qkv": "blk.{i}.attn_qkv"},
-            ),
+            replace(GGUF_MIXED, layer=without(GGUF_MIXED.layer, "q", "k", "v") | {"qkv": "blk.{i}.attn_qkv"}),
             defaults={**_PLAIN, "score_function": "sigmoid"},
             computed=chosen_by_sigmoid,
         ),
