@@ -156,7 +156,7 @@ def drop_modules(folder: Path, family: str) -> None:
 
 
 def is_module(name: str) -> bool:
-    return name.startswith(("mtp.", "model.layers.3."))
+    return name.startswith(("mtp.", "model.layers.3.", "model.language_model.layers.3."))
 
 
 @pytest.fixture

@@ -32,13 +32,13 @@ from headstart.models.families.gguf import STATES, by_layer, chosen_by_sigmoid
 from headstart.models.state_config import DeltaConfig
 
 _KINDS = ("linear_attention", "full_attention")
-_INDEXED = "indexed_attention"
 _NAMES = {
     "max_position_embeddings": "model_max_length",
     "norm_topk_prob": "moe_renormalize",
     "n_group": "num_expert_group",
     "num_experts_per_tok": "num_experts_per_token",
     "n_shared_experts": "num_shared_experts",
+    "linear_conv_kernel_dim": "short_conv_kernel_size",
 }
 """What transformers writes; released files of Ling have the others' names."""
 
@@ -66,7 +66,7 @@ def _mixed(config: ModelConfig, delta: DeltaConfig, attending: list[bool]) -> Mo
 def _attending(fields: Fields, config: ModelConfig, group: int, tail: bool) -> list[bool]:
     """Which layers attend; without an entry the last one of each ``group``, and with ``tail`` those behind the last
     whole one."""
-    kinds = fields.kinds("layer_types", config.num_layers, (*_KINDS, _INDEXED))
+    kinds = fields.kinds("layer_types", config.num_layers, (*_KINDS, "indexed_attention"))
     if kinds is not None:
         return [kind != _KINDS[0] for kind in kinds]
     whole = config.num_layers // group * group
@@ -148,20 +148,14 @@ def _ling(fields: Fields) -> ModelConfig:
             raise fields.unsupported(key, fields.get(key), "null: experts without limits")
     config = latent_of(fields, "bailing_hybrid", False, None, 512, (128, 64, 128))
     config = replace(config, attention=replace(config.attention, gate="head"))
-    if not fields.of_gguf:
-        length = fields.integer("short_conv_kernel_size", fields.integer("linear_conv_kernel_dim", 4))
-        fields = fields.with_entries(linear_conv_kernel_dim=length)
     least = _least(fields, "kda_lower_bound", False) if fields.flag("kda_safe_gate", True) else 0.0
     delta = _delta(fields, fields.integer("head_dim", 128), False, least)
     config = _mixed(config, delta, _attending(fields, config, fields.integer("layer_group_size", 6), True))
     count = count_of(fields, "num_experts", "num_local_experts", default=512)
     experts = sigmoid_experts(fields, count, 8, "n_shared_experts", 2.5)
-    if fields.of_gguf:
-        shared_size = fields.integer("expert_shared_feed_forward_length", experts.shared_size)
-    else:
-        size = fields.integer("moe_shared_expert_intermediate_size", experts.size)
-        shared_size = experts.shared_size // experts.size * size
-    experts = replace(experts, shared_size=shared_size)
+    whole = fields.integer("expert_shared_feed_forward_length", experts.shared_size)  # of GGUF files
+    size = fields.integer("moe_shared_expert_intermediate_size", experts.size)
+    experts = replace(experts, shared_size=whole // experts.size * size if size != experts.size else whole)
     return with_experts(config, experts, first_dense(fields, config, 2))
 
 
@@ -204,7 +198,6 @@ _KIMI = layout_with(
     # As transformers saves them.
     spellings=_MLP,
 )
-_LING_LAYER = {role: name.replace("self_attn", "attention") for role, name in LATENT_LAYER.items()}
 _LING = layout_with(
     BY_EXPERT
     | shared("shared_experts")
@@ -212,7 +205,7 @@ _LING = layout_with(
     | _parts("attention")
     | {"output": "layers.{i}.attention.dense", "attention_gate": "layers.{i}.attention.g_proj"}
     | {"delta_gate": "layers.{i}.attention.g_proj", "delta_step": "layers.{i}.attention.f_proj"},
-    layer=_LING_LAYER,
+    layer={role: name.replace("self_attn", "attention") for role, name in LATENT_LAYER.items()},
     embedding="word_embeddings",
     convert=TURNED,
     beyond=True,

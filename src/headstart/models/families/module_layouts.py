@@ -112,13 +112,13 @@ def _in_layer(layer: str, parts: tuple[str, str, str, str], **more: Any) -> Mult
     return MultiTokenLayout(layer, embedding_norm, hidden_norm, projection, final_norm, **more)
 
 
-_DEEPSEEK = _in_layer(
-    "model.layers.{i}",
-    ("enorm", "hnorm", "eh_proj", "shared_head.norm"),
-    follows=True,
-    embedding="model.layers.{i}.embed_tokens",
-    head="model.layers.{i}.shared_head.head",
-)
+def _behind(layer: str) -> MultiTokenLayout:
+    """Numbered behind the decoder's layers, as DeepSeek-V3's."""
+    parts = ("enorm", "hnorm", "eh_proj", "shared_head.norm")
+    return _in_layer(layer, parts, follows=True, embedding=f"{layer}.embed_tokens", head=f"{layer}.shared_head.head")
+
+
+_DEEPSEEK, _DEEPSEEK_INSIDE = map(_behind, ("model.layers.{i}", "model.language_model.layers.{i}"))
 _STEP = _in_layer(
     "model.layers.{i}",
     ("enorm", "hnorm", "eh_proj", "transformer.shared_head.norm"),
@@ -186,16 +186,7 @@ _LAYOUTS: Mapping[CheckpointKind, Mapping[str, MultiTokenLayout]] = {
         **dict.fromkeys(
             ("deepseek_v3", "deepseek_v3_halves", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "glm4_moe_lite"), _DEEPSEEK
         ),
-        **dict.fromkeys(
-            ("glm5_next", "glm5_next_text"),
-            _in_layer(
-                "model.language_model.layers.{i}",
-                ("enorm", "hnorm", "eh_proj", "shared_head.norm"),
-                follows=True,
-                embedding="model.language_model.layers.{i}.embed_tokens",
-                head="model.language_model.layers.{i}.shared_head.head",
-            ),
-        ),
+        **dict.fromkeys(("glm5_next", "glm5_next_text"), _DEEPSEEK_INSIDE),
         **dict.fromkeys(("bailing_moe", "bailing_hybrid", "hy_v3"), _WITH_LAST_NORM),
         "cohere2_moe": _COHERE,
         "ernie4_5_moe": _ERNIE,

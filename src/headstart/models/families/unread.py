@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_HYPER = "hyper-connections between layers"
-
 LACKING: Mapping[str, str] = {
-    **dict.fromkeys(("deepseek_v4", "deepseek4", "hy_v4"), f"{_HYPER} and compressed attention"),
+    **dict.fromkeys(
+        ("deepseek_v4", "deepseek4"), "attention to compressed keys, and experts chosen by a table of tokens"
+    ),
+    "hy_v4": "hyper-connections of another kind",
     "mimo_v2": "an FP8 matrix of queries, keys and values in shards (GGUF files of MiMo-V2.5 have none)",
     "longcat_flash": "experts that compute nothing and two attentions in a layer",
 }
