@@ -106,7 +106,7 @@ class TestScript:
         )
         lines = told.stderr.splitlines()
         assert lines[:3] == ["Temperature 0.", "Temperature 0.5.", "Temperature 0.5."]
-        assert lines[3].startswith("Drafter ngram, of none, ngram, prompt-lookup, recycling, suffix")
+        assert lines[3].startswith("Drafter ngram, of none, ngram, suffix, prompt-lookup, recycling")
         assert lines[4:6] == ["Drafter suffix.", "Nothing was answered yet."]
         assert all(f"/{name}" in told.stderr for name in ("save FILE", "retry", "drafter NAME", "quit"))
         assert told.stdout == ""

@@ -18,6 +18,7 @@ from headstart.drafting.registry import (
     create_drafter,
     drafter_info,
     drafter_options,
+    free_drafters,
     hosted_drafters,
 )
 from headstart.errors import ConfigError
@@ -120,6 +121,10 @@ def test_who_asks_for_a_drafter_of_the_core_reads_no_other_folder() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_what_requests_may_name_unasked_needs_no_model() -> None:
+    assert set(free_drafters()) == {"suffix", "ngram", "prompt-lookup", "recycling"}
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

@@ -68,8 +68,8 @@ def default_for(place: str) -> str:
 
 
 def free_drafters() -> tuple[str, ...]:
-    """Names of the drafters that need no second model and cost nothing until they are named."""
-    return tuple(name for name, method in _own().items() if method.free)
+    """Names of the drafters that copy from text: they need no second model and cost nothing until they are named."""
+    return tuple(name for name, method in _listed().items() if method.free and method.kind == "text")
 
 
 def _other_names() -> dict[str, str]:
