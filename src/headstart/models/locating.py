@@ -22,7 +22,7 @@ _PIECE = re.compile(r"(.+\.gguf)([-.](?:split-|part[-_]?))[a-z0-9]+")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_FILES = [
     *("config.json", "generation_config.json", *SETTINGS_FILES),
-    *("model*.safetensors", "model.safetensors.index.json"),
+    *("model*.safetensors", "mtp*.safetensors", "nextn*.safetensors", "model.safetensors.index.json"),
     *("chat_template.jinja", "additional_chat_templates/*.jinja"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "target_vocab.json"),
     *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm"),
