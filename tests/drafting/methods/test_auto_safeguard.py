@@ -12,6 +12,7 @@ from planned_toys import BUDGET, PREDICTABLE, Clock, Oracle, begin, with_oracles
 
 from headstart.drafting.base import BeamView, Drafter
 from headstart.drafting.planning import constants as c
+from headstart.drafting.planning.allowances import Allowances, Load
 from headstart.passes.adapters import Adapter
 
 Cost = Callable[[int], float]
@@ -220,3 +221,9 @@ def test_an_adapter_whose_guesses_fail_takes_nobody_elses_allowance(monkeypatch:
         last = questions(number, bad, right=False)
     assert last < 3
     assert questions(9, None, right=True) > 30
+
+
+def test_several_sequences_may_lose_fewer_rounds_at_first() -> None:
+    allowances = Allowances()
+    starts = [allowances[Load(count, 0).size].rounds for count in (1, 2, 64)]
+    assert starts == [c.START, c.START / 2, c.LEAST_START]

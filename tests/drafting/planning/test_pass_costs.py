@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from headstart.drafting.planning import constants as c
 from headstart.drafting.planning.pass_costs import PassCosts, Recent
 
 
@@ -85,6 +86,22 @@ def test_one_more_row_is_tried_again_where_it_was_not_timed_lately() -> None:
     for _ in range(8):
         costs.add(2, 1.5)
     assert costs.seconds(1, 2) == [1.0, 1.5]
+
+
+def test_rows_that_seem_dear_by_one_timing_are_tried_again() -> None:
+    costs = PassCosts()
+    costs.add(4, 100.0)  # it was disturbed
+    for _ in range(c.RENEWED + 2):
+        costs.add(1, 10.0)
+        costs.add(2, 11.0)
+    assert costs.seconds(1, 4)[:3] == [10.0, 11.0, 11.0]
+    for _ in range(c.TRUSTED):
+        costs.add(3, 12.0)
+    tried = costs.seconds(1, 4)
+    assert tried[2] == tried[3], "the next step"
+    for _ in range(c.REDRAWN_EVERY):
+        costs.add(4, 13.0)
+    assert costs.seconds(1, 4) == [10.0, 11.0, 12.0, 13.0]
 
 
 def test_of_two_timings_the_lower_counts() -> None:

@@ -66,6 +66,14 @@ class Allowance:
         self.rounds = min(self.rounds + (1.0 + c.SHARE) * plain - taken, self._most)
 
 
+class Allowances(dict[Size, Allowance]):
+    """By ``Load.size``. A round of several sequences judges as many times more guesses, so fewer rounds tell."""
+
+    def __missing__(self, size: Size) -> Allowance:
+        allowance = self[size] = Allowance(max(c.START / 2 ** (size[0] - 1), c.LEAST_START))
+        return allowance
+
+
 class PlainRounds:
     """Seconds of plain rounds by load: the median of the last few, or what lies between those of near numbers of
     sequences."""
@@ -106,8 +114,7 @@ class Safeguard:
 
     def __init__(self) -> None:
         self.plain = PlainRounds()
-        self.allowances: dict[Size, Allowance] = defaultdict(Allowance)
-        """By ``Load.size``."""
+        self.allowances = Allowances()
 
     def allows(self, load: Load) -> bool:
         """Whether the next round may hold guesses."""

@@ -6,8 +6,10 @@ SHARE = 0.005
 """Of the time, for guesses that do not pay. A head that loses half a round is then asked every hundredth round, so one
 that becomes good is found within some hundred tokens."""
 START = 6.0
-"""Rounds that may be lost at first, for each load. A head that gains 0.3 of a round, give or take one, then stops by
+"""Rounds that may be lost at first by one sequence. A head that gains 0.3 of a round, give or take one, then stops by
 mistake once in forty times (exp(-2 * 0.3 * 6)); with 2 rounds it would in one of three."""
+LEAST_START = 2.0
+"""The same where many sequences decode at once, whose guesses tell sooner."""
 MOST = 32.0
 """Rounds that what pays can fill an allowance to: a second of a small model, which outlasts a pause of the machine."""
 OWN_START, OWN_MOST = 2.0, 4.0
@@ -36,9 +38,9 @@ RECENT = 9
 COST_MEMORY = 4096
 """Passes after which a step is forgotten that none was on: it may have been disturbed when it was timed last. With 256
 a drafter that is asked now and then was asked in vain, since its rows seemed to cost nothing (0141)."""
-RENEWED = 128
-"""Passes after which one with a single guess is timed again: a disturbed trial made two rows seem twice as dear as they
-were, and no guess was verified from then on (0141)."""
+RENEWED, TRUSTED = 128, 3
+"""Passes after which one with a single guess is timed again, or with so many that fewer than three of them were timed:
+a disturbed trial made two rows seem twice as dear as they were, and no guess was verified from then on (0141)."""
 HOPED_SHARE, HOPED_SLOPE = 1 / 16, 1 / 2
 """What a row beyond the largest known pass is assumed to cost, as a share of that pass's average row, or of its last
 rows if that is more. Little on purpose: larger passes are tried, and timed."""
@@ -55,6 +57,8 @@ UNTIMED_ROWS = 16
 """Rows of a pass, roots included, while nothing is known about costs: one tile."""
 TRIED_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48)
 """Rows of trial passes; the last is about what 16 sequences and the guesses of a default engine take."""
+TRIED_OFTEN = 8
+"""Rows up to which they are tried four times instead of twice: what these take decides most often."""
 TRIED_SECONDS = 1.0
 """Of all trial passes together: where a pass takes long, fewer of them are run."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from headstart.drafting.base import Drafter
 from headstart.drafting.planning import constants as c
-from headstart.drafting.planning.allowances import Allowance, Load, Size
+from headstart.drafting.planning.allowances import Allowance, Allowances, Load
 from headstart.drafting.planning.guess_rates import GuessRates, first_rates
 from headstart.passes.adapters import Adapter
 
@@ -39,9 +38,9 @@ class Member:
     """Over all sequences without an adapter."""
     adapted: WeakKeyDictionary[Adapter, GuessRates] = field(default_factory=WeakKeyDictionary)
     """Over all sequences that have one."""
-    asking: dict[Size, Allowance] = field(default_factory=lambda: defaultdict(Allowance))
-    """By ``Load.size``: what questions and rows of guesses that brought too little may still take."""
-    hearing: dict[Size, Allowance] = field(default_factory=lambda: defaultdict(Allowance))
+    asking: Allowances = field(default_factory=Allowances)
+    """What questions and rows of guesses that brought too little may still take."""
+    hearing: Allowances = field(default_factory=Allowances)
     """What showing it prompts and rounds may still take, beyond what it brings."""
 
     def __post_init__(self) -> None:

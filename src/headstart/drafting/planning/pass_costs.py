@@ -48,14 +48,20 @@ class PassCosts:
     def seconds(self, low: int, high: int, context: float = 0.0) -> list[float]:
         """Times of passes of ``low``, ..., ``high`` rows whose contexts have ``context`` tokens on average. Some pass
         must have been timed. The list ends early where passes would be much larger than any timed so far; the first of
-        them is always there, for its rows are run whatever they cost. The second costs as much as that where it was not
-        timed lately, so that it is tried again."""
+        them is always there, for its rows are run whatever they cost. Of those behind it the first that is not known
+        well enough costs as much as the one before it, so that it is tried again."""
         if len(self._curve) < low:
             self._curve = self._fit(low)
         bases, each = self._curve[low - 1 : high], self._slope.value * context
-        if len(bases) > 1 and self._passes - self._last_seen[_step(low + 1)] > c.RENEWED:
-            bases[1] = bases[0]
+        for guesses in range(1, min(len(bases), 1 + c.LEVELS_AHEAD)):
+            if self._is_due(_step(low + guesses), guesses):
+                bases[guesses] = bases[guesses - 1]
+                break
         return [base + rows * each for rows, base in enumerate(bases, start=low)] if each else bases
+
+    def _is_due(self, step: int, guesses: int) -> bool:
+        seldom = guesses == 1 or len(self._recent[step]) < c.TRUSTED
+        return seldom and self._passes - self._last_seen[step] > c.RENEWED
 
     def _is_forgotten(self, step: int) -> bool:
         seen = self._last_seen[step]

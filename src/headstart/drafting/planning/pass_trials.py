@@ -39,8 +39,8 @@ def try_passes(runner: ModelRunner, of: Sequence[int] | None = None) -> list[Tri
     try:
         # The first one touches weights and cache blocks that may not have been read yet: it tells nothing.
         _pass(runner, sizes[-1])
-        # Each twice, as far as time allows: one may be disturbed.
-        for rows in sizes * 2:
+        # Each several times, as far as time allows: some may be disturbed.
+        for rows in sizes * 2 + [rows for rows in sizes if rows <= c.TRIED_OFTEN] * 2:
             if time.perf_counter() - began > c.TRIED_SECONDS:
                 break
             _settle(runner, rows)
