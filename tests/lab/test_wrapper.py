@@ -29,6 +29,7 @@ def record(*spans: SpanRecord) -> RoundRecord:
         draft_seconds=[0.25, 0.5],
         pass_seconds=2.0,
         walk_seconds=0.1,
+        read_seconds=0.0,
         other_seconds=0.1,
         row_seconds=0.0,
     )

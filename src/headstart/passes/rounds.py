@@ -65,6 +65,8 @@ class RoundRecord:
     pass_seconds: float
     walk_seconds: float
     """Of finding what the target says after its rows."""
+    read_seconds: float
+    """Of showing a head what was said."""
     other_seconds: float
     row_seconds: float
     """For each of the trees' nodes; 0 without a ``CutRule``."""

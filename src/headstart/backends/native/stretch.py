@@ -232,6 +232,7 @@ def _record(done: c.Round, spans: Sequence[c.Span], tables: Sequence[Sequence[li
         draft_seconds=list(done.draft_seconds),
         pass_seconds=done.pass_seconds,
         walk_seconds=done.walk_seconds,
+        read_seconds=done.read_seconds,
         other_seconds=done.other_seconds,
         row_seconds=done.row_seconds,
         experts=done.experts or None,

@@ -24,8 +24,10 @@ class Followed:
     """[member]"""
     asked: list[bool]
     """[member] whether it was ever asked about the sequence."""
+    heard: list[bool]
+    """[member] whether it was ever shown what is read,"""
     unheard: list[bool]
-    """[member] whether it follows the sequence no more: showing it what is read and said took too long."""
+    """and whether it follows the sequence no more: showing it what is read and said took too long."""
     allowances: dict[tuple[int, Size], Allowance] = field(default_factory=dict)
     """By member and ``Load.size``."""
     guesses: list[tuple[int, Guesses]] = field(default_factory=list)
@@ -36,12 +38,18 @@ class Followed:
     def begin(cls, view: InnerSequence, members: Sequence[Member]) -> Followed:
         """Of a sequence that begins."""
         rates = [member.own_rates(adapter_of(view)) for member in members]
-        return cls(view, rates, [False] * len(members), [False] * len(members))
+        asked, heard, unheard = ([False] * len(members) for _ in range(3))
+        return cls(view, rates, asked, heard, unheard)
 
     def fork(self, view: InnerSequence) -> Followed:
         """Of a sequence that goes on from this one: beams of one search share what was learnt of them."""
         return replace(
-            self, view=view, asked=self.asked.copy(), unheard=self.unheard.copy(), guesses=self.guesses.copy()
+            self,
+            view=view,
+            asked=self.asked.copy(),
+            heard=self.heard.copy(),
+            unheard=self.unheard.copy(),
+            guesses=self.guesses.copy(),
         )
 
     def allowance(self, place: int, member: Member, load: Load) -> Allowance:
@@ -50,6 +58,15 @@ class Followed:
         if key not in self.allowances:
             self.allowances[key] = member.own_allowance(load)
         return self.allowances[key]
+
+    def goes_on_hearing(self, place: int, member: Member, load: Load) -> bool:
+        """Whether a member is shown what is read and said. If not, it never is again: it would miss a part. One that
+        was shown the beginning is shown the rest while it is asked."""
+        asked = self.heard[place] and member.asks(self.allowance(place, member, load), load)
+        lasts = member.hearing[load.size].lasts or asked
+        self.heard[place] |= lasts
+        self.unheard[place] |= not lasts
+        return lasts
 
     def rest(self, place: int, load: Load, rounds: int) -> None:
         """Some rounds are over in which a member was not asked about the sequence."""

@@ -62,6 +62,9 @@ class PlannedStretch:
     ) -> PlannedStretch | None:
         """None where a drafter that is asked, or reads along, cannot take part."""
         load = Load.of([each.view for each in followed])
+        for lane in lanes:
+            if lane.member.reads_along:
+                lane.read = [i for i in lane.read if followed[i].goes_on_hearing(lane.place, lane.member, load)]
         for lane in lanes if safeguard.allows(load) else ():
             lane.asked = [
                 i
@@ -134,17 +137,20 @@ class PlannedStretch:
             other = done.walk_seconds + done.other_seconds
             plain = self.safeguard.plain.seconds(self.load)
             said = sum([span.said for span in done.spans])
-            self.costs.add(rows, done.pass_seconds, row_keys, other)
-            self.costs.said(said, done.pass_seconds + other + sum(done.draft_seconds), done.row_seconds)
+            seconds = done.pass_seconds + other + done.read_seconds + sum(done.draft_seconds)
+            self.costs.add(rows, done.pass_seconds, row_keys, other + done.read_seconds)
+            self.costs.said(said, seconds, done.row_seconds)
+            for lane in self.lanes if plain else ():
+                if lane.member.reads_along:
+                    lane.member.heard(self.load, done.read_seconds, plain)
             if self.is_plain or plain is None:
                 self.safeguard.decoded(self.load, done.pass_seconds + other)
             else:
-                self._settle(done, plain, first=number == 0)
+                self._settle(done, seconds, plain, first=number == 0)
             positions = [position + span.said for position, span in zip(positions, done.spans, strict=True)]
 
-    def _settle(self, done: RoundRecord, plain: float, first: bool) -> None:
-        """What a round with guesses cost and brought, and what of it was each drafter's."""
-        seconds = done.pass_seconds + done.walk_seconds + done.other_seconds + sum(done.draft_seconds)
+    def _settle(self, done: RoundRecord, seconds: float, plain: float, first: bool) -> None:
+        """What a round with guesses, of so many seconds, cost and brought, and what of it was each drafter's."""
         said = sum([span.said for span in done.spans]) / len(done.spans)
         self.safeguard.speculated(self.load, said, seconds, plain)
         for slot, lane in enumerate(self.lanes):

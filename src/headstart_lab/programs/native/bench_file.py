@@ -9,7 +9,8 @@ Measured are a plain token after a context, passes of some rows beside one of on
 one compiled for this processor (``headstart_lab.programs.peers.environments llama-cpp``), a plain token and the
 prompt. With ``--products``, too, what PyTorch takes for the products alone of the layers with such a prompt, in bf16
 (oneDNN's): the last line measures all that is asked of a machine with a matrix unit. Ratios are medians over repeats in
-which each has its turn.
+which each has its turn. With ``--rates`` llama.cpp's passes of some rows are timed, too, and both are compared as if
+guesses held that often and cost nothing, each at its best number of them.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ from headstart_lab.provenance import finished, provenance
 FORMAT = "headstart-file/1"
 GOALS = {"plain / llama.cpp": 1.4, "prompt / llama.cpp": 1.5, "8 rows / 1 row": 1.6, "kept / file": 1.02}
 """At least, at least, at most, at most."""
+MOST_RATES = 3
+"""Guesses: llama.cpp's passes of two to four rows are timed."""
 UNIT_GOALS = {
     "plain / llama.cpp": 1.9,
     "prompt / llama.cpp": 7.0,
@@ -123,6 +126,24 @@ def peer_rates(worker: Worker, context: int, prompt: int, tokens: int) -> tuple[
     return plain, float(said["first_seconds"])
 
 
+def peer_pass(worker: Worker, context: int, rows: int, passes: int) -> float:
+    """Seconds of a pass of so many rows that all want their logits, after ``context`` tokens."""
+    prompt = np.random.default_rng(1).integers(300, 30000, context).tolist()
+    said = worker.decode(f"{rows} rows", prompt, passes)
+    return float(said["seconds"] - said["first_seconds"]) / passes
+
+
+def pace(passes: list[float], rates: list[float]) -> float:
+    """Tokens per second at the best number of guesses.
+
+    Args:
+        passes: [guesses] seconds.
+        rates: [guess] how often it holds with all before it.
+    """
+    tokens = [1 + sum(rates[:guesses]) for guesses in range(len(passes))]
+    return max(each / seconds for each, seconds in zip(tokens, passes, strict=True))
+
+
 def measure(options: argparse.Namespace, path: Path) -> dict[str, Any]:
     """All cases, in turns."""
     own = {}
@@ -134,7 +155,8 @@ def measure(options: argparse.Namespace, path: Path) -> dict[str, Any]:
     measured = ("plain", *counts, "prompt")
     times: dict[str, dict[str, list[float]]] = {name: {each: [] for each in measured} for name in own}
     products: list[float] = []
-    times["llama.cpp"] = {"plain": [], "prompt": []}
+    verified = [f"{2 + place} rows" for place in range(len(options.rates))]
+    times["llama.cpp"] = {each: [] for each in ("plain", "prompt", *verified)}
     with tempfile.TemporaryDirectory() as work:
         worker = None
         if options.peer == "llama-cpp":
@@ -154,6 +176,9 @@ def measure(options: argparse.Namespace, path: Path) -> dict[str, Any]:
                 plain, prompt = peer_rates(worker, options.context, options.prompt, options.tokens)
                 times["llama.cpp"]["plain"].append(plain)
                 times["llama.cpp"]["prompt"].append(prompt)
+                for place, label in enumerate(verified):
+                    taken = peer_pass(worker, options.context, 2 + place, options.tokens // 2)
+                    times["llama.cpp"][label].append(taken)
             for name, each in own.items():
                 of = times[name]
                 of["plain"].append(each.rows(1, options.tokens))
@@ -184,9 +209,18 @@ def measure(options: argparse.Namespace, path: Path) -> dict[str, Any]:
         if times["llama.cpp"]["plain"]:
             case["plain / llama.cpp"] = _ratio(times["llama.cpp"]["plain"], times[name]["plain"])
             case["prompt / llama.cpp"] = _ratio(times["llama.cpp"]["prompt"], times[name]["prompt"])
+            if verified:
+                case["at these rates / llama.cpp"] = _ratio(
+                    _paces(times[name], verified, options.rates), _paces(times["llama.cpp"], verified, options.rates)
+                )
         cases.append(case)
     peers = {f"{name}_ms": [round(1e3 * t, 2) for t in taken] for name, taken in times["llama.cpp"].items()}
     return {"cases": cases, "llama.cpp": peers, "products_ms": [round(1e3 * t, 1) for t in products]}
+
+
+def _paces(times: dict[str, list[float]], verified: list[str], rates: list[float]) -> list[float]:
+    by_repeat = zip(times["plain"], *(times[label] for label in verified), strict=True)
+    return [pace(list(passes), rates) for passes in by_repeat]
 
 
 def _ratio(above: list[float], below: list[float]) -> float:
@@ -204,10 +238,16 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=32, help="plain tokens a repeat")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--rates", type=float, nargs="+", default=[], help="how often the first, the first two, ... guesses hold"
+    )
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where the file is made, once")
     parser.add_argument("--products", action="store_true", help="also PyTorch's products of the layers with the prompt")
     parser.add_argument("--out", type=Path, help="also write what came out, with its provenance, to this JSON file")
     options = parser.parse_args()
+    if len(options.rates) > MOST_RATES:
+        parser.error(f"--rates has {len(options.rates)} numbers; give {MOST_RATES} at most.")
+    options.rows = sorted({*options.rows, *range(2, 2 + len(options.rates))})
 
     where = provenance()
     path = write(options.folder / f"random-{options.shape}-{options.mix}.gguf", options.shape, options.mix)

@@ -305,8 +305,9 @@ struct HeadstartCutRule {
 
 // Times of a round, in seconds, all sequences together; row_seconds: for each guess that is verified.
 struct HeadstartRound {
-  double draft_seconds[2];                           // of each guesser; 0 where nobody was asked
-  double pass_seconds, walk_seconds, other_seconds;  // walk: what the target says after its rows; not in other_seconds
+  double draft_seconds[2];                          // of each guesser; 0 where nobody was asked
+  double pass_seconds, walk_seconds, read_seconds;  // walk: what the target says after its rows; read: heads, along
+  double other_seconds;
   double row_seconds;
   double experts;  // as in HeadstartPass; 0: the model has none
 };
@@ -387,10 +388,10 @@ void headstart_set_norm(void *model, int layer, int which, const float *weight, 
 // Linears: 0 qkv, or what a mixer with a state reads, 1 output, 2 up, 3 down, of cross attention 4 queries, 5 output,
 // of latent attention instead 4 what takes queries to the states' space, 5 what takes values from there, head by head,
 // 6 queries from their own small state, 7 the gate, or instead 4 the gate, or the delta rule's rates, in float32
-// whatever the forms, 5 its gates and 6 its steps from what they are made of, or instead 4 what opens its input, 5 what takes it to the stream, and 6, 7 the second path, or of a block head
-// instead 4 what changes the convolutions around attention, 5 those around the MLP; layer -1: 0 output
-// head, 1 what fuses features, 2 what makes inputs of layers of embeddings. The parts stand one below the other;
-// nothing of them is kept.
+// whatever the forms, 5 its gates and 6 its steps from what they are made of, or instead 4 what opens its input, 5 what
+// takes it to the stream, and 6, 7 the second path, or of a block head instead 4 what changes the convolutions around
+// attention, 5 those around the MLP; layer -1: 0 output head, 1 what fuses features, 2 what makes inputs of layers of
+// embeddings. The parts stand one below the other; nothing of them is kept.
 void headstart_set_linear(void *model, int layer, int which, const HeadstartRows *parts, int count, const float *bias);
 // One expert's matrices: 0 up (gates first), 1 down. The router [experts][hidden], and one row more where the shared
 // expert, whose matrices are the layer's own, has a gate; `correction` [experts] or null.

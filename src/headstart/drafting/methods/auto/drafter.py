@@ -245,12 +245,12 @@ class AutoDrafter:
         heard = [
             outcome
             for outcome in outcomes
-            if self._follows(place, outcome.sequence.id) and set(member.drafter.needs.taps) <= set(outcome.hidden.taps)
+            if self._follows(place, outcome.sequence.id)
+            and set(member.drafter.needs.taps) <= set(outcome.hidden.taps)
+            and self._followed[outcome.sequence.id].goes_on_hearing(place, member, load)
         ]
-        if heard and member.hearing[load.size].lasts:
+        if heard:
             member.drafter.observe(heard)
-        for outcome in heard if not member.hearing[load.size].lasts else ():
-            self._followed[outcome.sequence.id].unheard[place] = True
         return self._clock() - start
 
     def _cut(self, followed: Sequence[Followed], budgets: Sequence[DraftBudget], load: Load) -> list[DraftTree]:

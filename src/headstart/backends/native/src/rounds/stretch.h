@@ -49,12 +49,14 @@ class Stretch {
       round.walk_seconds = seconds_since(passed);
       for (SequenceState &sequence : sequences_) {
         keep(cache, sequence);
+        const auto kept = Clock::now();
         if (const char *error = read_along(sequence, drafting_of)) return error;
+        round.read_seconds += seconds_since(kept);
         ended |= judge(sequence);
       }
       ++stretch.rounds;
-      round.other_seconds = seconds_since(start) - round.pass_seconds - round.walk_seconds - round.draft_seconds[0] -
-                            round.draft_seconds[1];
+      round.other_seconds = seconds_since(start) - round.pass_seconds - round.walk_seconds - round.read_seconds -
+                            round.draft_seconds[0] - round.draft_seconds[1];
       if (!stretch.cut_rule) continue;
       allowance += stretch.cut_rule->plain_seconds * said_in_round() - seconds_since(start);
       ended |= allowance < 0 && stretch.rounds >= kLeastRounds;
