@@ -8,7 +8,7 @@ from drafting_toys import ToySequence
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
 from headstart.drafting.inner_sequence import InnerSequence
-from headstart.drafting.planning.allowances import Load
+from headstart.drafting.planning.allowances import Load, Safeguard
 from headstart.drafting.planning.followed import Followed
 from headstart.drafting.planning.guess_rates import AGREED, ALONE, CONTRADICTED
 from headstart.drafting.planning.members import Member
@@ -107,12 +107,12 @@ def test_who_copies_goes_on_behind_what_another_guesses() -> None:
 
 def test_who_was_shown_the_beginning_is_shown_the_rest_while_it_is_asked(members: list[Member]) -> None:
     """Else a prompt would be read for nothing."""
-    member, load = members[0], Load(1, 0)
+    member, load, safeguard = members[0], Load(1, 0), Safeguard()
     followed, late = Followed.begin(view(1), members), Followed.begin(view(2), members)
-    assert followed.goes_on_hearing(0, member, load)
-    member.heard(load, 100.0, 1.0)
-    assert followed.goes_on_hearing(0, member, load)
-    assert not late.goes_on_hearing(0, member, load)
+    assert followed.goes_on_hearing(0, member, load, safeguard)
+    member.read(load, 100.0, 1.0, 0.0)
+    assert followed.goes_on_hearing(0, member, load, safeguard)
+    assert not late.goes_on_hearing(0, member, load, safeguard)
     followed.allowance(0, member, load).settle(0.0, 100.0)
-    assert not followed.goes_on_hearing(0, member, load)
+    assert not followed.goes_on_hearing(0, member, load, safeguard)
     assert followed.unheard[0]

@@ -71,10 +71,10 @@ def test_reading_a_prompt_once_does_not_end_it_for_the_sequence(member: Member) 
 
 def test_what_takes_too_long_to_hear_is_shown_no_more(member: Member) -> None:
     for _ in range(200):
-        member.heard(ALONE, 0.1, 1.0, of_seconds=10.0)
+        member.read(ALONE, 0.1, 1.0, 10.0)
     assert not member.hearing[ALONE.size].lasts
     for _ in range(200):
-        member.heard(AMONG, 0.04, 1.0, of_seconds=10.0)
+        member.read(AMONG, 0.04, 1.0, 10.0)
     assert member.hearing[AMONG.size].lasts
 
 
@@ -82,7 +82,7 @@ def test_an_adapter_whose_guesses_fail_costs_others_none(member: Member) -> None
     other = ALONE._replace(adapter="other")
     for _ in range(8):
         asked(member, other, gain=0.0, seconds=1.0, rounds=10)
-        member.heard(other, 3.0, 1.0)
+        member.heard(other, 3.0, 1.0, was_asked=True)
     assert not member.asks(member.own_allowance(other), other)
     assert not member.hearing[other.size].lasts
     assert member.asks(member.own_allowance(ALONE), ALONE)

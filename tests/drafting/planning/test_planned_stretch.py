@@ -53,7 +53,7 @@ def test_reading_along_is_charged_though_nobody_guesses(member: Member) -> None:
     assert member.hearing[ALONE.size].rounds == pytest.approx(before - 2.0)
     assert safeguard.plain.seconds(ALONE) == 1.0, "it is no part of a plain round"
     followed.allowance(0, member, ALONE).settle(0.0, 100.0)
-    member.heard(ALONE, 100.0, 1.0)
+    member.read(ALONE, 100.0, 1.0, 0.0)
     again = Lane(0, member, [0])
     PlannedStretch.of([followed], [limits], [again], RoundCosts(), safeguard, lambda: 0.0)
     assert not again.follows

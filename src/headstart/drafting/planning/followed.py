@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from headstart.drafting.abilities import Continuing
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.inner_sequence import InnerSequence, adapter_of
-from headstart.drafting.planning.allowances import Allowance, Load, Size
+from headstart.drafting.planning.allowances import Allowance, Load, Safeguard, Size
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.members import Member
 from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, Overlay
@@ -59,11 +59,12 @@ class Followed:
             self.allowances[key] = member.own_allowance(load)
         return self.allowances[key]
 
-    def goes_on_hearing(self, place: int, member: Member, load: Load) -> bool:
+    def goes_on_hearing(self, place: int, member: Member, load: Load, safeguard: Safeguard) -> bool:
         """Whether a member is shown what is read and said. If not, it never is again: it would miss a part. One that
         was shown the beginning is shown the rest while it is asked."""
-        asked = self.heard[place] and member.asks(self.allowance(place, member, load), load)
-        lasts = member.hearing[load.size].lasts or asked
+        lasts = member.hearing[load.size].lasts
+        if not lasts and self.heard[place] and safeguard.allowances[load.size].lasts:
+            lasts = member.asks(self.allowance(place, member, load), load)
         self.heard[place] |= lasts
         self.unheard[place] |= not lasts
         return lasts

@@ -93,8 +93,15 @@ class Member:
         for allowance in (self.asking[load.size], self.hearing[load.size]):
             allowance.settle(rounds, rounds)
 
-    def heard(self, load: Load, seconds: float, plain_seconds: float, of_seconds: float = 0.0) -> None:
-        """It was shown what was read or said, which took ``seconds``, beside a pass of ``of_seconds`` that read
-        prompts."""
+    def read(self, load: Load, seconds: float, plain_seconds: float, of_seconds: float) -> None:
+        """It was shown prompts, which took ``seconds``, beside a pass of ``of_seconds``."""
         plain = of_seconds / plain_seconds
         self.hearing[load.size].settle(plain, plain + seconds / plain_seconds)
+
+    def heard(self, load: Load, seconds: float, plain_seconds: float, was_asked: bool) -> None:
+        """It was shown what was said in a round. That is part of what questions take, also where it goes on for their
+        sake alone."""
+        taken, hearing = seconds / plain_seconds, self.hearing[load.size]
+        if was_asked or not hearing.lasts:
+            self.asking[load.size].settle(0.0, taken)
+        hearing.settle(0.0, taken)

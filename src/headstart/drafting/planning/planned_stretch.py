@@ -6,8 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
 from headstart.drafting.abilities import RunsInStretches, stretch_drafting
+from headstart.drafting.planning import constants as c
 from headstart.drafting.planning.allowances import Load, Safeguard
 from headstart.drafting.planning.followed import Followed
 from headstart.drafting.planning.members import Brought, Member
@@ -64,7 +66,8 @@ class PlannedStretch:
         load = Load.of([each.view for each in followed])
         for lane in lanes:
             if lane.member.reads_along:
-                lane.read = [i for i in lane.read if followed[i].goes_on_hearing(lane.place, lane.member, load)]
+                goes_on = [followed[i].goes_on_hearing(lane.place, lane.member, load, safeguard) for i in lane.read]
+                lane.read = list(compress(lane.read, goes_on))
         for lane in lanes if safeguard.allows(load) else ():
             lane.asked = [
                 i
@@ -129,7 +132,9 @@ class PlannedStretch:
             len(each.view.tokens) - 1 - sum([done.spans[i].said for done in rounds])
             for i, each in enumerate(self.followed)
         ]
-        for number, done in enumerate(rounds):
+        self._charge_hearing(sum([done.read_seconds for done in rounds]))
+        # Plain rounds are like each other: some of them tell enough.
+        for number, done in enumerate(rounds[: c.PLAIN_LEAST] if self.is_plain else rounds):
             rows = row_keys = 0
             for i, span in enumerate(done.spans):
                 rows += 1 + len(span.tokens)
@@ -140,14 +145,21 @@ class PlannedStretch:
             seconds = done.pass_seconds + other + done.read_seconds + sum(done.draft_seconds)
             self.costs.add(rows, done.pass_seconds, row_keys, other + done.read_seconds)
             self.costs.said(said, seconds, done.row_seconds)
-            for lane in self.lanes if plain else ():
-                if lane.member.reads_along:
-                    lane.member.heard(self.load, done.read_seconds, plain)
             if self.is_plain or plain is None:
                 self.safeguard.decoded(self.load, done.pass_seconds + other)
             else:
                 self._settle(done, seconds, plain, first=number == 0)
             positions = [position + span.said for position, span in zip(positions, done.spans, strict=True)]
+
+    def _charge_hearing(self, seconds: float) -> None:
+        """What it took to show the drafter that reads along what was said."""
+        plain = self.safeguard.plain.seconds(self.load)
+        for lane in self.lanes:
+            if plain is not None and lane.member.reads_along:
+                taken = seconds if lane.asked else seconds + lane.seconds
+                lane.member.heard(self.load, taken, plain, bool(lane.asked))
+                if self.is_plain:
+                    self.safeguard.charge(self.load, taken)
 
     def _settle(self, done: RoundRecord, seconds: float, plain: float, first: bool) -> None:
         """What a round with guesses, of so many seconds, cost and brought, and what of it was each drafter's."""

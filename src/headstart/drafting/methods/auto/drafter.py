@@ -247,7 +247,7 @@ class AutoDrafter:
             for outcome in outcomes
             if self._follows(place, outcome.sequence.id)
             and set(member.drafter.needs.taps) <= set(outcome.hidden.taps)
-            and self._followed[outcome.sequence.id].goes_on_hearing(place, member, load)
+            and self._followed[outcome.sequence.id].goes_on_hearing(place, member, load, self.safeguard)
         ]
         if heard:
             member.drafter.observe(heard)
@@ -330,8 +330,11 @@ class AutoDrafter:
         if plain is None and self.costs.passes.known:
             plain = self.costs.passes.seconds(load.sequences, load.sequences)[0]
         if plain:
-            for member, seconds in zip(self._members, heard, strict=True):
-                member.heard(load, seconds, plain, of_seconds)
+            for place, (member, seconds) in enumerate(zip(self._members, heard, strict=True)):
+                if of_seconds:
+                    member.read(load, seconds, plain, of_seconds)
+                else:
+                    member.heard(load, seconds, plain, place in self._round.askings)
 
 
 def _small_drafter(context: DraftContext, model: str) -> Drafter:
