@@ -228,7 +228,7 @@ def test_an_empty_variable_names_nobody(monkeypatch: pytest.MonkeyPatch) -> None
         (
             "eagle3",
             ConfigError,
-            "cannot guess inside another engine, which hands out tokens alone; choose one of ngram",
+            "cannot guess inside another engine, which hands out tokens alone; choose one of suffix",
         ),
         ("none", ConfigError, "cannot guess inside another engine"),
         ("dspark", ConfigError, "cannot guess inside another engine"),
