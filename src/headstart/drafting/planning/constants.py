@@ -83,8 +83,8 @@ bring, and where rows seem dear a drafter must still be seen to guess (by work t
 MOST_SURE = 0.8
 """Likelier paths are always gone on from: what stands behind them may hold in a row. Not tuned."""
 LEVELS_AHEAD = 8
-"""Rows of a sequence that are looked at for how cheap further ones may be: drafts hardly hold further. Not tuned;
-ending drafts so brings 3 % on two AVX2 cores (0141)."""
+"""Rows of a sequence that are looked at for how cheap further ones may be, or need to be tried again: drafts hardly
+hold further. Not tuned; ending drafts so brings 3 % on two AVX2 cores (0141)."""
 PACE_MEMORY = 32
 """Rounds over which the tokens of a second are averaged: a fraction of a second of a small model. Not tuned."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 from llama_cpp import Llama
-from llama_cpp_worker import mode
+from llama_cpp_worker import mode, opened
 from protocol import Decode, OnToken, serve
 
 ROWS = (2, 3, 4)
@@ -29,14 +29,7 @@ def passes(llama: Llama, rows: int) -> Decode:
 
 
 def load(options: argparse.Namespace) -> dict[str, Decode]:
-    verifying = Llama(
-        model_path=str(options.model),
-        n_ctx=options.max_context,
-        n_threads=options.threads,
-        n_threads_batch=options.threads,
-        logits_all=True,
-        verbose=False,
-    )
+    verifying = opened(options, logits_all=True)
     return {"plain": mode(options, None)} | {f"{rows} rows": passes(verifying, rows) for rows in ROWS}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from llama_cpp import Llama
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
@@ -12,15 +13,20 @@ LOOKUP_TOKENS = 2
 """Few: on a CPU, each further row costs llama.cpp more."""
 
 
-def mode(options: argparse.Namespace, draft: LlamaPromptLookupDecoding | None) -> Decode:
-    llama = Llama(
+def opened(options: argparse.Namespace, **own: Any) -> Llama:
+    """The model, with ``Llama``'s ``own`` settings of a mode."""
+    return Llama(
         model_path=str(options.model),
         n_ctx=options.max_context,
         n_threads=options.threads,
         n_threads_batch=options.threads,
-        draft_model=draft,
         verbose=False,
+        **own,
     )
+
+
+def mode(options: argparse.Namespace, draft: LlamaPromptLookupDecoding | None) -> Decode:
+    llama = opened(options, draft_model=draft)
 
     def decode(prompt: list[int], count: int, on_token: OnToken) -> list[int]:
         llama.reset()  # else the prompt would be taken from the request before

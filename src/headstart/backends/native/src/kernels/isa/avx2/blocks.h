@@ -168,7 +168,7 @@ static __attribute__((noinline)) void multiply_block_rows(const PackedLinear &li
                                                           const Activations &a, int row, float *out,
                                                           Prefetch prefetch) {
   constexpr int row_bytes = kPlanes * kPlaneBytes + kBlockUnitBytes;
-  // Few rows leave registers for both halves, so that their inputs are fetched once.
+  // One row leaves registers for both halves, so that its inputs are fetched once.
   constexpr int kHalves = kRows <= 1 ? 2 : 1;
   const char *tile = a.row(row);
   Lanes total[kRows][2];
