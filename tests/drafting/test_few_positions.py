@@ -11,7 +11,7 @@ from head_toys import shake
 from safetensors.torch import save_file
 from tiny_checkpoint import write_tiny_model
 
-from headstart.drafting.methods.dflash.head import BlockHead, block_config
+from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
 from headstart.drafting.registry import available_drafters
 from headstart.engine.outputs import RequestOutput
@@ -21,6 +21,7 @@ from headstart.sampling.params import SamplingParams
 from headstart_lab.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart_train.files.heads import save_head
+from headstart_train.first_steps.block import block_config
 
 POSITIONS = 44
 HIDDEN, VOCAB = 64, 259

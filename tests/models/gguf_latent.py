@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -54,6 +55,7 @@ def write_latent(
     joint = joint or kind == "minicpm3"
     named = {"deepseek_v32": "deepseek32", "glm_moe_dsa": "glm-dsa", "mistral4": "mistral4", "minicpm3": "minicpm3"}
     named |= {"kimi_linear": "kimi-linear", "bailing_hybrid": "bailingmoe3", "glm5_next_text": "glm5-next"}
+    named["hy_v4"] = "hyv4"
     writer = gguf.GGUFWriter(path, named.get(kind, "deepseek2"))
     _metadata(writer, config, joint)
     if modules:
@@ -75,9 +77,12 @@ def write_latent(
         if stem == "lm_head" and config.tie_word_embeddings:
             continue
         if layer is None:
-            writer.add_tensor(f"{_WHOLE[stem]}.{ending}", tensor.numpy())
+            end = f"output_{ending}.weight" if stem == "model.hc_head" else f"{_WHOLE[stem]}.{ending}"
+            writer.add_tensor(end, tensor.numpy())
             continue
         block, rest = f"blk.{layer[1]}", layer[2]
+        if config.model_type == "hy_v4" and rest.endswith(("q_b_proj", "kv_a_proj_with_mqa")):
+            tensor = _as_neighbours(tensor, config, heads if rest.endswith("q_b_proj") else 1)
         if ending == "e_score_correction_bias":
             parts = {"exp_probs_b.bias": tensor}
         elif rest.endswith("kv_b_proj"):
@@ -90,6 +95,8 @@ def write_latent(
             parts = {f"ssm_conv1d_{part}.weight": each[None] for part, each in named}
         elif ending == "A_log":
             parts = {"ssm_a": _KDA_DECAYS[config.model_type](tensor)}
+        elif ending == "sinks":
+            parts = {"attn_sinks.weight": tensor}
         elif ending == "dt_bias":
             parts = {"ssm_dt.bias": tensor}
         elif rest.endswith("_hc"):
@@ -109,7 +116,7 @@ def write_latent(
             linear = (
                 getattr(config, "linear_head_dim", None) and config.layer_types[int(layer[1])] == "linear_attention"
             )
-            names = (_KDA | _NAMES if linear else _NAMES | {r"self_attn\.g_proj": "attn_gate"}).items()
+            names = (_KDA | _NAMES if linear else _NAMES | {r"self_attn\.g(ate)?_proj": "attn_gate"}).items()
             target = next(found.expand(to) for each, to in names if (found := re.fullmatch(each, rest)))
             parts = {f"{target}.{ending}": tensor}
         for target, part in parts.items():
@@ -127,6 +134,15 @@ def write_latent(
     return path
 
 
+def _as_neighbours(tensor: Tensor, config: Any, heads: int) -> Tensor:
+    """What transformers turns in halves, for llama.cpp, which turns neighbours."""
+    plain, turned = tensor.view(heads, -1, tensor.shape[1]).split_with_sizes(
+        [len(tensor) // heads - config.qk_rope_head_dim, config.qk_rope_head_dim], dim=1
+    )
+    turned = turned.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
+    return torch.cat((plain, turned), dim=1).flatten(0, 1)
+
+
 def _metadata(writer: gguf.GGUFWriter, config: Any, joint: bool) -> None:
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -140,12 +156,15 @@ def _metadata(writer: gguf.GGUFWriter, config: Any, joint: bool) -> None:
         writer.add_uint32(f"{writer.arch}.kda.head_dim", config.linear_head_dim)
     else:
         writer.add_head_count_kv(config.num_attention_heads if joint else 1)
-    if config.model_type == "glm5_next_text":
-        writer.add_float32(f"{writer.arch}.kda.gate_lower_bound", config.linear_lower_bound)
+    if hasattr(config, "hc_mult"):
         writer.add_uint32(f"{writer.arch}.hyper_connection.count", config.hc_mult)
-        writer.add_uint32(f"{writer.arch}.hyper_connection.sinkhorn_iterations", config.hc_sinkhorn_iters)
         writer.add_float32(f"{writer.arch}.hyper_connection.epsilon", config.hc_eps)
         writer.add_array(f"{writer.arch}.swiglu_clamp_exp", [config.swiglu_limit] * config.num_hidden_layers)
+    if config.model_type == "hy_v4":
+        writer.add_float32(f"{writer.arch}.hyper_connection.magnitude", config.hc_magnitude)
+    if config.model_type == "glm5_next_text":
+        writer.add_float32(f"{writer.arch}.kda.gate_lower_bound", config.linear_lower_bound)
+        writer.add_uint32(f"{writer.arch}.hyper_connection.sinkhorn_iterations", config.hc_sinkhorn_iters)
         writer.add_bool(f"{writer.arch}.attention.indexer.kpool_select_tail", True)
     if config.model_type == "bailing_hybrid":
         writer.add_bool(f"{writer.arch}.kda.safe_gate", config.kda_safe_gate)
@@ -184,7 +203,14 @@ def _metadata(writer: gguf.GGUFWriter, config: Any, joint: bool) -> None:
     writer.add_expert_shared_count(getattr(config, "n_shared_experts", 0))
     if not mixed:
         return
-    sigmoid = config.model_type in ("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", *_KDA_DECAYS)
+    sigmoid = config.model_type in (
+        "deepseek_v3",
+        "deepseek_v32",
+        "glm_moe_dsa",
+        "glm4_moe_lite",
+        "hy_v4",
+        *_KDA_DECAYS,
+    )
     if hasattr(config, "index_topk"):
         writer.add_indexer_head_count(config.index_n_heads)
         writer.add_indexer_key_length(config.index_head_dim)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from headstart.models.files import write_tensors
+from headstart_train.files.tensors import write_tensors
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes of files are POSIX's")

@@ -257,6 +257,7 @@ SAME_STRETCH = {**YARN, "mscale": 0.9, "mscale_all_dim": 0.9}
         ("kimi_linear", {}),
         ("bailing_hybrid", {}),
         ("glm5_next", {}),
+        ("hy_v4", {}),
     ],
 )
 @pytest.mark.parametrize("joint", [False, True])

@@ -36,6 +36,7 @@ KINDS = {
     "gated delta rule": "qwen3_next",
     "decays by key": "bailing_hybrid",
     "hyper-connections": "glm5_next",
+    "hyper-connections alone": "hy_v4",
 }
 """Some have experts, too."""
 NATIVE = {
@@ -46,6 +47,7 @@ NATIVE = {
     "gated delta rule, native": "qwen3_next",
     "decays by key, native": "kimi_linear",
     "hyper-connections, native": "glm5_next",
+    "hyper-connections alone, native": "hy_v4",
     "keys of earlier layers, native": "gemma4_text",
     "streams, native": "gemma3n_text",
 }

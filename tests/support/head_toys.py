@@ -17,7 +17,7 @@ from headstart.backends.torch.kit import TorchKit
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView
 from headstart.drafting.context import DraftContext
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.dflash.head import BlockHead, block_config
+from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
 from headstart.drafting.registry import create_drafter
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
@@ -30,6 +30,7 @@ from headstart.passes.runner import ModelRunner
 from headstart_lab.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads, ParallelKind
 from headstart_train.files.heads import save_head
+from headstart_train.first_steps.block import block_config
 
 HIDDEN = 16
 BLOCKS: Mapping[str, Mapping[str, object]] = {

@@ -74,6 +74,12 @@ GLM5_NEXT = {**TINY, **MOE, **LATENT, **KDA, "qk_rope_head_dim": 0, "n_shared_ex
 GLM5_EYES = {"hidden_size": 32, "intermediate_size": 32, "depth": 1, "num_heads": 2, "image_size": 28} | {
     "out_hidden_size": 64
 }
+HY_V4 = {"num_experts_per_tok": 3, "index_topk": 208, "index_head_dim": 48, "index_n_heads": 2} | {
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "indexer_types": ["full", "shared", "full"],
+    "swiglu_limit": 0.9,
+    "hc_magnitude": 1.7,
+}
 CONVOLUTIONS = ["conv", "full_attention", "conv"]
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": "auto", "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_conv": 4}
 MAMBA1: dict[str, Any] = {
@@ -342,6 +348,7 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {**TINY, **MOE, **LATENT, **KDA, "q_lora_rank": None, "num_expert_group": 1, "topk_group": 1}
         | {"num_experts_per_token": 3, "model_max_length": 256},
     ),
+    "hy_v4": ("HYV4", {**TINY, **MOE, **LATENT, **HY_V4}),
     "glm5_next": ("Glm5Next", {"text_config": GLM5_NEXT, "vision_config": GLM5_EYES}),
     "bailing_hybrid": (
         "BailingHybrid",

@@ -7,6 +7,7 @@ them are added under the names of their family.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ NAMES |= dict.fromkeys(("glm4_moe_lite", "deepseek_v32", "glm_moe_dsa", "cohere2
 NAMES["bailing_moe"] = NAMES["deepseek_v3"]  # renamed afterwards
 NAMES["hy_v3"] = ("model.layers.{n}.", "enorm", "hnorm", "eh_proj", "final_layernorm")
 NAMES["bailing_hybrid"] = NAMES["hy_v3"]
+NAMES["hy_v4"] = ("model.mtp_layers.{k}.", *NAMES["hy_v3"][1:])
 NAMES["glm5_next"] = ("model.language_model.layers.{n}.", *NAMES["deepseek_v3"][1:])
 NAMES["ernie4_5_moe"] = (
     *("model.mtp_block.{k}.", "model.mtp_emb_norm.{k}", "model.mtp_hidden_norm.{k}", "model.mtp_linear_proj.{k}"),
@@ -44,7 +46,16 @@ NAMES |= dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "exaone_moe", "exaon
 _SLIDING = ("mellum", "exaone_moe", "exaone4_5", "mimo_v2_flash", "step3p7")
 _SEEING = ("exaone4_5", "step3p7", "glm5_next")
 _TWO_ROTATIONS = ("mellum", "mimo_v2_flash", "step3p7")
-_FIRST_DENSE = ("glm4_moe_lite", "bailing_hybrid", "glm5_next", "deepseek_v32", "glm_moe_dsa", "hy_v3", "cohere2_moe")
+_FIRST_DENSE = (
+    "glm4_moe_lite",
+    "bailing_hybrid",
+    "glm5_next",
+    "deepseek_v32",
+    "glm_moe_dsa",
+    "hy_v3",
+    "cohere2_moe",
+    "hy_v4",
+)
 _HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 """Family -> what its modules' layers are called (n: after the model's, k: from 0), and the four parts around them."""
 NATIVE_SIZES: dict[str, dict[str, object]] = {
@@ -63,8 +74,12 @@ NATIVE_SIZES["bailing_hybrid"] = {"linear_head_dim": 32} | {
     size: value for size, value in NATIVE_SIZES["deepseek_v3"].items() if size != "q_lora_rank"
 }
 NATIVE_SIZES["glm5_next"] = {"linear_head_dim": 32, **NATIVE_SIZES["deepseek_v3"], "qk_rope_head_dim": 0}
-NATIVE_SIZES |= dict.fromkeys(("glm4_moe_lite", "deepseek_v32", "glm_moe_dsa"), NATIVE_SIZES["deepseek_v3"])
+NATIVE_SIZES |= dict.fromkeys(("glm4_moe_lite", "deepseek_v32", "glm_moe_dsa", "hy_v4"), NATIVE_SIZES["deepseek_v3"])
 """Family -> sizes that the native pass takes."""
+
+
+def _causal(rows: int) -> Tensor:
+    return torch.zeros(1, 1, rows, rows).masked_fill(torch.ones(rows, rows).triu(1).bool(), -torch.inf)
 
 
 @dataclass
@@ -108,7 +123,7 @@ class Reference:
         kind, config = self.model.config.model_type, self.model.config.get_text_config()
         if kind == "nemotron_h":
             return self._two_parts(x)
-        if kind == "glm5_next":
+        if kind in ("glm5_next", "hy_v4"):
             return self._unconnected(decoder.layers[self.num_layers + k], x[None])
         kinds = config.layer_types if kind in _SLIDING else None
         more = {"layer_type": kinds[self.num_layers + k]} if kind in _TWO_ROTATIONS and kinds is not None else {}
@@ -127,14 +142,18 @@ class Reference:
 
     def _unconnected(self, layer: Any, x: Tensor) -> Tensor:
         """A layer around one stream."""
-        seen, *_ = layer.self_attn(layer.input_layernorm(x), attention_mask=torch.ones(x.shape[:2], dtype=torch.bool))
+        more: dict[str, Any] = {"attention_mask": torch.ones(x.shape[:2], dtype=torch.bool)}
+        if self.model.config.model_type == "hy_v4":
+            turned = self.model.get_decoder().rotary_emb(x, position_ids=torch.arange(x.shape[1])[None])
+            more = {"attention_mask": _causal(x.shape[1]), "position_embeddings": turned}
+        seen, *_ = layer.self_attn(layer.input_layernorm(x), **more)
         x = x + seen
         found: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
         return found[0]
 
     def _two_parts(self, x: Tensor) -> Tensor:
         """Nemotron-H's layers have one part each."""
-        mask = torch.zeros(1, 1, len(x), len(x)).masked_fill(torch.ones(len(x), len(x)).triu(1).bool(), -torch.inf)
+        mask = _causal(len(x))
         attention, experts = self.model.get_decoder().layers[self.num_layers :]
         output = attention(x[None], attention_mask=mask)
         output = experts(output[0] if isinstance(output, tuple) else output)
@@ -147,6 +166,14 @@ class Reference:
         weight = weight + (config.model_type in (*_HYBRID, "step3p5"))
         eps = config.layer_norm_epsilon if config.model_type == "nemotron_h" else config.rms_norm_eps
         return nn.functional.rms_norm(x, weight.shape, weight, eps)
+
+
+def _released(name: str) -> str:
+    """Names of HY-V4 as they were published, which transformers does not get back when it saves a model."""
+    name = re.sub(r"\.hc_pre\.hc_(attn|mlp)_layer\.", r".hc_\1_layer.hc_pre.", name).replace(
+        ".hc_pre.hc_head.", ".hc_head."
+    )
+    return re.sub(r"\.(mlp|shared_experts)\.linear_gate\.", r".\1.gate_proj.", name)
 
 
 def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 3, **sizes: object) -> Reference:
@@ -163,7 +190,7 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
     if family == "cohere2_moe":
         kinds = ["sliding_attention", "full_attention", "sliding_attention"]
         settings["layer_types"] = kinds[:layers] + ["sliding_attention"] * modules
-    if family == "glm_moe_dsa":
+    if family in ("glm_moe_dsa", "hy_v4"):
         settings["indexer_types"] = ["full", "shared", "full"][:layers] + ["full"] * modules
     if family == "glm5_next":
         kinds = ["linear_attention", "indexed_attention", "linear_attention"]
@@ -213,7 +240,7 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
         if family == "mimo_v2_flash":
             tensors[f"{own}pre_mlp_layernorm.weight"] = tensors.pop(f"{own}post_attention_layernorm.weight")
     modules_of = tuple(layer.format(n=layers + k, k=k) + "hc_" for k in range(modules))
-    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(modules_of)}
+    tensors = {_released(name): tensor for name, tensor in tensors.items() if not name.startswith(modules_of)}
     save_file(tensors, path, metadata={"format": "pt"})
     whole_config = json.loads((directory / "config.json").read_text())
     config = whole_config["text_config"] if family in _SEEING else whole_config

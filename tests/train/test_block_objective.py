@@ -14,11 +14,12 @@ from headstart.backends.torch.block_pass import BlockPass
 from headstart.backends.torch.head_kit import torch_kit
 from headstart.drafting.head_files.loading import load_head
 from headstart.drafting.heads.head_pass import DraftRows
-from headstart.drafting.methods.dflash.head import BlockHead, block_config
+from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.entrypoints.llm import LLM
 from headstart.sampling.params import SamplingParams
 from headstart_train.choices import LossName
 from headstart_train.files.heads import save_head
+from headstart_train.first_steps.block import block_config
 from headstart_train.making import HeadName, HeadSettings, trunk_of
 from headstart_train.objectives.block import BlockObjective, block_decay
 from headstart_train.objectives.masks import Behind

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headstart.models.config import HeadNorms, HyperConfig, LayerConfig, LayerInputsConfig, StreamsConfig
+from headstart.models.config import HeadNorms, LayerConfig, LayerInputsConfig, StreamsConfig
 from headstart.models.experts_config import ExpertsConfig
 from headstart.models.latent_assembly import latent_weights
 from headstart.models.layout_tensors import LayoutTensors, Shape, stacked
@@ -59,6 +59,7 @@ class Assembly(LayoutTensors):
         embedding_norm = None
         if config.embedding.norm:
             embedding_norm = self.norm(layout.embedding_norm, "embedding_norm", config.hidden_size)
+        hyper = config.residual.hyper
         return DecoderWeights(
             embedding=embedding,
             layers=tuple(self.layer(i, layer) for i, layer in enumerate(config.layers)),
@@ -68,6 +69,7 @@ class Assembly(LayoutTensors):
             rope_factors=factors,
             embedding_norm=embedding_norm,
             streams=None if config.residual.streams is None else self._stream_ends(config.residual.streams),
+            hyper_end=self._hyper(0, "end", (hyper.count,)) if hyper is not None and hyper.merges else None,
             layer_inputs=None if config.layer_inputs is None else self._layer_inputs(config.layer_inputs),
         )
 
@@ -120,8 +122,8 @@ class Assembly(LayoutTensors):
             hyper=None
             if config.residual.hyper is None
             else (
-                self._hyper(index, "mixer", config.residual.hyper),
-                self._hyper(index, "channel", config.residual.hyper),
+                self._hyper(index, "mixer", config.residual.hyper.told),
+                self._hyper(index, "channel", config.residual.hyper.told),
             ),
             input=None
             if config.layer_inputs is None or layer.input is None
@@ -147,12 +149,12 @@ class Assembly(LayoutTensors):
             scale=self.vector(index, "stream_scale", hidden) if streams.scaled else None,
         )
 
-    def _hyper(self, index: int, part: str, hyper: HyperConfig) -> HyperWeights:
-        size = hyper.count * (2 + hyper.count)
+    def _hyper(self, index: int, part: str, told: tuple[int, ...]) -> HyperWeights:
+        size = sum(told)
         return HyperWeights(
-            mix=self.vector(index, f"{part}_mix", hyper.count * self.config.hidden_size, size),
+            mix=self.vector(index, f"{part}_mix", told[0] * self.config.hidden_size, size).view(size, told[0], -1),
             base=self.vector(index, f"{part}_base", size),
-            scale=self.vector(index, f"{part}_scale", 3),
+            scale=self.vector(index, f"{part}_scale", len(told)),
         )
 
     def _stream_ends(self, streams: StreamsConfig) -> StreamEndsWeights:

@@ -158,8 +158,17 @@ class HyperConfig:
 
     count: int
     rounds: int
-    """Of making what mixes them doubly stochastic (Sinkhorn and Knopp)."""
+    """Of making what mixes them doubly stochastic (Sinkhorn and Knopp); 0: they are not mixed (HY-V4)."""
     eps: float
+    most: float = 2.0
+    """The largest share of what a part gives."""
+    merges: bool = False
+    """What the layers give is a mixture that all streams tell; else it is their mean."""
+
+    @property
+    def told(self) -> tuple[int, ...]:
+        """How many numbers all streams tell a part: shares read, shares given, and what mixes them."""
+        return (self.count, self.count, self.count**2) if self.rounds else (self.count, self.count)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headstart.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 _MAX_JSON_BYTES = 1 << 27
 _SAMPLE_BYTES = 4096
@@ -89,16 +89,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} holds a JSON {type(value).__name__}, not an object; fetch it again.")
     return value
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file with the usual permissions (the library alone makes it readable by its owner only)."""
-    from safetensors.torch import save_file
-
-    save_file(dict(tensors), path, metadata={"format": "pt", **(metadata or {})})
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ def latent_weights(tensors: LayoutTensors, index: int, latent: LatentConfig) -> 
     """Of the layer of this number."""
     config = tensors.config
     heads = config.num_heads * config.head_dim
+    gates = config.num_heads * (latent.value_dim if config.attention.gate == "element" else 1)
     states = {"kv_down": latent.kv_rank + latent.rope_dim}
     q_up = q_norm = None
     if latent.q_rank is None:
@@ -39,9 +40,10 @@ def latent_weights(tensors: LayoutTensors, index: int, latent: LatentConfig) -> 
         output=tensors.linear(
             index, {"output": config.hidden_size}, config.num_heads * latent.value_dim, config.attention.output_bias
         ),
-        gate=tensors.linear(index, {"attention_gate": config.num_heads}, config.hidden_size, False)
+        gate=tensors.linear(index, {"attention_gate": gates}, config.hidden_size, False)
         if config.attention.gate
         else None,
+        sinks=tensors.vector(index, "sinks", config.num_heads) if config.attention.sinks else None,
     )
 
 

@@ -89,7 +89,8 @@ class LatentWeights:
     output: LinearWeights
     """[hidden, num_heads * value_dim]"""
     gate: LinearWeights | None = None
-    """[num_heads, hidden]"""
+    """As of other attention; so are the sinks."""
+    sinks: Tensor | None = None
 
     @property
     def linears(self) -> Iterator[LinearWeights]:
@@ -257,14 +258,15 @@ class StreamEndsWeights:
 
 @dataclass(frozen=True)
 class HyperWeights:
-    """How one part of a layer is connected to the streams, see ``HyperConfig``; all float32."""
+    """How one part of a layer is connected to the streams, or what they become at last, which has shares read alone;
+    all float32."""
 
     mix: Tensor
-    """[count * (2 + count), count * hidden] what all streams say of shares read, shares given, and the mixture."""
+    """[told, count, hidden] what all streams tell, see ``HyperConfig.told``."""
     base: Tensor
-    """[count * (2 + count)]"""
+    """[told]"""
     scale: Tensor
-    """[3] of these parts."""
+    """Of each of its kinds of numbers."""
 
 
 @dataclass(frozen=True)
@@ -337,6 +339,8 @@ class DecoderWeights:
     scaling."""
     embedding_norm: NormWeights | None = None
     streams: StreamEndsWeights | None = None
+    hyper_end: HyperWeights | None = None
+    """See ``HyperConfig.merges``."""
     layer_inputs: LayerInputsWeights | None = None
     fusion: FusionWeights | None = None
     """Of a decoder whose rows read states beside their tokens."""

@@ -41,11 +41,12 @@ from headstart.drafting.heads.text_vocabulary import TextVocabulary
 from headstart.drafting.methods import dflash as dflash_method
 from headstart.drafting.methods import eagle as eagle_method
 from headstart.drafting.methods import p_eagle as p_eagle_method
-from headstart.drafting.methods.dflash.head import BlockHead, block_config
+from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.loading.lending import draft_context, heads_for
 from headstart.loading.model import load_model
 from headstart.passes.runner import ModelRunner, Span
+from headstart_train.first_steps.block import block_config
 
 KNOWN, NODES, READ = 200, 31, 3
 """Tokens before the draft, nodes of a tree, and states that a round brings."""

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headstart.drafting.heads.files import RECORD_KEY, write_description, write_head
+from headstart.drafting.heads.files import RECORD_KEY
 from headstart.drafting.heads.formats import OWN, TrainedHead, WrittenHead, no_place
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.method import HeadFiles, brought_head_files, head_files
+from headstart_train.files.tensors import write_description, write_head
 
 
 def save_head(

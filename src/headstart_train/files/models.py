@@ -16,11 +16,11 @@ from headstart.models.config import ModelConfig, RopeConfig
 from headstart.models.families import tensor_layout
 from headstart.models.families.base import TensorLayout
 from headstart.models.families.module_layouts import multi_token_layout
-from headstart.models.files import write_tensors
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.multi_token_modules import MultiTokenModule, layout_of_modules
 from headstart.models.rope_frequencies import inverse_frequencies
 from headstart.models.weights import AttentionWeights, DecoderWeights, LayerWeights, MlpWeights
+from headstart_train.files.tensors import write_tensors
 
 _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",

@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import torch
 
-from headstart.drafting.methods.dflash.head import BlockHead, block_config
+from headstart.drafting.methods.dflash.head import BlockConfig, BlockHead
+from headstart.models.config import ModelConfig, RopeConfig
+from headstart.models.layer_selection import spread_layers
 from headstart_train.first_steps.tokens import FIRST_SURENESS, mask_token, name_tokens
 from headstart_train.making import Start
 from headstart_train.objectives.block import BlockObjective
 
 _LAYERS = 3
+_TAPS = 5
 
 
 def make(start: Start) -> BlockObjective:
@@ -55,3 +58,34 @@ def _block_head(start: Start) -> BlockHead:
     if isinstance(known, BlockHead):
         head.embedding = known.embedding
     return head
+
+
+def block_taps(num_layers: int) -> tuple[int, ...]:
+    """Layers whose inputs are read: evenly spread from the second to the last but two."""
+    last = max(num_layers - 2, 1)
+    first = min(2, last)
+    available = last - first + 1
+    return tuple(first + place for place in spread_layers(min(_TAPS, available), available))
+
+
+def block_config(
+    target: ModelConfig, slots: int, num_layers: int, mask_token_id: int, draft_vocab_size: int | None = None
+) -> BlockConfig:
+    """The head for a target: layers of its shape with norms of queries and keys, its own embedding and output."""
+    return BlockConfig(
+        hidden_size=target.hidden_size,
+        target_hidden_size=target.hidden_size,
+        vocab_size=target.vocab_size,
+        draft_vocab_size=draft_vocab_size or target.vocab_size,
+        num_heads=target.num_heads,
+        num_kv_heads=target.num_kv_heads,
+        head_dim=target.head_dim,
+        mlp_size=target.mlp_size,
+        rope=target.ropes[0] if target.ropes else RopeConfig(10000.0, target.head_dim),
+        num_layers=num_layers,
+        taps=block_taps(target.num_layers),
+        block_size=slots + 1,
+        mask_token_id=mask_token_id,
+        norm_eps=target.norms.eps,
+        max_positions=target.max_positions,
+    )

@@ -19,8 +19,9 @@ from headstart.backends.torch.block_pass import BlockPass
 from headstart.backends.torch.head_kit import torch_kit
 from headstart.drafting.heads.head_pass import BlockHeadPass, DraftRoot, DraftRows, GrownTree, PathBounds
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.dflash.head import BlockHead, block_config
+from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.errors import ConfigError
+from headstart_train.first_steps.block import block_config
 
 SLOTS = 5
 SELECTOR = {"draft_vocab_size": VOCAB, "selector_rank": 7, "selector_top": 9}

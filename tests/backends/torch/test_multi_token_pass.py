@@ -33,6 +33,7 @@ CASES = [
     ("mimo_v2_flash", 3),
     ("step3p7", 1),
     ("step3p7", 3),
+    ("hy_v4", 2),
 ]
 
 

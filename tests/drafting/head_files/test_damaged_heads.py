@@ -17,10 +17,11 @@ from test_gguf_heads import theirs
 from torch import Tensor
 
 from headstart.drafting.head_files.loading import load_head
-from headstart.drafting.methods.dflash.head import BlockHead, block_config
+from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.errors import CheckpointError
 from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart_train.files.heads import save_head
+from headstart_train.first_steps.block import block_config
 
 Files = tuple[dict[str, Any], dict[str, Tensor]]
 GENERAL = {

@@ -14,11 +14,12 @@ import torch
 from head_cases import EAGLE3, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, MLP, TARGET, VOCAB, eagle3_tensors, write
 
 from headstart.drafting.head_files.loading import is_whole_model, kind_in, load_head, trained_for
-from headstart.drafting.methods.dflash.head import BlockHead, block_config
+from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.errors import CheckpointError
 from headstart_train.files.heads import save_head
 from headstart_train.files.importing import import_head, stored_dtype
+from headstart_train.first_steps.block import block_config
 
 LAYER = {
     "input_layernorm": "attn_norm",

@@ -20,7 +20,7 @@ from headstart.backends.native.heads import NativeEaglePass
 from headstart.backends.native.packing import read_matrix
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.heads.text_vocabulary import TextTokens
-from headstart.drafting.methods.dflash.head import BlockHead, block_config
+from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.drafting.methods.eagle.drafter import Eagle3Drafter
 from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
 from headstart.engine.outputs import Completion
@@ -31,6 +31,7 @@ from headstart.sampling.params import SamplingParams
 from headstart_lab.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart_train.files.heads import save_head
+from headstart_train.first_steps.block import block_config
 
 PROMPTS = [list(range(40, 40 + length)) for length in (1, 3, 30, 12)]
 PARAMS = [

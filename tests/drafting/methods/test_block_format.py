@@ -14,10 +14,11 @@ from safetensors.torch import load_file
 
 from headstart.drafting.head_files.loading import is_whole_model, kind_in, load_head
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.dflash.head import BlockHead, block_config, block_taps
+from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.errors import CheckpointError
 from headstart_train.files.heads import export_head, save_head
 from headstart_train.files.importing import import_head
+from headstart_train.first_steps.block import block_config, block_taps
 
 LAYER: dict[str, Any] = {
     "model_type": "qwen3",

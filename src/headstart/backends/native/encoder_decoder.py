@@ -28,6 +28,7 @@ from headstart.models.stored import Matrix
 from headstart.models.weights import (
     AttentionWeights,
     FusionWeights,
+    HyperWeights,
     LayerInputsWeights,
     LayerWeights,
     MlpWeights,
@@ -52,6 +53,7 @@ class _DecoderHalf:
     rope_factors: Tensor | None = None
     layer_inputs: LayerInputsWeights | None = None
     streams: StreamEndsWeights | None = None
+    hyper_end: HyperWeights | None = None
     fusion: FusionWeights | None = None
 
     @property

@@ -15,6 +15,7 @@ from headstart.models.weights import (
     ChannelWeights,
     ExpertsWeights,
     FusionWeights,
+    HyperWeights,
     LatentWeights,
     LayerInputsWeights,
     LayerWeights,
@@ -73,6 +74,8 @@ class DecoderParts(Protocol):
     def layer_inputs(self) -> LayerInputsWeights | None: ...
     @property
     def streams(self) -> StreamEndsWeights | None: ...
+    @property
+    def hyper_end(self) -> HyperWeights | None: ...
     @property
     def fusion(self) -> FusionWeights | None: ...
     @property

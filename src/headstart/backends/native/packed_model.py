@@ -47,6 +47,7 @@ from headstart.backends.native.packing import (
     address,
     expect,
     give_codebooks,
+    hyper_constants,
     new_model,
 )
 from headstart.backends.native.precision import Precision, library_number
@@ -57,7 +58,7 @@ from headstart.models.files import WeightsIdentity
 from headstart.models.layers.positions import counted_sinusoids
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix
-from headstart.models.weights import AttentionWeights, LayerWeights
+from headstart.models.weights import AttentionWeights, LatentWeights, LayerWeights
 
 _BEHIND = 1 << 30
 """Bytes of packed weights from which on they are written while the model is in use already."""
@@ -237,6 +238,8 @@ class PackedModel:
         packer.norm(-1, EMBEDDING_NORM, weights.embedding_norm if fusion is None else fusion.embedding_norm)
         packer.norm(-1, FEATURE_NORM, None if fusion is None else fusion.hidden_norm)
         packer.norm(-1, INPUTS_NORM, None if weights.layer_inputs is None else weights.layer_inputs.norm)
+        for which, constant in enumerate(() if weights.hyper_end is None else hyper_constants(weights.hyper_end)):
+            packer.constant(-1, which, constant)
         after_sums = config.encoder is not None and not config.encoder.normed_before
         for index, parts in enumerate(weights.layers):
             packer.norms(index, _with_norms_at_work(config, index, parts), after_sums, config.norms.shared)
@@ -246,7 +249,7 @@ class PackedModel:
                 packer.norm(index, NORMS.index("value_norm"), NormWeights(blank))
             if (experts := experts_part(parts)) is not None:
                 packer.router(index, experts)
-            if isinstance(parts.mixer, AttentionWeights) and parts.mixer.sinks is not None:
+            if isinstance(parts.mixer, AttentionWeights | LatentWeights) and parts.mixer.sinks is not None:
                 packer.sinks(index, parts.mixer.sinks)
         matrices = list(_placed(packer, weights))
         for (linear, pack), following in zip(matrices, [*matrices[1:], None], strict=True):

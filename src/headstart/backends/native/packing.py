@@ -27,6 +27,7 @@ from headstart.models.stored import Matrix, MatrixPart, StoredTensor
 from headstart.models.weights import (
     AttentionWeights,
     ExpertsWeights,
+    HyperWeights,
     LatentWeights,
     LayerWeights,
     MlpAndExpertsWeights,
@@ -214,6 +215,11 @@ def _padded(matrix: Tensor) -> Tensor:
     return functional.pad(matrix, (0, -matrix.shape[-1] % _PADDING))
 
 
+def hyper_constants(hyper: HyperWeights) -> tuple[Tensor, Tensor]:
+    """What streams tell, and its bases and scales."""
+    return _padded(hyper.mix), torch.cat((hyper.base, hyper.scale))
+
+
 def constants_of(layer: LayerWeights) -> list[Tensor | None]:
     """A layer's constants, as ``CONSTANTS`` numbers them."""
     mixer = layer.mixer.mamba2 if isinstance(layer.mixer, TwoMixersWeights) else layer.mixer
@@ -229,9 +235,7 @@ def constants_of(layer: LayerWeights) -> list[Tensor | None]:
         constants["stream_correct"] = layer.streams.correct.weight
         constants["stream_scale"] = layer.streams.scale
     for part, hyper in zip(("mixer", "channel"), layer.hyper or (), strict=False):
-        count = round((1 + len(hyper.base)) ** 0.5) - 1
-        constants[f"{part}_mix"] = _padded(hyper.mix.view(len(hyper.base), count, -1))
-        constants[f"{part}_base"] = torch.cat((hyper.base, hyper.scale))
+        constants[f"{part}_mix"], constants[f"{part}_base"] = hyper_constants(hyper)
     if isinstance(mixer, ConvolutionWeights):
         constants |= {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
     elif isinstance(mixer, DeltaWeights):

@@ -19,7 +19,7 @@ from headstart.backends.torch.mixers import MixerPass, mixer_of
 from headstart.backends.torch.norms import Norm
 from headstart.backends.torch.states import LayerStore, StateLayout
 from headstart.models.config import LayerConfig, ModelConfig
-from headstart.models.layers.hyper import run_connected
+from headstart.models.layers.hyper import merged, run_connected
 from headstart.models.layers.layer import Operation, run_layer
 from headstart.models.layers.positions import counted_sinusoids
 from headstart.models.layers.rotary import Rotation
@@ -117,6 +117,7 @@ class Decoder:
         if weights.embedding_norm is not None:
             self.embedding_norm = Norm.of(config, weights.embedding_norm, device)
         self.streams = None if weights.streams is None else StreamEnds(weights.streams, dtype, device)
+        self.hyper_end = None if weights.hyper_end is None else _moved(weights.hyper_end, device)
         self.layer_inputs = None
         if weights.layer_inputs is not None:
             self.layer_inputs = LayerInputs(config, weights.layer_inputs, dtype, device)
@@ -198,7 +199,7 @@ class Decoder:
         if self.streams is not None:
             hidden = self.streams.merged(hidden)
         if self.config.residual.hyper is not None:
-            hidden = hidden.mean(1)
+            hidden = merged(self.config, self.hyper_end, hidden)
         if FINAL_TAP in taps:
             hidden = states[FINAL_TAP] = self.final_norm(hidden)
             wanted, best = (hidden.index_select(0, each) for each in (rows, best_rows))

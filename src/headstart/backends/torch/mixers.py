@@ -200,6 +200,7 @@ class LatentAttention:
         self.q_up = None if weights.q_up is None else linear(weights.q_up)
         self.kv_norm = norm(weights.kv_norm)
         self.gate = None if weights.gate is None else linear(weights.gate)
+        self.sinks = None if weights.sinks is None else weights.sinks.to(device)
         self.key_up, self.value_up = (
             each.weight.to(device, dtype).view(config.num_heads, -1, each.matrix.shape[1])
             for each in (weights.key_up, weights.value_up)
@@ -222,7 +223,11 @@ class LatentAttention:
         write_rows(cache, shared.layout.new_slots, states[:, None, None])
         if shared.growth is not None:
             queries = queries * shared.growth
-        seen = attend(queries, cache, shared.layout, self.layer.sight, self.config.score_scale, value_dim=rank)
+        seen = attend(
+            *(queries, cache, shared.layout, self.layer.sight, self.config.score_scale),
+            sinks=self.sinks,
+            value_dim=rank,
+        )
         return seen.view(len(queries), -1, rank)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from headstart.drafting.heads.formats import UNBUILT
 from headstart.errors import CheckpointError
-from headstart.models.files import exists, read_json, require_file, write_tensors
+from headstart.models.files import exists, read_json, require_file
 from headstart.models.locating import SINGLE_FILE, has_safetensors
 from headstart.models.safetensors_files import SafetensorsFiles
 
@@ -112,21 +111,6 @@ def require_draft_ids(ids: Tensor, vocab_size: int, said: Tensor | None, source:
         raise CheckpointError(f"{source}: d2t does not lead to distinct ids below {vocab_size}; fetch it again.")
     if said is not None and not torch.equal(said.bool().nonzero().flatten(), ids.sort().values):
         raise CheckpointError(f"{source}: t2d and d2t name different tokens; fetch it again.")
-
-
-def write_head(
-    directory: Path, description: Mapping[str, Any], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
-) -> None:
-    """``config.json`` and ``model.safetensors``; files of these names are replaced."""
-    directory.mkdir(parents=True, exist_ok=True)
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_tensors(directory / SINGLE_FILE, contiguous, metadata)
-    write_description(directory, description)
-
-
-def write_description(directory: Path, description: Mapping[str, Any]) -> None:
-    """Write a head's ``config.json``."""
-    (directory / CONFIG_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -23,6 +23,7 @@ from headstart.models.families import (
     gpt_kin,
     gpt_oss,
     granite,
+    hy_v4,
     kimi,
     kin,
     layer_normed,
@@ -76,6 +77,7 @@ FAMILIES: tuple[Family, ...] = (
     *mamba.FAMILIES,
     *qwen_next.FAMILIES,
     *kimi.FAMILIES,
+    *hy_v4.FAMILIES,
 )
 
 ENCODER_DECODER_FAMILIES: tuple[EncoderDecoderFamily, ...] = (*t5.FAMILIES, *bart.FAMILIES, *whisper.FAMILIES)

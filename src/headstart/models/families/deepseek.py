@@ -133,7 +133,7 @@ def _glm_lite(fields: Fields) -> ModelConfig:
     return with_experts(config, experts, first_dense(fields, config, 1))
 
 
-def _indexed(fields: Fields, config: ModelConfig, name: str, key: str) -> ModelConfig:
+def indexed(fields: Fields, config: ModelConfig, name: str, key: str) -> ModelConfig:
     """Rows see the tokens that an indexer chooses, as many as the entry ``key`` says."""
     assert config.latent is not None
     chosen = fields.integer(key, 2048, maximum=MAX_POSITIONS)
@@ -141,13 +141,13 @@ def _indexed(fields: Fields, config: ModelConfig, name: str, key: str) -> ModelC
 
 
 def _deepseek_v32(fields: Fields) -> ModelConfig:
-    return _indexed(fields, _deepseek_v3(fields), "deepseek_v32", "index_topk")
+    return indexed(fields, _deepseek_v3(fields), "deepseek_v32", "index_topk")
 
 
 def _glm_dsa(fields: Fields) -> ModelConfig:
     """GLM-5: DeepSeek-V3.2 with defaults of its own."""
     sizes = {"q_lora_rank": 2048, "qk_nope_head_dim": 192, "v_head_dim": 256, "rms_norm_eps": 1e-5}
-    return _indexed(fields, _deepseek_v3(fields.with_defaults(sizes)), "glm_moe_dsa", "index_topk")
+    return indexed(fields, _deepseek_v3(fields.with_defaults(sizes)), "glm_moe_dsa", "index_topk")
 
 
 def _mistral4(fields: Fields) -> ModelConfig:
@@ -294,13 +294,13 @@ def _from_gguf(fields: Fields) -> ModelConfig:
 
 def _indexed_from_gguf(fields: Fields, name: str) -> ModelConfig:
     config = _from_gguf(fields.with_defaults({"expert_gating_func": _SIGMOID}))
-    return _indexed(fields, config, name, "attention.indexer.top_k")
+    return indexed(fields, config, name, "attention.indexer.top_k")
 
 
 _GGUF_DEFAULTS = {"norm_topk_prob": False, "n_shared_experts": 0}
-_INDEXER = r"layers\.\d+\.self_attn\.indexer\..*"
-_MIXED_INDEXED = replace(_MIXED, ignored=(*_MIXED.ignored, _INDEXER))
-_GGUF_INDEXED = replace(GGUF_LATENT, ignored=(*GGUF_LATENT.ignored, r"blk\.\d+\.indexer\..*"))
+INDEXER = r"layers\.\d+\.self_attn\.indexer\..*"
+_MIXED_INDEXED = replace(_MIXED, ignored=(*_MIXED.ignored, INDEXER))
+GGUF_INDEXED = replace(GGUF_LATENT, ignored=(*GGUF_LATENT.ignored, r"blk\.\d+\.indexer\..*"))
 _FROM_GGUF = Gguf("deepseek2", GGUF_LATENT, {}, _GGUF_DEFAULTS, latent_entries, _from_gguf)
 
 FAMILIES = (
@@ -313,7 +313,7 @@ FAMILIES = (
             read,
             _MIXED_INDEXED,
             replace(
-                _FROM_GGUF, architecture=architecture, layout=_GGUF_INDEXED, read=partial(_indexed_from_gguf, name=name)
+                _FROM_GGUF, architecture=architecture, layout=GGUF_INDEXED, read=partial(_indexed_from_gguf, name=name)
             ),
             "experts",
         )

@@ -58,6 +58,15 @@ def sigmoid_experts(fields: Fields, count: int, used: int, shared: str, scale: f
     )
 
 
+def swiglu_limits(fields: Fields, count: int, default: float) -> list[float]:
+    """Of each of ``count`` layers, what gates and ups are cut off at; 0: nothing."""
+    limits = fields.get("swiglu_limit")
+    limits = limits if isinstance(limits, list) else [default if limits is None else limits] * count
+    if len(limits) < count or not all(isinstance(each, int | float) and 0 <= each < 1e30 for each in limits):
+        raise fields.bad("swiglu_limit", fields.get("swiglu_limit"), "a positive number")
+    return [float(each) for each in limits[:count]]
+
+
 BY_EXPERT = {
     "router": "layers.{i}.mlp.gate",
     "expert_gate": "layers.{i}.mlp.experts.{e}.gate_proj",

@@ -25,6 +25,7 @@ from headstart.models.families.experts import (
     layout_with,
     shared,
     sigmoid_experts,
+    swiglu_limits,
     with_experts,
 )
 from headstart.models.families.fields import MAX_POSITIONS, Fields
@@ -114,13 +115,9 @@ def _glm5_next(fields: Fields, family: str) -> ModelConfig:
     config = replace(config, latent=replace(config.latent, chosen=chosen, norm_eps=config.norms.eps))
     delta = _delta(fields, 128, True, _least(fields, "linear_lower_bound", fields.of_gguf))
     config = _mixed(config, delta, _attending(fields, config, 4, False))
-    limits = fields.get("swiglu_limit")
-    limits = limits if isinstance(limits, list) else [10.0 if limits is None else limits] * config.num_layers
-    if len(limits) < config.num_layers or not all(isinstance(each, int | float) and each > 0 for each in limits):
-        raise fields.bad("swiglu_limit", fields.get("swiglu_limit"), "a positive number")
     layers = (
-        replace(layer, mlp_limit=float(limit), expert_limit=float(limit), limits_raw=True)
-        for layer, limit in zip(config.layers, limits, strict=False)
+        replace(layer, mlp_limit=limit or None, expert_limit=limit or None, limits_raw=True)
+        for layer, limit in zip(config.layers, swiglu_limits(fields, config.num_layers, 10.0), strict=True)
     )
     rounds = fields.integer("hc_sinkhorn_iters", 20, maximum=1000)
     hyper = HyperConfig(fields.integer("hc_mult", 4, maximum=8), rounds, fields.number("hc_eps", 1e-6))
@@ -211,13 +208,18 @@ _LING = layout_with(
     beyond=True,
     spellings={"delta_output": "layers.{i}.attention.dense"},
 )
-_HYPER = {
-    f"{part}_{what}": f"hc_{theirs}_{name}"
-    for part, theirs in (("mixer", "attn"), ("channel", "ffn"))
-    for what, name in (("mix", "fn"), ("base", "base"), ("scale", "scale"))
-}
+
+
+def hyper_roles(before: str, **parts: str) -> dict[str, str]:
+    """Of what connects layers to streams: what names begin with, and how those of each part go on."""
+    kinds = {"mix": "fn", "base": "base", "scale": "scale"}
+    return {f"{part}_{role}": f"{before}{name}_{kind}" for part, name in parts.items() for role, kind in kinds.items()}
+
+
+_HYPER = hyper_roles("layers.{i}.hc_", mixer="attn", channel="ffn")
+GGUF_HYPER = hyper_roles("blk.{i}.hc_", mixer="attn", channel="ffn")
 _GLM_TEXT = layout_with(
-    _parts("self_attn") | _LOW_RANK | {role: f"layers.{{i}}.{name}" for role, name in _HYPER.items()},
+    _parts("self_attn") | _LOW_RANK | _HYPER,
     EXPERTS_LAYOUT,
     {**EXPERTS_LAYOUT.layer, **LATENT_LAYER},
     whole=WHOLE | _HYPER.keys(),
@@ -248,7 +250,7 @@ def _logarithm(decay: Tensor, _: ModelConfig) -> Tensor:
 
 _GGUF_GLM = replace(
     _GGUF_KIMI,
-    layer={**_GGUF_KIMI.layer, **{role: f"blk.{{i}}.{name}" for role, name in _HYPER.items()}},
+    layer={**_GGUF_KIMI.layer, **GGUF_HYPER},
     folded={},
     ignored=(*_GGUF_KIMI.ignored, r"blk\.\d+\.indexer.*"),
 )

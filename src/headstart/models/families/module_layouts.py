@@ -2,8 +2,8 @@
 
 Sources: DeepSeek-V3's report (arXiv:2412.19437, section 2.2) and the names in its files; transformers' conversion table
 ("MtpModel"), vLLM 0.33's loaders (deepseek_mtp, glm4_moe_mtp, mimo_mtp, qwen3_next_mtp, exaone_moe_mtp, exaone4_5_mtp,
-nemotron_h_mtp, mimo_v2_flash_mtp, step3p5_mtp), FastDeploy's ernie4_5_mtp, llama.cpp's converter (conversion/*.py) and
-what it loads (src/models, "NEXTN").
+nemotron_h_mtp, mimo_v2_flash_mtp, step3p5_mtp; hy_v4 of a plug-in), FastDeploy's ernie4_5_mtp, llama.cpp's converter
+(conversion/*.py) and what it loads (src/models, "NEXTN").
 """
 
 from __future__ import annotations
@@ -177,6 +177,7 @@ _MIMO_V2 = _in_layer(
     spellings={"model.mtp.layers.{i}.pre_mlp_layernorm": "model.mtp.layers.{i}.post_attention_layernorm"},
     changes={"channel": "mlp"},
 )
+_HY_V4 = _in_layer("model.mtp_layers.{i}", ("enorm", "hnorm", "eh_proj", "final_layernorm"))
 _QWEN = MultiTokenLayout("mtp.layers.{i}", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm")
 _LIKE_QWEN = replace(_QWEN, windowed=True)
 """Others took the names over."""
@@ -190,6 +191,7 @@ _LAYOUTS: Mapping[CheckpointKind, Mapping[str, MultiTokenLayout]] = {
         **dict.fromkeys(("bailing_moe", "bailing_hybrid", "hy_v3"), _WITH_LAST_NORM),
         "cohere2_moe": _COHERE,
         "ernie4_5_moe": _ERNIE,
+        "hy_v4": _HY_V4,
         "mimo": _MIMO,
         "mimo_v2_flash": _MIMO_V2,
         **dict.fromkeys(("step3p5", "step3p7"), _STEP),

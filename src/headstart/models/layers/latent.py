@@ -63,5 +63,5 @@ def run_latent(config: LatentConfig, parts: LatentParts, x: Tensor, attend: Atte
     seen = attend(torch.cat((taken, turning), dim=-1), torch.cat((parts.kv_norm(state), shared_key), dim=-1))
     values = torch.einsum("rhk,hvk->rhv", seen, parts.value_up)
     if parts.gate is not None:
-        values = values * parts.gate(x).float().sigmoid().to(x.dtype)[..., None]
+        values = values * parts.gate(x).float().sigmoid().to(x.dtype).view(len(x), heads, -1)
     return parts.output(values.reshape(len(x), -1))

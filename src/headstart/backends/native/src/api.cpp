@@ -82,7 +82,8 @@ HEADSTART_API void headstart_set_sinks(void *model, int layer, const float *sink
   decoder.layers[layer].sinks.assign(sinks, sinks + decoder.layers[layer].heads);
 }
 HEADSTART_API void headstart_set_constant(void *model, int layer, int which, const float *values, int count) {
-  std::vector<float> &constant = model_of(model)->decoder.layers[layer].constants[which];
+  Decoder &decoder = model_of(model)->decoder;
+  std::vector<float> &constant = layer < 0 ? decoder.ends[which] : decoder.layers[layer].constants[which];
   constant.assign(round_up(count, 16), 0.f);
   std::copy_n(values, count, constant.begin());
 }

@@ -74,7 +74,7 @@ struct HeadstartDelta {
 // Hyper-connections, see headstart.models.config.HyperConfig; `count` 0: there are none.
 struct HeadstartHyper {
   int32_t count, rounds;
-  float eps;
+  float eps, most;
 };
 
 // Sizes in elements. Enumerations by number, in the order of the C++ enums of the same name.
@@ -406,8 +406,8 @@ void headstart_set_sinks(void *model, int layer, const float *sinks);
 // of streams 8 router [streams][hidden, padded], 9 what predicts [streams * streams][streams], 10 what corrects
 // [streams][streams], 11 [hidden] factors of the first one where inputs read it; 12 of xielu [4]; of a block head's
 // convolutions before and after a part [2][taps][hidden] 13 attention's, 14 the MLP's; of hyper-connections what all
-// streams say [count * (2 + count)][count][hidden, padded] 15 to the mixer, 17 to the channel part, and its bases, then
-// three scales, 16 and 18.
+// streams tell [told][count][hidden, padded] 15 the mixer, 17 the channel part, and bases, then scales, 16 and 18;
+// layer -1: 0, 1 the same of what they become at last, where that is learnt.
 void headstart_set_constant(void *model, int layer, int which, const float *values, int count);
 // What packing has done to the matrices, as many as `forms`, [3] each: sums of squares of what was lost, of what bf16
 // would lose, and of the weights. All 0 where they are not in 4 or 8 bits.

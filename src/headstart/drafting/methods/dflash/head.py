@@ -25,12 +25,10 @@ from headstart.drafting.heads.formats import MOST_SLOTS, SpeakingHead
 from headstart.drafting.heads.modules import Attention, HeadLayer, RmsNorm, SiluMlp, begin_randomly
 from headstart.drafting.methods.dflash.head_parts import BlockConvolution, CandidateSelector, ConfidenceHead, MarkovHead
 from headstart.errors import ConfigError
-from headstart.models.config import EVERYTHING, ModelConfig, RopeConfig, Sight
-from headstart.models.layer_selection import spread_layers
+from headstart.models.config import EVERYTHING, RopeConfig, Sight
 from headstart.models.layers.layer import run_head_layers
 
 KIND = "dflash"
-_TAPS = 5
 """Layers of the target that are read (section 4.1)."""
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Layer, rotated queries [..., head, head_dim], keys and values [..., kv_head, head_dim] of a block's rows -> what each
@@ -141,37 +139,6 @@ class BlockConfig:
     def speaking(self) -> slice:
         """The rows of a block that guess, in order."""
         return slice(self.block_size - self.slots, None)
-
-
-def block_taps(num_layers: int) -> tuple[int, ...]:
-    """Layers whose inputs are read: evenly spread from the second to the last but two."""
-    last = max(num_layers - 2, 1)
-    first = min(2, last)
-    available = last - first + 1
-    return tuple(first + place for place in spread_layers(min(_TAPS, available), available))
-
-
-def block_config(
-    target: ModelConfig, slots: int, num_layers: int, mask_token_id: int, draft_vocab_size: int | None = None
-) -> BlockConfig:
-    """The head for a target: layers of its shape with norms of queries and keys, its own embedding and output."""
-    return BlockConfig(
-        hidden_size=target.hidden_size,
-        target_hidden_size=target.hidden_size,
-        vocab_size=target.vocab_size,
-        draft_vocab_size=draft_vocab_size or target.vocab_size,
-        num_heads=target.num_heads,
-        num_kv_heads=target.num_kv_heads,
-        head_dim=target.head_dim,
-        mlp_size=target.mlp_size,
-        rope=target.ropes[0] if target.ropes else RopeConfig(10000.0, target.head_dim),
-        num_layers=num_layers,
-        taps=block_taps(target.num_layers),
-        block_size=slots + 1,
-        mask_token_id=mask_token_id,
-        norm_eps=target.norms.eps,
-        max_positions=target.max_positions,
-    )
 
 
 class BlockLayer(HeadLayer):

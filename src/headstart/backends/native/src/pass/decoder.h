@@ -281,6 +281,7 @@ class Decoder {
   std::vector<RopeTable> ropes;
   EmbeddingTable embedding;
   InputsOfLayers inputs;
+  std::vector<float> ends[kEnds];           // of no layer; empty where there is no such part
   std::vector<PackedLinear> spread, merge;  // [stream - 1]: of embeddings; to where the first stream is
   std::vector<float> learned;               // [position][hidden], or empty
   std::vector<HugeBuffer> streams;          // [thread], weights in order of use

@@ -53,6 +53,7 @@ enum ConstantIndex {
   kChannelBase,
   kConstants
 };
+enum EndIndex { kEndMix, kEndBase, kEnds };                                               // those of no layer
 enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kInputsNorm, kPartNorms };  // of no layer
 // Post norms are of what a part gives, sum norms of the stream that it was added to.
 enum NormIndex {

@@ -178,7 +178,8 @@ class DecoderLayout {
     lay_out(layer, kKeyUp, forms, {shape_.heads * of.kv_rank}, of.plain_dim);
     lay_out(layer, kValueUp, forms, {shape_.heads * of.value_dim}, of.kv_rank);
     lay_out(layer, kQueryUp, forms, {of.q_rank ? heads : 0}, of.q_rank);
-    if (shape_.attention_gate) lay_out(layer, kLatentGate, forms, {shape_.heads}, shape_.hidden);
+    const int gates = shape_.heads * (shape_.attention_gate == kHeadGates ? 1 : of.value_dim);
+    if (shape_.attention_gate) lay_out(layer, kLatentGate, forms, {gates}, shape_.hidden);
   }
 
   // Of the stream, with few outputs, all that its reader pads them to.

@@ -9,7 +9,7 @@
 
 class HyperConnections {
  public:
-  static constexpr int kMost = 8, kMostSaid = kMost * (2 + kMost);
+  static constexpr int kMost = 8, kMostTold = kMost * (2 + kMost);
 
   explicit HyperConnections(const Decoder &model)
       : m_(model),
@@ -27,22 +27,17 @@ class HyperConnections {
 
   // x becomes what a part reads; how it will be connected is kept.
   void enter(const DecoderLayer &layer, ConstantIndex mix, ConstantIndex base, int row, float *x) const {
-    float said[kMostSaid];
-    say(layer.constants[mix].data(), row, said);
-    const int count = of_.count, all = count * (2 + count);
-    const float *const bases = layer.constants[base].data(), *const scales = bases + all;
-    for (int i = 0; i < all; ++i) said[i] = said[i] * scales[i < count ? 0 : i < 2 * count ? 1 : 2] + bases[i];
-    for (int i = 0; i < 2 * count; ++i) said[i] = 1.f / (1.f + std::exp(-said[i]));
-    make_stochastic(said + 2 * count);
+    float told[kMostTold];
+    const int count = of_.count;
+    tell(layer.constants[mix], layer.constants[base], count * (2 + (of_.rounds ? count : 0)), row, told);
     float *const shares = shares_of(row);
-    for (int i = 0; i < count; ++i) shares[i] = 2.f * said[count + i];
-    std::copy_n(said + 2 * count, count * count, shares + count);
-    for (int k = 0; k < m_.hidden; k += 16) {
-      Lanes sum = splat(0.f);
-      for (int stream = 0; stream < count; ++stream)
-        sum = fma(splat(said[stream] + of_.eps), load(at(row, stream) + k), sum);
-      store(x + k, sum), store(at(row, count) + k, sum);
+    for (int i = 0; i < count; ++i) shares[i] = of_.most * told[count + i] + (of_.rounds ? 0.f : of_.eps);
+    if (of_.rounds) {
+      make_stochastic(told + 2 * count);
+      std::copy_n(told + 2 * count, count * count, shares + count);
     }
+    mix_streams(told, row, x);
+    copy(x, at(row, count));
   }
 
   // The streams after the part has been added to x, which becomes their mean.
@@ -55,12 +50,22 @@ class HyperConnections {
       const Lanes given = load(x + k) - load(at(row, count) + k);
       for (int to = 0; to < count; ++to) {
         Lanes mixed = given * splat(give[to]);
-        for (int from = 0; from < count; ++from) mixed = fma(splat(mixture[from * count + to]), old[from], mixed);
+        if (!of_.rounds) mixed = mixed + old[to];
+        for (int from = 0; from < count && of_.rounds; ++from)
+          mixed = fma(splat(mixture[from * count + to]), old[from], mixed);
         store(at(row, to) + k, mixed);
         mean = mean + mixed;
       }
       store(x + k, mean * splat(1.f / static_cast<float>(count)));
     }
+  }
+
+  // x becomes what the streams are behind the last layer, where that is learnt.
+  bool merges() const { return !m_.ends[kEndMix].empty(); }
+  void merge(int row, float *x) const {
+    float told[kMost];
+    tell(m_.ends[kEndMix], m_.ends[kEndBase], of_.count, row, told);
+    mix_streams(told, row, x);
   }
 
  private:
@@ -73,18 +78,31 @@ class HyperConnections {
   float *shares_of(int row) const { return at(row, of_.count + 1); }
   void copy(const float *from, float *to) const { std::memcpy(to, from, m_.hidden * sizeof(float)); }
 
-  // What all streams together, normed, say of a part.
-  void say(const float *mix, int row, float *said) const {
+  // The streams with as many shares.
+  void mix_streams(const float *shares, int row, float *x) const {
+    for (int k = 0; k < m_.hidden; k += 16) {
+      Lanes sum = splat(0.f);
+      for (int stream = 0; stream < of_.count; ++stream)
+        sum = fma(splat(shares[stream] + of_.eps), load(at(row, stream) + k), sum);
+      store(x + k, sum);
+    }
+  }
+
+  // What all streams together, normed, tell: shares, behind sigmoids, and what is left of `numbers`.
+  void tell(const std::vector<float> &mixes, const std::vector<float> &base, int numbers, int row, float *told) const {
     const float *const all = at(row, 0);
     const int size = of_.count * m_.hidden;
     Lanes squares = splat(0.f);
     for (int k = 0; k < size; k += 16) squares = fma(load(all + k), load(all + k), squares);
     const float mean = reduce_add(squares) / static_cast<float>(of_.count * m_.shape.hidden);
     const float factor = 1.f / std::sqrt(mean + m_.shape.norm_eps);
-    for (int i = 0; i < of_.count * (2 + of_.count); ++i, mix += size) {
+    const float *mix = mixes.data();
+    for (int i = 0; i < numbers; ++i, mix += size) {
       Lanes sum = splat(0.f);
       for (int k = 0; k < size; k += 16) sum = fma(load(all + k), load(mix + k), sum);
-      said[i] = reduce_add(sum) * factor;
+      const int kind = std::min(i / of_.count, 2);
+      told[i] = reduce_add(sum) * factor * base[numbers + kind] + base[i];
+      if (kind < 2) told[i] = 1.f / (1.f + std::exp(-told[i]));
     }
   }
 

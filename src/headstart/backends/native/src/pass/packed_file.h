@@ -125,6 +125,7 @@ class PackedFile {
       for (std::vector<float> &constant : layer.constants) take(constant);
       if (layer.experts) take(layer.experts->correction);
     }
+    for (std::vector<float> &end : m_.ends) take(end);
     take_norm(m_.final_norm), take_norm(m_.feature_norm), take_norm(m_.embedding_norm), take_norm(m_.inputs.norm);
     uint64_t parts = m_.part_norms.size();
     take_plain(parts);

@@ -56,7 +56,8 @@ struct Panel {
     attended = element_rows(model.middle_kind(), memory_, kPanelRows, model.widest);
     middle = element_rows(model.middle_kind(), memory_, kPanelRows, model.widest);
     branch = floats(model.hidden, branch_stride);
-    if (shape.attention_gate) gates = floats(model.projected, gate_stride);
+    const int gated = round_up(shape.heads * shape.latent.value_dim, kColumns);
+    if (shape.attention_gate) gates = floats(std::max(model.projected, gated), gate_stride);
     if (shape.side_rank) side = floats(model.hidden, side_stride);
     if (convolves()) {
       normed = floats(model.hidden, normed_stride);

@@ -29,6 +29,10 @@ class Worker {
     }
     copy_taps(p_.pass->layers);
     if (p_.streams && t_.rows) streams_.merge();
+    if (p_.hyper && p_.hyper->merges()) {
+      t_.my_rows(t_.rows, [&](int row) { p_.hyper->merge(row, t_.x(row)); });
+      t_.barrier();
+    }
     copy_final_taps();
     p_.head->run(
         t_.thread, t_.ahead, p_.deal,

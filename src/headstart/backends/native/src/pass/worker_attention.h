@@ -51,11 +51,14 @@ class WorkerAttention {
     p_.latent->take_values(
         layer, t_.rows, t_.thread, t_.ahead, p_.deal, [this] { t_.barrier(); },
         [&](int row, int column, const float *out) {
-          Lanes open = splat(1.f);
-          if (p_.gates)
-            open = sigmoid(splat(p_.gates[t_.panel_rows[row] * p_.gate_stride + column / m_.shape.latent.value_dim]));
-          for (int h = 0; h < kColumns; h += 16)
+          const float *const gates = p_.gates + t_.panel_rows[row] * p_.gate_stride;
+          const bool by_head = m_.shape.attention_gate == kHeadGates;
+          for (int h = 0; h < kColumns; h += 16) {
+            Lanes open = splat(1.f);
+            if (p_.gates)
+              open = sigmoid(by_head ? splat(gates[column / m_.shape.latent.value_dim]) : load(gates + column + h));
             store_activation(m_.middle_kind(), p_.attended, row, column + h, load(out + h) * open);
+          }
         });
   }
 
@@ -232,7 +235,7 @@ class WorkerAttention {
             t_.places(narrowed),
             ElementKind::fp32,
             t_.ahead,
-            nullptr,
+            layer.sinks.empty() ? nullptr : layer.sinks.data(),
             nullptr,
             0,
             false,
