@@ -10,52 +10,47 @@ from headstart.errors import CheckpointError, ConfigError
 from headstart.loading.lending import draft_context
 from headstart.loading.model import load_model
 from headstart.passes.runner import ModelRunner
-from headstart_lab.plan.pass_times import PassTimes
 from headstart_lab.plan.profiles import Profile, RoundSeconds
 from headstart_lab.plan.published_rates import PUBLISHED, chance_of
 from headstart_lab.plan.what_if import counted_rates, rates_of, what_if
 from headstart_lab.stand_ins import stand_in
 
-PLAIN = Profile("none", [], [], {1: RoundSeconds(0.0, 0.0, 0.002)})
-DRAFTER = Profile("stand-in", [], [], {1: RoundSeconds(0.001, 0.003, 0.002)})
-FLAT = PassTimes(300, {1: {1: 0.020, 8: 0.020}})
-STEEP = PassTimes(300, {1: {1: 0.020, 8: 0.090}})
+PLAIN = Profile("none", [], [], {1: RoundSeconds(0.0, 0.0, 0.0, typical=({0: 0.0}, {0: 0.020}, {0: 0.002}))})
+
+
+def drafting(draft: float, row: float) -> Profile:
+    """Chains of two and six guesses were timed, which take so long for each level and each row behind the first."""
+    lengths = (1, 2, 6)
+    typical = [{each: base + step * each for each in lengths} for base, step in ((0.001, draft), (0.020, row))]
+    return Profile("stand-in", [], [], {1: RoundSeconds(0.0, 0.0, 0.0, typical=(*typical, {1: 0.002}))})
 
 
 def test_rounds_cost_what_was_measured_and_yield_what_was_told() -> None:
-    found = what_if("eagle3", (0.8, 0.6), "as given", DRAFTER, PLAIN, FLAT, 1)
-    plain, one, two = found.chains
+    found = what_if("eagle3", (0.8, 0.6, 0.5), "as given", drafting(0.003, 0.0), PLAIN, 1)
+    plain, one, two, three = found.chains
     assert plain.tokens_per_second == pytest.approx(1 / 0.022)
     assert (one.tokens, one.seconds) == pytest.approx((1.8, 0.026))
     assert (two.tokens, two.seconds) == pytest.approx((2.4, 0.029))
-    assert found.best == two
-    assert found.speedup == pytest.approx(2.4 / 0.029 * 0.022)
+    assert (three.draft, three.target, three.other) == pytest.approx((0.010, 0.020, 0.002))
+    assert found.best == three
+    assert found.speedup == pytest.approx(2.9 / 0.032 * 0.022)
     assert found.reason.startswith("Every guess pays for itself")
 
 
-def test_passes_cost_what_they_did_between_drafts() -> None:
-    """Those that are timed one after the other find the caches as they left them."""
-    seen = RoundSeconds(0.001, 0.003, 0.002, rows=8.0, target=0.099)
-    one = what_if("eagle3", (0.8,), "as given", Profile("stand-in", [], [], {1: seen}), PLAIN, STEEP, 1).chains[1]
-    assert one.target == pytest.approx(1.1 * 0.030)
-    assert what_if("eagle3", (0.8,), "as given", DRAFTER, PLAIN, STEEP, 1).chains[1].target == pytest.approx(0.030)
-
-
 def test_the_reason_names_what_costs_most() -> None:
-    found = what_if("eagle3", (0.8, 0.6, 0.3, 0.1), "as given", DRAFTER, PLAIN, STEEP, 1)
+    found = what_if("eagle3", (0.8, 0.6, 0.3, 0.1), "as given", drafting(0.003, 0.010), PLAIN, 1)
     assert found.best.guesses == 1
     assert found.reason.startswith("Rows cost too much from the second guess on: it would bring 0.60 tokens")
-    slow = Profile("stand-in", [], [], {1: RoundSeconds(0.0, 0.030, 0.002)})
-    found = what_if("eagle3", (0.8, 0.6), "as given", slow, PLAIN, FLAT, 1)
+    found = what_if("eagle3", (0.8, 0.6), "as given", drafting(0.030, 0.0), PLAIN, 1)
     assert (found.best.guesses, found.speedup) == (0, 1.0)
     assert found.reason.startswith("Drafting costs too much from the first guess on")
 
 
 def test_guesses_are_counted_where_nobody_tells_how_often_they_hold() -> None:
     parents = [[-1, 0, 1]] * 4 + [[-1]]
-    profile = Profile("self", parents, [[0, 1, 2], [0, 1], [0], [], [0]], DRAFTER.seconds)
+    profile = Profile("self", parents, [[0, 1, 2], [0, 1], [0], [], [0]], drafting(0.003, 0.0).seconds)
     assert counted_rates(profile) == (0.8, 0.5, 0.25)
-    assert what_if("self", (), "counted", profile, PLAIN, FLAT, 1).rates == (0.8, 0.5, 0.25)
+    assert what_if("self", (), "counted", profile, PLAIN, 1).rates == (0.8, 0.5, 0.25)
 
 
 def test_rates_are_told_or_published() -> None:

@@ -112,11 +112,16 @@ def plan(
         listed = saying_memory(listed, activity)
         if what_if is not None and supposed.has_weights(what_if):
             bench.open(listed[-1])  # what does not run here is refused before anything is measured
-        activity.show("Measuring", planned_work(len(listed), len(fitting), params, batches, repeats))
         made = Plan()
         interruption = Interruption("drafters", len(listed) - 1, lambda: max(len(made.profiles) - 1, 0))
         with interruption.kept():
-            make_plan(bench, listed, fitting, params, batches, repeats, activity.advance, made)
+            if told is not None:
+                asked = len(told[0]) or LONGEST, fitting, params, batches, repeats
+                activity.show("Measuring", supposed.planned_work(asked[0], len(fitting), *asked[2:]))
+                made.profiles += supposed.measured(bench, listed[-1], *asked, activity.advance)
+            else:
+                activity.show("Measuring", planned_work(len(listed), len(fitting), params, batches, repeats))
+                make_plan(bench, listed, fitting, params, batches, repeats, activity.advance, made)
             if check:
                 activity.show("Checking")
                 check_plan(bench, made, fitting, params)
@@ -134,10 +139,7 @@ def plan(
         repeats=repeats,
     )
     if what_if is not None and told is not None:
-        found = [
-            supposed.what_if(what_if, *told, made.profiles[1], made.profiles[0], made.passes[-1], batch)
-            for batch in batches
-        ]
+        found = [supposed.what_if(what_if, *told, made.profiles[1], made.profiles[0], batch) for batch in batches]
         title = f"What {what_if} would bring to {loaded.backend.name} {Path(str(engine.model)).name}"
         answer = what_if_report.to_json(found, record)
         hand_out(answer, what_if_report.exhibits(found), record, as_json, out, "what-if", title, interruption.sentence)

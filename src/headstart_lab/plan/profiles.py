@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,6 +34,12 @@ class RoundSeconds:
     """Of each sequence in most of its passes."""
     target: float = 0.0
     """Seconds of such a pass; 0: none was seen."""
+    typical: tuple[Mapping[float, float], ...] = ()
+    """Seconds of the draft by levels, and of the target's pass and the rest by nodes of each sequence, ascending."""
+
+    def of_chains(self, guesses: int) -> tuple[float, ...]:
+        """Seconds of the draft, the target's pass and the rest of rounds with so many guesses of each sequence."""
+        return tuple(float(np.interp(guesses, list(part), list(part.values()))) for part in self.typical)
 
     def passes(self, times: PassTimes, batch: int, rows: FloatArray) -> FloatArray:
         """[...] seconds of passes of so many rows of each sequence among these rounds. They take longer than those that
@@ -71,7 +78,8 @@ class Profile:
             return self.seconds[batch]
         alone = self.seconds.get(1, RoundSeconds(0.0, 0.0, 0.0))
         base, step, other = (batch * each for each in (alone.draft_base, alone.draft_step, alone.other))
-        return RoundSeconds(base, step, other, alone.other_step, alone.at_once)
+        typical = tuple({size: batch * seconds for size, seconds in part.items()} for part in alone.typical)
+        return RoundSeconds(base, step, other, alone.other_step, alone.at_once, typical=typical)
 
     def deepest(self, batch: int, length: int) -> float:
         """Mean levels of the deepest of so many trees cut to ``length`` levels, if rounds are alike."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
@@ -17,6 +17,7 @@ from headstart.drafting.abilities import Graded
 from headstart.drafting.base import DraftBudget, Drafter, SequenceView
 from headstart.drafting.grades import grades_of
 from headstart.drafting.planning.guess_rates import first_rates
+from headstart.engine.engine import Engine
 from headstart.passes.draft_tree import ROOT, DraftTree
 from headstart.passes.rounds import StretchDrafting, StretchLimits
 from headstart.sampling.params import SamplingParams
@@ -25,7 +26,9 @@ from headstart_lab.theory.trees import reach_of
 from headstart_lab.workbench import Contender, Workbench
 from headstart_lab.wrapper import DrafterWrapper, WatchedRound
 
-_SHORT_EVERY = 4
+_ALL = 1 << 16
+_LEVELS = (_ALL, _ALL, _ALL, 1)
+"""Asked for in turn."""
 BATCH_ROUNDS = 16
 """Rounds of a batch that are timed."""
 
@@ -33,12 +36,13 @@ BATCH_ROUNDS = 16
 class Watching(DrafterWrapper):
     """Wraps a drafter, times its proposals and the work that its trees cause, and keeps how its full trees fared.
 
-    Now and then it asks for a single level, so that the cost of a level is known.
+    It asks for at most so many ``levels`` in turn; now and then for one, so that the cost of a level is known.
     """
 
-    def __init__(self, drafter: Drafter) -> None:
+    def __init__(self, drafter: Drafter, levels: Sequence[int] = _LEVELS) -> None:
         super().__init__(drafter)
-        self._watched = 0
+        self._levels = levels
+        self.watched = 0
         """Rounds, or stretches of rounds."""
         self._resumed = 0.0
         """When the last round was noted down; 0: none of this sequence was."""
@@ -53,14 +57,13 @@ class Watching(DrafterWrapper):
         """Structure and accepted nodes of every full tree of a sequence that decoded alone."""
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
-        if self._is_short:
-            budgets = [replace(budget, depth=min(budget.depth, 1)) for budget in budgets]
+        budgets = [replace(budget, depth=min(budget.depth, self._most)) for budget in budgets]
         return super().propose(sequences, budgets)
 
     def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
         """See ``RunsInStretches``."""
-        if self._is_short:
-            limits = [replace(each, budget=replace(each.budget, depth=min(each.budget.depth, 1))) for each in limits]
+        budgets = [replace(each.budget, depth=min(each.budget.depth, self._most)) for each in limits]
+        limits = [replace(each, budget=budget) for each, budget in zip(limits, budgets, strict=True)]
         return super().stretch(sequences, limits)
 
     def watch(self, rounds: Sequence[WatchedRound]) -> None:
@@ -76,18 +79,18 @@ class Watching(DrafterWrapper):
                 nodes = sum(len(outcome.draft) for outcome in decoded)
                 self.passes[len(decoded), each.at_once].append((nodes, decoded[0].pass_seconds))
                 self.others[len(decoded), each.at_once].append((nodes, rest / len(rounds)))
-            if len(decoded) == 1 and not self._is_short:
+            if len(decoded) == 1 and self._most > 1:
                 # Without the draft's probabilities, which would fill the memory.
                 (outcome,) = decoded
                 draft = DraftTree(outcome.draft.tokens, outcome.draft.parents, grades=outcome.draft.grades)
                 self._seen.append((draft, outcome.accepted))
-        self._watched += any(outcome.committed for each in rounds for outcome in each.outcomes)
+        self.watched += any(outcome.committed for each in rounds for outcome in each.outcomes)
         self._resumed = time.perf_counter()
 
     @property
-    def _is_short(self) -> bool:
-        """Whether the next round, or stretch of rounds, is one in which a single level is asked for."""
-        return self._watched % _SHORT_EVERY == _SHORT_EVERY - 1
+    def _most(self) -> int:
+        """Levels that the next round, or stretch of rounds, may draft."""
+        return self._levels[self.watched % len(self._levels)]
 
     def pause(self) -> None:
         """Another sequence begins: the time since the last round belongs to no round."""
@@ -117,7 +120,14 @@ class Watching(DrafterWrapper):
                 usual = mode(nodes for nodes, _ in self.passes[batch, at_once])
                 target = median(taken for nodes, taken in self.passes[batch, at_once] if nodes == usual)
                 drafts, rest = line(self.timed[batch]), line(others)
-                seconds[batch] = RoundSeconds(*drafts, *rest, at_once, 1 + usual / batch, target)
+                parts = self.timed[batch], self.passes[batch, at_once], others
+                chains = [
+                    [(nodes / of, taken) for nodes, taken in part]
+                    for part, of in zip(parts, (1, batch, batch), strict=True)
+                ]
+                seconds[batch] = RoundSeconds(
+                    *drafts, *rest, at_once, 1 + usual / batch, target, tuple(map(_typical, chains))
+                )
         return Profile(name, parents, accepted, seconds)
 
     def _rates(self) -> list[float]:
@@ -137,33 +147,66 @@ def profile(
     params: SamplingParams,
     batches: Sequence[int] = (),
 ) -> Profile:
-    """Decode the prompts one by one with a drafter and record how its guesses fared; then some rounds of each of
-    ``batches``, for what these cost.
+    """What ``profiles`` tells of one drafter."""
+    (found,) = profiles(bench, {contender: _LEVELS}, prompts, params, batches)
+    return found
+
+
+def profiles(
+    bench: Workbench,
+    contenders: Mapping[Contender, Sequence[int]],
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    batches: Sequence[int] = (),
+    turns: int = 0,
+) -> list[Profile]:
+    """Decode the prompts one by one with each drafter in turn and record how its guesses fared; then some rounds of
+    each of ``batches``, for what these cost.
+
+    Args:
+        contenders: with the levels that each is asked for in turn.
+        turns: how often each number of levels is asked for of a single sequence, at least: the prompts are decoded
+            again for that.
 
     Raises:
-        ConfigError, CheckpointError: the drafter cannot be built.
+        ConfigError, CheckpointError: a drafter cannot be built.
         RequestError: a prompt cannot be served.
     """
-    watching: list[Watching] = []
+    engines: list[Engine] = []
+    watchers: list[Watching] = []
+    for contender, levels in contenders.items():
 
-    def watch(drafter: Drafter) -> Drafter:
-        watching.append(Watching(drafter))
-        return watching[-1]
+        def watch(drafter: Drafter, levels: Sequence[int] = levels) -> Drafter:
+            watchers.append(Watching(drafter, levels))
+            return watchers[-1]
 
-    engine = bench.open(contender, watch)
-    (watcher,) = watching
-    for tokens in prompts:
-        bench.decode(engine, bench.sequence(tokens, params))
-        watcher.pause()
+        engines.append(bench.open(contender, watch))
+    wanted = turns * max(map(len, contenders.values()))
+    for _ in range(max(1, wanted)):
+        for tokens in prompts:
+            for engine, watcher in zip(engines, watchers, strict=True):
+                bench.decode(engine, bench.sequence(tokens, params))
+                watcher.pause()
+        if watchers[-1].watched >= wanted:
+            break
     # An end of text is no matter of cost, and would leave the larger batches seldom full.
     endless = replace(params, max_tokens=None, ignore_eos=True, stop_token_ids=())
     for batch in batches:
-        if batch > 1:
+        for engine, watcher in zip(engines, watchers, strict=True) if batch > 1 else ():
             sequences = [bench.sequence(prompts[place % len(prompts)], endless) for place in range(batch)]
             with closing(bench.full_rounds(engine, sequences, batch)) as rounds:
                 deque(islice(rounds, BATCH_ROUNDS), maxlen=0)
             watcher.pause()
-    return watcher.profile(contender.name, sorted({1, *batches}))
+    sizes = sorted({1, *batches})
+    return [each.profile(contender.name, sizes) for each, contender in zip(watchers, contenders, strict=True)]
+
+
+def _typical(timed: Sequence[tuple[float, float]]) -> dict[float, float]:
+    """Size -> median seconds, ascending."""
+    by_size: dict[float, list[float]] = defaultdict(list)
+    for size, seconds in sorted(timed):
+        by_size[size].append(seconds)
+    return {size: median(seconds) for size, seconds in by_size.items()}
 
 
 def line(timed: Sequence[tuple[int, float]]) -> tuple[float, float]:

@@ -6,18 +6,20 @@ one's would; how often its guesses hold comes from the user, or from what others
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from headstart.errors import ConfigError
+from headstart.sampling.params import SamplingParams
 from headstart_lab.methods.synthetic.drafter import SyntheticOptions
-from headstart_lab.plan.pass_times import PassTimes
-from headstart_lab.plan.profiles import Profile, RoundSeconds
+from headstart_lab.plan.profiles import Profile
 from headstart_lab.plan.published_rates import LONGEST, PUBLISHED
+from headstart_lab.plan.watching import BATCH_ROUNDS, profiles
 from headstart_lab.stand_ins import stand_in
-from headstart_lab.workbench import Contender
+from headstart_lab.workbench import PLAIN, Contender, Workbench
+from headstart_lab.workload import Workload
 
 _PLACES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
@@ -118,34 +120,51 @@ def contender(named: str, length: int) -> Contender:
     return Contender(f"stand-in for {named}", lambda context: stand_in(context, named, length))
 
 
-def what_if(
-    named: str, rates: Sequence[float], source: str, stand_in: Profile, plain: Profile, passes: PassTimes, batch: int
-) -> WhatIf:
+def measured(
+    bench: Workbench,
+    drafter: Contender,
+    longest: int,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    batches: Sequence[int],
+    turns: int,
+    on_step: Callable[[int, int], None] = lambda units, tokens: None,
+) -> list[Profile]:
+    """Plain decoding and a drafter, whose chains have each length in turn up to the ``longest``.
+
+    Every length is timed among rounds of its own kind, and all lie close together in time: a pass of few rows that
+    follows upon drafts takes longer than one that follows upon passes, and a machine is not the same a minute later.
+    """
+    work = Workload(on_step)
+    bench.on_tokens = work.done
+    try:
+        with work.part(planned_work(longest, len(prompts), params, batches, turns)):
+            listed = {Contender.parse(PLAIN): (0,), drafter: range(longest, 0, -1)}
+            return profiles(bench, listed, prompts, params, batches, turns)
+    finally:
+        bench.on_tokens = lambda tokens: None
+
+
+def planned_work(longest: int, prompts: int, params: SamplingParams, batches: Sequence[int], turns: int) -> int:
+    """Units of work of ``measured``, of about the time of a token each."""
+    alone = max(prompts * (params.max_tokens or 1), turns * longest * BATCH_ROUNDS)
+    return 2 * (alone + BATCH_ROUNDS * sum(batch for batch in batches if batch > 1))
+
+
+def what_if(named: str, rates: Sequence[float], source: str, stand_in: Profile, plain: Profile, batch: int) -> WhatIf:
     """What a drafter would bring to batches of so many sequences.
 
     Args:
         rates: as ``rates_of`` has them; none: those of the stand-in's guesses.
-        stand_in, plain: measured.
+        stand_in, plain: as ``measured``.
     """
     rates = tuple(rates) or counted_rates(stand_in)
     if not rates:
         raise ConfigError(f"{named} guessed nothing on these prompts; give --rates.")
-    costs, without = stand_in.costs(batch), plain.costs(batch)
-
-    def target(of: RoundSeconds, rows: int) -> float:
-        return float(of.passes(passes, batch, np.array(float(rows))))
-
-    chains = [Chain(0, float(batch), without.draft_base, target(without, 1), without.other)]
+    chains = [Chain(0, float(batch), *plain.costs(batch).of_chains(0))]
     for guesses in range(1, len(rates) + 1):
-        chains.append(
-            Chain(
-                guesses,
-                batch * (1 + sum(rates[:guesses])),
-                costs.draft_base + costs.draft_step * guesses,
-                target(costs, 1 + guesses),
-                costs.other + costs.other_step * batch * guesses,
-            )
-        )
+        tokens = batch * (1 + sum(rates[:guesses]))
+        chains.append(Chain(guesses, tokens, *stand_in.costs(batch).of_chains(guesses)))
     return WhatIf(named, batch, rates, source, tuple(chains))
 
 
