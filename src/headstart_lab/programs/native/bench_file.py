@@ -21,6 +21,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain as concatenated
 from itertools import cycle, islice
@@ -45,8 +47,6 @@ from headstart_lab.provenance import finished, provenance
 FORMAT = "headstart-file/1"
 GOALS = {"plain / llama.cpp": 1.4, "prompt / llama.cpp": 1.5, "8 rows / 1 row": 1.6, "kept / file": 1.02}
 """At least, at least, at most, at most."""
-MOST_RATES = 3
-"""Guesses: llama.cpp's passes of two to four rows are timed."""
 UNIT_GOALS = {
     "plain / llama.cpp": 1.9,
     "prompt / llama.cpp": 7.0,
@@ -133,6 +133,19 @@ def peer_pass(worker: Worker, context: int, rows: int, passes: int) -> float:
     return float(said["seconds"] - said["first_seconds"]) / passes
 
 
+def verifying(guesses: int, modes: Sequence[str] | None = None) -> list[str]:
+    """Passes that verify one guess, two, ... ``modes``: what a peer's worker offers.
+
+    Raises:
+        SystemExit: it lacks one of them.
+    """
+    passes = [f"{2 + place} rows" for place in range(guesses)]
+    for place, label in enumerate(passes if modes is not None else ()):
+        if label not in (modes or ()):
+            sys.exit(f"Error: --rates has {guesses} numbers, and llama.cpp is timed for {place} at most; give fewer.")
+    return passes
+
+
 def pace(passes: list[float], rates: list[float]) -> float:
     """Tokens per second at the best number of guesses.
 
@@ -155,9 +168,9 @@ def measure(options: argparse.Namespace, path: Path) -> dict[str, Any]:
     measured = ("plain", *counts, "prompt")
     times: dict[str, dict[str, list[float]]] = {name: {each: [] for each in measured} for name in own}
     products: list[float] = []
-    verified = [f"{2 + place} rows" for place in range(len(options.rates))]
+    verified = verifying(len(options.rates))
     times["llama.cpp"] = {each: [] for each in ("plain", "prompt", *verified)}
-    with tempfile.TemporaryDirectory() as work:
+    with ExitStack() as held:
         worker = None
         if options.peer == "llama-cpp":
             if not peer.installed:
@@ -167,10 +180,12 @@ def measure(options: argparse.Namespace, path: Path) -> dict[str, Any]:
             worker = Worker(
                 Peer(peer.name, peer.requirements, peer.build, worker="llama_cpp_plain_worker.py"),
                 path,
-                Path(work),
+                Path(held.enter_context(tempfile.TemporaryDirectory())),
                 torch.get_num_threads(),
                 2 * max(options.context + options.tokens, options.prompt),
             )
+            held.enter_context(worker)
+            verified = verifying(len(options.rates), worker.modes)
         for _ in range(options.repeats):
             if worker is not None:
                 plain, prompt = peer_rates(worker, options.context, options.prompt, options.tokens)
@@ -187,8 +202,6 @@ def measure(options: argparse.Namespace, path: Path) -> dict[str, Any]:
                 of["prompt"].append(each.prompt(options.prompt))
             if options.products:
                 products.append(next(iter(own.values())).products(options.prompt))
-        if worker is not None:
-            worker.close()
     size = path.stat().st_size
     cases = []
     for name, each in own.items():
@@ -245,8 +258,6 @@ def main() -> None:
     parser.add_argument("--products", action="store_true", help="also PyTorch's products of the layers with the prompt")
     parser.add_argument("--out", type=Path, help="also write what came out, with its provenance, to this JSON file")
     options = parser.parse_args()
-    if len(options.rates) > MOST_RATES:
-        parser.error(f"--rates has {len(options.rates)} numbers; give {MOST_RATES} at most.")
     options.rows = sorted({*options.rows, *range(2, 2 + len(options.rates))})
 
     where = provenance()
