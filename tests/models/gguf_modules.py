@@ -11,7 +11,9 @@ from gguf_latent import write_latent
 from gguf_models import write_gguf
 from multi_token_models import Reference, write_modules
 
-THEIRS = {"embedding": "enorm", "hidden": "hnorm", "projection": "eh_proj", "final": "shared_head_norm"}
+THEIRS = {"embedding": "enorm", "hidden": "hnorm", "projection": "eh_proj", "final": "shared_head_norm"} | {
+    "head": "shared_head_head"
+}
 WRITERS = {
     **dict.fromkeys(("glm4_moe", "exaone_moe", "mellum", "ernie4_5_moe", "hy_v3", "cohere2_moe"), write_gguf),
     **dict.fromkeys(("bailing_moe", "mimo_v2_flash", "step3p7"), write_gguf),

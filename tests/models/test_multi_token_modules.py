@@ -109,22 +109,24 @@ def test_tables_of_their_own_are_used(tmp_path: Path) -> None:
     found = modules_of(tmp_path)
     assert found is not None
     assert found.embedding is None
-    assert found.head is not None
-    assert torch.equal(found.head.tensor(), head)
+    assert [torch.equal(each.tensor(), head) for each in found.heads] == [True]
 
 
 @pytest.mark.parametrize("alike", [True, False])
-def test_modules_whose_head_is_another_are_left_out(alike: bool, tmp_path: Path) -> None:
-    """One head says what all modules guess."""
-    write_modules("step3p7", tmp_path, 2)
+def test_each_module_may_have_a_head_of_its_own(alike: bool, tmp_path: Path) -> None:
+    """One head is kept where all are the same."""
+    reference = write_modules("step3p7", tmp_path, 2)
     tensors = load_file(tmp_path / "model.safetensors")
-    for number in (3, 4):
-        head = torch.randn(259, 64, generator=torch.Generator().manual_seed(2 if alike else number))
-        tensors[f"model.layers.{number}.transformer.shared_head.output.weight"] = head
+    first, second = (f"model.layers.{number}.transformer.shared_head.output.weight" for number in (3, 4))
+    if alike:
+        tensors[second] = tensors[first].clone()
     save_file(tensors, tmp_path / "model.safetensors")
     found = modules_of(tmp_path)
     assert found is not None
-    assert len(found.modules) == (2 if alike else 1)
+    assert (len(found.modules), len(found.heads)) == (2, 1 if alike else 2)
+    for module, own in enumerate(found.heads):
+        assert torch.equal(own.tensor(), reference.parts[module]["head"])
+        assert found.head_of(module) is own
 
 
 def test_other_families_have_none(tmp_path: Path) -> None:

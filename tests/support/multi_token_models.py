@@ -111,11 +111,11 @@ class Reference:
             made.append(x if self.feeds_unnormed else self._norm(parts["final"], x))
         return made
 
-    def logits(self, states: Tensor) -> Tensor:
-        """After any of the modules, whose last norms are alike where they come after what is fed."""
-        states = self._norm(self.parts[0]["final"], states) if self.feeds_unnormed else states
-        logits: Tensor = self.model.lm_head(states)
-        return logits
+    def logits(self, states: Tensor, k: int = 0) -> Tensor:
+        """After what module k feeds."""
+        own = self.parts[min(k, len(self.parts) - 1)]
+        states = self._norm(own["final"], states) if self.feeds_unnormed else states
+        return nn.functional.linear(states, own.get("head", self.model.get_output_embeddings().weight))
 
     def _layer(self, k: int, x: Tensor) -> Tensor:
         decoder = self.model.get_decoder()
@@ -233,9 +233,10 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
             apart = name.startswith(("mtp.", "model."))
             whole = f"{name.format(k=k)}.weight" if apart else f"{own}{name}.weight"
             made = random * (2 * hidden) ** -0.5 if len(shape) > 1 else 1 + random * 0.2
-            if part == "final" and reference.feeds_unnormed and reference.parts:
-                made = reference.parts[0]["final"].clone()
             parts[part] = tensors.setdefault(whole, made)
+        if family == "step3p7":
+            head = torch.randn(model.get_input_embeddings().weight.shape, generator=generator) * hidden**-0.5
+            parts["head"] = tensors[f"{own}transformer.shared_head.output.weight"] = head
         reference.parts.append(parts)
         if family == "mimo_v2_flash":
             tensors[f"{own}pre_mlp_layernorm.weight"] = tensors.pop(f"{own}post_attention_layernorm.weight")

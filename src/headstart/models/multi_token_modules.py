@@ -7,7 +7,7 @@ the model's, unless a file has others for them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -61,10 +61,15 @@ class MultiTokenModules:
     hidden_first: bool = False
     """The projection reads the state, then the token; else the token, then the state."""
     embedding: Matrix | None = None
-    """[vocab, hidden] of their own; None: the model's. Likewise ``head``."""
-    head: Matrix | None = None
+    """[vocab, hidden] of their own; None: the model's."""
+    heads: tuple[Matrix, ...] = ()
+    """Output heads of their own: none, one for all, or each module's."""
     feeds_unnormed: bool = False
     """A module reads states before the last norm, the model's and other modules'; else after it."""
+
+    def head_of(self, module: int) -> Matrix | None:
+        """[vocab, hidden] that says what a module guesses; None: the model's."""
+        return self.heads[min(module, len(self.heads) - 1)] if self.heads else None
 
     def config_of(self, module: int) -> ModelConfig:
         """Of one module as a decoder of one layer."""
@@ -103,7 +108,6 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
         return None
     decoders = tensor_layout(config, checkpoint.kind).found_in(shapes)
     names = names.spelt_in(shapes, numbers[0])
-    numbers = _saying_alike(names, numbers, checkpoint)
     layout = layout_of_modules(decoders, checkpoint.kind, names)
     final_norm = names.final_norm
     if names.may_share_norm and f"{final_norm.format(i=numbers[0])}.weight" not in shapes:
@@ -131,19 +135,17 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
     modules(noting(expected), None)
     check_names(config, shapes, expected, [])
 
-    def table(name: str) -> Matrix | None:
-        whole = name.format(i=numbers[0])
-        if not whole or f"{whole}.weight" not in shapes:
-            return None
+    def tables(name: str, of: Sequence[int]) -> tuple[Matrix, ...]:
         assembly = Assembly(config, layout, "", dtype, reading(checkpoint), checkpoint, embedding="")
-        return assembly.table(whole)
+        wholes = [name.format(i=number) for number in of if name]
+        return tuple(assembly.table(whole) for whole in wholes if f"{whole}.weight" in shapes)
 
     return MultiTokenModules(
         config,
         modules(reading(checkpoint), checkpoint),
         names.hidden_first,
-        table(names.embedding),
-        table(names.head),
+        next(iter(tables(names.embedding, numbers[:1])), None),
+        tables(names.head, _saying(names, numbers, checkpoint)),
         names.feeds_unnormed,
     )
 
@@ -159,12 +161,11 @@ def _numbers(names: MultiTokenLayout, config: ModelConfig, shapes: Mapping[str, 
     return numbers
 
 
-def _saying_alike(names: MultiTokenLayout, numbers: list[int], checkpoint: Checkpoint) -> list[int]:
-    """Modules before the first whose output head is unlike the first one's: one head says all guesses."""
+def _saying(names: MultiTokenLayout, numbers: list[int], checkpoint: Checkpoint) -> list[int]:
+    """Modules whose output heads say the guesses: all, or the first where the others have the same or none."""
     heads = [name for number in numbers if (name := f"{names.head.format(i=number)}.weight") in checkpoint.shapes()]
-    rows = [checkpoint.stored(name).data[:_COMPARED].tobytes() for name in heads]
-    alike = [each == rows[0] for each in rows] if len(rows) == len(numbers) else [True] * len(numbers)
-    return numbers[: (*alike, False).index(False)]
+    unlike = len({checkpoint.stored(name).data[:_COMPARED].tobytes() for name in heads}) > 1
+    return numbers if unlike and len(heads) == len(numbers) else numbers[:1]
 
 
 def _with_channel(layer: LayerConfig, layout: TensorLayout, number: int, shapes: Mapping[str, Shape]) -> LayerConfig:

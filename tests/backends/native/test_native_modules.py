@@ -12,6 +12,7 @@ from multi_token_models import NATIVE_SIZES, write_modules
 from native_cases import isa_params
 from native_here import FASTEST, needs_native
 
+from headstart.backends.native.module_chain import NativeModuleChain
 from headstart.backends.native.module_pass import NativeModulePass
 from headstart.backends.torch.multi_token_pass import MultiTokenPass
 from headstart.drafting.heads.head_pass import DraftRows
@@ -34,7 +35,7 @@ def opened(family: str, modules: int, directory: Path, **sizes: object) -> tuple
 @pytest.mark.parametrize("isa", isa_params())
 @pytest.mark.parametrize(
     ("family", "count"),
-    [(family, 1) for family in NATIVE_SIZES] + [("mimo", 3), ("deepseek_v3", 2)],
+    [(family, 1) for family in NATIVE_SIZES] + [("mimo", 3), ("deepseek_v3", 2), ("step3p7", 3)],
 )
 def test_modules_agree_with_pytorch(family: str, count: int, isa: str, tmp_path: Path) -> None:
     modules, tables = opened(family, count, tmp_path)
@@ -89,6 +90,32 @@ def test_rows_of_the_text_say_what_the_whole_head_does(family: str, tmp_path: Pa
     assert texts.tokens.tolist() == [*range(60, 80)]
     assert distance([few], [wanted[:, :60]]) < 1e-5
     assert distance([said], [wanted[:, 60:80]]) < 0.01  # rows in bf16
+
+
+@needs_native
+@pytest.mark.parametrize("family", ["mimo", "step3p7"])
+def test_each_module_says_tokens_of_the_text_by_its_own_rows(family: str, tmp_path: Path) -> None:
+    modules, tables = opened(family, 3, tmp_path)
+    cut, whole = (NativeModuleChain(modules, tables, "fp32", vocabulary) for vocabulary in (60, 0))
+    source = cut.text_rows(80)
+    assert source is not None
+    texts = cut.text_tokens(source, 40)
+    texts.read([*range(58, 80)])
+    hidden = torch.randn(5, modules.config.hidden_size, generator=torch.Generator().manual_seed(2))
+    tokens, caches = np.arange(5, 10, dtype=np.int32), [each.new_cache() for each in (cut, whole)]
+    drafts = [
+        each.read(tokens, hidden, [DraftRows(cache, 5)]) for each, cache in zip((cut, whole), caches, strict=True)
+    ]
+    for level in range(1, 6):
+        (states, few), (_, wanted) = drafts
+        said = texts.logits(cut.said_states(states, level), cut.text_eps)
+        assert distance([few], [wanted[:, :60]]) < 1e-5
+        assert distance([said], [wanted[:, 60:80]]) < 0.01  # rows in bf16
+        token, path = np.array([20 + level], np.int32), np.arange(level, dtype=np.int32)[None]
+        groups = [[DraftRows(cache, 1, path)] for cache in caches]
+        drafts = [
+            each.step(token, states, own) for each, (states, _), own in zip((cut, whole), drafts, groups, strict=True)
+        ]
 
 
 @needs_native

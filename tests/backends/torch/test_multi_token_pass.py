@@ -80,7 +80,7 @@ def test_chains(family: str, modules: int, chunks: tuple[int, ...], device: str,
     text = list(TOKENS)
     for depth in range(modules):
         made = reference.states(text, hidden)
-        wanted = reference.logits(made[depth][-1])
+        wanted = reference.logits(made[depth][-1], depth)
         torch.testing.assert_close(logits[0].cpu(), wanted, rtol=2e-4, atol=2e-4)
         text.append(int(wanted.argmax()) ^ 1)
         group = DraftRows(cache, 1, path(*range(depth + 1)))

@@ -12,7 +12,7 @@ from torch import Tensor
 from headstart.backends.native.draft_cache import NativeDraftCache
 from headstart.backends.native.module_pass import NativeModulePass
 from headstart.backends.native.precision import Precision
-from headstart.backends.native.stored_rows import StoredRows
+from headstart.backends.native.stored_rows import RowsSideBySide
 from headstart.backends.torch.module_chain import ModuleChain
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows
 from headstart.drafting.heads.tables import TargetTables
@@ -89,6 +89,8 @@ class _ChainCache(DraftCache):
 class NativeModuleChain(ModuleChain):
     """See ``ModuleChain`` (``ModulesPass``). Arguments as of ``NativeModulePass``."""
 
+    text_eps: float | None = None
+
     def __init__(
         self,
         modules: MultiTokenModules,
@@ -105,6 +107,8 @@ class NativeModuleChain(ModuleChain):
             for index in range(len(modules.modules))
         ]
         self.target_ids = self._modules[0].target_ids
+        self._speak_apart = len(modules.heads) > 1 or modules.feeds_unnormed
+        """Rows that say a token are each module's."""
 
     @property
     def name(self) -> str:
@@ -131,11 +135,24 @@ class NativeModuleChain(ModuleChain):
 
     def text_tokens(self, vocabulary: TextRowSource, most: int) -> TextTokens:
         """See ``HeadPass``."""
-        return self._modules[0].text_tokens(vocabulary, most)
+        return TextTokens(vocabulary, most)
 
-    def text_rows(self, vocab_size: int) -> StoredRows | None:
+    def text_rows(self, vocab_size: int) -> TextRowSource | None:
         """See ``ModulesPass``."""
-        return self._modules[0].text_rows(vocab_size)
+        if not self._speak_apart:
+            return self._modules[0].text_rows(vocab_size)
+        rows = [each for module in self._modules if (each := module.text_rows(vocab_size)) is not None]
+        return RowsSideBySide(rows) if rows else None
+
+    def said_states(self, states: Tensor, level: int) -> Tensor:
+        """See ``ModulesPass``."""
+        said = super().said_states(states, level)
+        if not self._speak_apart:
+            return said
+        eps, speaking = self._modules[0].text_eps, min(level - 1, self._last)
+        normed = said if eps is None else said * (said.square().mean(-1, keepdim=True) + eps).rsqrt()
+        before, behind = speaking * self._hidden, (self._last - speaking) * self._hidden
+        return torch.nn.functional.pad(normed, (before, behind))  # the others' rows say nothing
 
     def growth(self, width: int, ids: IntArray) -> None:
         """Step by step: what one call of the library runs is one module."""

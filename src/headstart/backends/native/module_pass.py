@@ -60,6 +60,7 @@ class NativeModulePass(NativeSteppingPass):
         reason, library = supports(config), load_library(isa)
         if reason is not None or library is None:
             raise ConfigError(f"no native pass for these modules ({reason or 'none on this machine'}); use PyTorch")
+        tables = tables.with_others(modules.embedding, modules.head_of(module))
         embedding, self._whole_head = as_one(tables.stored_embedding), tables.stored_head
         head = first_rows(self._whole_head, vocabulary) if vocabulary else self._whole_head
         weights = modules.decoder(module, embedding, head)
@@ -70,6 +71,7 @@ class NativeModulePass(NativeSteppingPass):
         self.name = f"native-{library.isa}-{packed.name}"
         model = CachingModel(library, packed.handle, packed.shape, packed, table)
         self._factors: Tensor | None = None
+        self.text_eps = config.norms.eps if modules.feeds_unnormed else None
         if modules.feeds_unnormed:
             self._factors = as_float32(modules.modules[module].final_norm.weight) + config.norms.offset
         tap = config.num_layers if modules.feeds_unnormed else _BEHIND_LAST_NORM

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -51,3 +53,22 @@ class StoredRows:
         )
         self._library.read_rows(chosen, 1, self.width, 1, rows.data_ptr())
         return (rows if self.factors is None else rows * self.factors).bfloat16()
+
+
+class RowsSideBySide:
+    """Rows of several tables, of which each says a token in states of its own (``TextRowSource``)."""
+
+    bias: float = 0.0
+
+    def __init__(self, tables: Sequence[StoredRows]) -> None:
+        self._tables = tables
+        self.lacks, self.width = tables[0].lacks, sum(each.width for each in tables)
+
+    @property
+    def nbytes(self) -> int:
+        """Of what they hold besides the tables."""
+        return sum(each.nbytes for each in self._tables)
+
+    def rows(self, tokens: IntArray) -> Tensor:
+        """bfloat16 [token, table * hidden] output rows."""
+        return torch.cat([each.rows(tokens) for each in self._tables], dim=1)

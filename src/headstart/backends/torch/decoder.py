@@ -219,9 +219,9 @@ class Decoder:
         tokens = [torch.where(each.values.isfinite(), each.indices, -1) for each in found]
         return torch.cat(tokens).int()
 
-    def logits(self, normed: Tensor) -> Tensor:
-        """[row, hidden] after the final norm -> float32 [row, vocab]."""
-        logits = self.head(normed).float()
+    def logits(self, normed: Tensor, head: Linear | None = None) -> Tensor:
+        """[row, hidden] after the final norm -> float32 [row, vocab], by another ``head`` where there is one."""
+        logits = (head or self.head)(normed).float()
         cap = self.config.head.softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
 

@@ -57,6 +57,8 @@ class MultiTokenPass(ModuleChain):
         dtype: of weights and cache; norms and logits are float32.
     """
 
+    text_eps: float | None = None
+
     @torch.inference_mode()
     def __init__(
         self, modules: MultiTokenModules, tables: TargetTables, dtype: torch.dtype, device: torch.device | str = "cpu"
@@ -65,14 +67,17 @@ class MultiTokenPass(ModuleChain):
         super().__init__(len(modules.modules), config.hidden_size, dtype, torch.device(device))
         self._feeds_unnormed = modules.feeds_unnormed
         self._modules = [_Module(modules, own, dtype, self.device) for own in modules.modules]
-        first = modules.modules[0]
+        first, own_heads = modules.modules[0], [tables.with_others(None, each) for each in modules.heads]
+        tables = tables.with_others(modules.embedding, None)
         weights = DecoderWeights(
             embedding=tables.embedding,
             layers=tuple(own.layer for own in modules.modules),
             final_norm=first.final_norm,
-            head=LinearWeights(tables.head),
+            head=LinearWeights((own_heads or [tables])[0].head),
         )
         self._decoder = Decoder(config, weights, dtype, self.device)
+        further = [Linear(LinearWeights(each.head), dtype, self.device) for each in own_heads[1:]]
+        self._heads = [self._decoder.head, *further]
         self.target_ids = torch.arange(config.vocab_size)
         shapes: list[tuple[int, ...]] = [cache_row(config, layer) for layer in config.layers]
         if self._last:
@@ -88,7 +93,8 @@ class MultiTokenPass(ModuleChain):
     @property
     def nbytes(self) -> int:
         """Of its matrices and its copy of the embedding."""
-        return self._decoder.nbytes + sum(module.nbytes for module in self._modules)
+        further = sum(head.nbytes for head in self._heads[1:])
+        return self._decoder.nbytes + sum(module.nbytes for module in self._modules) + further
 
     @property
     def row_bytes(self) -> int:
@@ -130,8 +136,9 @@ class MultiTokenPass(ModuleChain):
         embeddings, shared = self._decoder.embed(ids, places), self._decoder.at(places, layout)
         store = LayerStore(self._pool.tensors[index])
         states, speaking = layer(module.read(embeddings, before), store, shared), torch.from_numpy(said).long()
-        normed = module.final_norm(states)
-        return states if self._feeds_unnormed else normed, self._decoder.logits(normed[speaking.to(self.device)])
+        normed, head = module.final_norm(states), self._heads[min(index, len(self._heads) - 1)]
+        logits = self._decoder.logits(normed[speaking.to(self.device)], head)
+        return states if self._feeds_unnormed else normed, logits
 
     def _lacking(self, cache: DraftCache, index: int) -> int:
         return _cache(cache).lacking[index]

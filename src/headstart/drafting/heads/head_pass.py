@@ -236,6 +236,9 @@ class HeadPass(CachingHeadPass, Protocol):
 class ModulesPass(HeadPass, Protocol):
     """Runs the multi-token modules of a checkpoint."""
 
+    text_eps: float | None
+    """Of the last norm, where ``said_states`` are not normed."""
+
     @property
     def name(self) -> str:
         """What runs them, and in which precision."""

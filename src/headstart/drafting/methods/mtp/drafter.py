@@ -62,15 +62,13 @@ class MtpDrafter(HeadDrafter):
             "them as the draft model, or use another drafter.",
         )
         assert modules is not None
-        tables = context.require_tables()().with_others(modules.embedding, modules.head)
         backend = context.require_runner().backend
         config, kit = backend.config, backend.kit
         said = options.draft_vocabulary if options.draft_vocabulary < context.vocab_size else 0
-        running = kit.run(PASSES, modules, tables, options.precision, vocabulary=said)
+        running = kit.run(PASSES, modules, context.require_tables()(), options.precision, vocabulary=said)
         context.tell(f"Multi-token modules run in {kit.where(PASSES, modules)} ({running.name}).")
         texts = running.text_rows(context.vocab_size) if options.text_vocabulary else None
-        eps = config.norms.eps if modules.feeds_unnormed else None
-        vocabulary = DraftVocabulary(running, context.vocab_size, texts, options.text_vocabulary, eps)
+        vocabulary = DraftVocabulary(running, context.vocab_size, texts, options.text_vocabulary, running.text_eps)
         # Each further module begins one token later.
         least = max(1, len(modules.modules))
         window = options.window or None
