@@ -6,10 +6,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from headstart.common.enumerations import SpecDecodeMetrics
 from headstart.common.option_values import separated
 from headstart.common.options import Option, OptionError, declares
 from headstart.entrypoints.engine_options import REASONING_PARSER, TOOL_PARSER, AsyncEngineOptions
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 
 KEY_VARIABLE = "HEADSTART_API_KEYS"
 SERVER = "Server"
+
+
+class SpecDecodeMetrics(StrEnum):
+    """How much each reply says of its guesses: vLLM's names, but for ``detailed``."""
+
+    NONE = "none"
+    SUMMARY = "summary"
 
 
 def _metrics(name: str, value: Any) -> Any:

@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
 from headstart.common.phases import phase
 from headstart.errors import ConfigError
-from headstart.loading.model import Model, torch_encoder_decoder
+from headstart.loading.model import Model, torch_encoder_decoder, weights_dtype
 from headstart.models.encoder_decoder import EncoderConfig
+from headstart.models.encoder_decoder_loading import load_encoder_decoder
 from headstart.passes.batch import EncoderInput
+from headstart_speech.cross_weights import cross_weights
 from headstart_speech.segments import FRAMES_PER_TIME, SECONDS_PER_TIME
 
 _ASIDE, _DOWN, _ALONG = 0, 1, 2
@@ -61,7 +63,7 @@ class Aligner:
         if len(said) < 2:
             return np.zeros(len(said))
         heads = alignment_heads(encoder, self._model.config.num_layers, self._model.config.num_heads)
-        weights = self._computing().cross_weights(source, [*begun, *said[:-1]], heads)
+        weights = cross_weights(self._computing(), source, [*begun, *said[:-1]], heads)
         positions = max(frames // FRAMES_PER_TIME, 1)
         first = first_positions(weights[:, len(begun) :, :positions], encoder.smoothed_over)
         return np.append(first, first[-1]) * SECONDS_PER_TIME
@@ -70,7 +72,8 @@ class Aligner:
         with self._lock:
             if self._backend is None:
                 with phase("Reading the weights for times of words"):
-                    self._backend = torch_encoder_decoder(self._model)
+                    dtype = weights_dtype(self._model.precision)
+                    self._backend = torch_encoder_decoder(*load_encoder_decoder(self._model.checkpoint, dtype), dtype)
             return self._backend
 
 

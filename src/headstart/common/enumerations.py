@@ -84,10 +84,3 @@ class VerifyRule(StrEnum):
     COUPLED = "coupled"
     """The target's own draw decides, keyed by seed and position: output does not depend on the drafter. A tree of
     independent draws falls back to the same walk, which accepts less than the other rules do."""
-
-
-class SpecDecodeMetrics(StrEnum):
-    """How much each reply says of its guesses: vLLM's names, but for ``detailed``."""
-
-    NONE = "none"
-    SUMMARY = "summary"

@@ -173,16 +173,6 @@ def tensor_files() -> tuple[str, ...]:
     return tuple(name for files in (*head_files(), *brought_head_files()) for name in files.names)
 
 
-def export_formats() -> Mapping[str, tuple[str, ...]]:
-    """Formats of other programs -> kinds of heads that may be written in them."""
-    found: dict[str, list[str]] = {}
-    for files in (*head_files(), *brought_head_files()):
-        for kind, formats in files.exports.items():
-            for name in formats:
-                found.setdefault(name, []).append(kind)
-    return {name: tuple(kinds) for name, kinds in found.items()}
-
-
 @cache
 def _loaded(points: tuple[EntryPoint, ...]) -> tuple[Any, ...]:
     found = []

@@ -212,23 +212,17 @@ def create_encoder_decoder(
         _say_what_is_lost(backend.rounding, precision)
         return backend
     dtype = _host_dtype(precision, reason or "this machine has no native pass")
-    return _torch_encoder_decoder(config, weights, dtype)
+    return torch_encoder_decoder(config, weights, dtype)
 
 
-def torch_encoder_decoder(model: Model) -> EncoderDecoderBackend:
-    """A loaded model with an encoder on the processor once more, computed by PyTorch whatever computes it.
-
-    Raises:
-        CheckpointError: its files are not what they were.
-        ConfigError: memory is short.
-    """
-    dtype = weights_dtype(model.precision)
-    return _torch_encoder_decoder(*load_encoder_decoder(model.checkpoint, dtype), dtype)
-
-
-def _torch_encoder_decoder(
+def torch_encoder_decoder(
     config: ModelConfig, weights: EncoderDecoderWeights, dtype: torch.dtype
 ) -> EncoderDecoderBackend:
+    """On the processor, whatever else could compute it.
+
+    Raises:
+        ConfigError: memory is short.
+    """
     halves = (weights.encoder, weights.decoder)
     sizes = [math.prod(each.matrix.shape) for half in halves for each in half.linears]
     sizes += [weights.embedding.numel()] * 2

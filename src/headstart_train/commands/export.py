@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,9 +12,19 @@ import typer
 from headstart.cli import options
 from headstart.cli.asking import Named
 from headstart.cli.option_groups import with_groups
-from headstart.drafting.method import export_formats
+from headstart.drafting.method import brought_head_files, head_files
 from headstart.errors import ConfigError
 from headstart_train.commands import folders
+
+
+def export_formats() -> Mapping[str, tuple[str, ...]]:
+    """Formats of other programs -> kinds of heads that may be written in them."""
+    found: dict[str, list[str]] = {}
+    for files in (*head_files(), *brought_head_files()):
+        for kind, formats in files.exports.items():
+            for name in formats:
+                found.setdefault(name, []).append(kind)
+    return {name: tuple(kinds) for name, kinds in found.items()}
 
 
 class FormatChoice(StrEnum):

@@ -37,7 +37,7 @@ def export_head(head: TrainedHead, format_name: str, directory: Path, tables: Ta
     """Write a head as other programs read it; what of it the format has no place for, in words.
 
     Args:
-        format_name: one of ``method.export_formats``.
+        format_name: one of those that the kind of head has.
         tables: the target's, which these formats hold in part.
         target: its name.
 

@@ -16,6 +16,7 @@ from headstart.drafting.methods.eagle.files import named_layers
 from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.config import ModelConfig
+from headstart.models.families.fields import Fields
 from headstart.models.files import exists, local_path
 from headstart.models.locating import fetch, is_hub_id
 
@@ -59,7 +60,7 @@ def import_head(directory: Path, target: ModelConfig, layer_numbers: LayerNumber
     if layer_numbers == "auto":
         return head
     is_named = isinstance(head, EagleHead) and directory.is_dir()
-    numbers = named_layers(read_description(directory)) if is_named else ()
+    numbers = named_layers(Fields(read_description(directory), "config.json")) if is_named else ()
     if not numbers:
         raise CheckpointError(f"{directory} names no layers of its target; leave out what their numbers mean.")
     assert isinstance(head, EagleHead)

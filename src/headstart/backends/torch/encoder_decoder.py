@@ -11,8 +11,6 @@ from functools import partial
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backends.torch.attention import MEMORY, AttentionLayout, attend
@@ -74,24 +72,24 @@ class EncoderDecoderBackend:
         avoid_attention_plans(self.device)
         self.kit: BackendKit = kit or TorchKit(self.device)
         self.name = NAMES.get(dtype, f"torch-{dtype}".replace("torch.", ""))
-        self._layer = StackLayer(config.head_dim, config.mlp.activation, config.mlp.gated, config.encoder.normed_before)
+        self.layer = StackLayer(config.head_dim, config.mlp.activation, config.mlp.gated, config.encoder.normed_before)
         with torch.inference_mode():
             self._embedding = weights.embedding.to(self.device, dtype)
             own = weights.encoder.embedding
             read = self._embedding if own is None else own.to(self.device, dtype)
             self.encoder = Encoder(config, weights.encoder, read, dtype, self.device)
             decoder = weights.decoder
-            self._embedder = Embedder(config, decoder, self._embedding, config.max_positions, dtype, self.device)
+            self.embedder = Embedder(config, decoder, self._embedding, config.max_positions, dtype, self.device)
             linear = partial(Linear, dtype=dtype, device=self.device)
-            self._layers = [StackMatrices(config, layer, linear, self.device) for layer in decoder.layers]
-            self._cross = [CrossMatrices(config, cross, dtype, self.device) for cross in decoder.cross]
+            self.layers = [StackMatrices(config, layer, linear, self.device) for layer in decoder.layers]
+            self.cross = [CrossMatrices(config, cross, dtype, self.device) for cross in decoder.cross]
             self._final_norm = optional_norm(config, decoder.final_norm, self.device)
             self._head = Linear(weights.head, dtype, self.device)
-            self._relative = [table.T.to(self.device, dtype) for table in decoder.relative]
+            self.relative = [table.T.to(self.device, dtype) for table in decoder.relative]
 
     @property
     def nbytes(self) -> int:
-        matrices = sum(layer.nbytes + cross.nbytes for layer, cross in zip(self._layers, self._cross, strict=True))
+        matrices = sum(layer.nbytes + cross.nbytes for layer, cross in zip(self.layers, self.cross, strict=True))
         own = self.encoder.embedder.nbytes if self.encoder.config.vocab_size is not None else 0
         return self._embedding.nbytes + own + self.encoder.nbytes + matrices + self._head.nbytes
 
@@ -109,7 +107,7 @@ class EncoderDecoderBackend:
         slots = (np.asarray(blocks, dtype=np.int64)[:, None] * own.block_size + within).ravel()[: len(states)]
         places = torch.from_numpy(slots).to(self.device)
         shape = (len(states), 2, self.config.num_kv_heads, self.config.head_dim)
-        for index, cross in enumerate(self._cross):
+        for index, cross in enumerate(self.cross):
             write_rows(own.layers[index].pages, places, cross.kv(states).view(shape))
         finish(self.device)
 
@@ -126,7 +124,7 @@ class EncoderDecoderBackend:
         beyond = [tap for tap in batch.taps if tap != FINAL_TAP and not 0 <= tap <= depth]
         if not 0 < depth <= config.num_layers or beyond:
             raise ValueError(f"taps {list(batch.taps)} and num_layers {depth} do not fit {config.num_layers} layers")
-        relative = bool(self._relative)
+        relative = bool(self.relative)
         layout = AttentionLayout(
             batch, storage.block_size, {EVERYTHING: 1}, self.dtype, self.device, with_distances=relative
         )
@@ -134,21 +132,21 @@ class EncoderDecoderBackend:
         inputs = None
         if batch.inputs is not None:
             inputs = self._tensor(batch.inputs.rows).long(), batch.inputs.values.to(self.device, self.dtype)
-        hidden = self._embedder.tokens(self._tensor(batch.tokens), self._tensor(batch.positions), inputs)
+        hidden = self.embedder.tokens(self._tensor(batch.tokens), self._tensor(batch.positions), inputs)
         taps: dict[int, Tensor] = {}
-        for index, (parts, cross) in enumerate(zip(self._layers[:depth], self._cross[:depth], strict=True)):
+        for index, (parts, cross) in enumerate(zip(self.layers[:depth], self.cross[:depth], strict=True)):
             if index in batch.taps:
                 taps[index] = hidden
             cache = kept[index].pages
-            hidden = self._layer.attention(
+            hidden = self.layer.attention(
                 parts, hidden, partial(self._attend, cache=cache, layout=layout, masks=masks(index))
             )
-            hidden = self._layer.cross_attention(
+            hidden = self.layer.cross_attention(
                 cross,
                 hidden,
                 partial(attend, cache=cache, layout=layout, sight=MEMORY, scale=config.score_scale, softcap=None),
             )
-            hidden = self._layer.channel(parts, hidden)
+            hidden = self.layer.channel(parts, hidden)
         if depth in batch.taps:
             taps[depth] = hidden
         if FINAL_TAP in batch.taps:
@@ -158,46 +156,6 @@ class EncoderDecoderBackend:
         finish(self.device)
         return PassOutput(logits, TapStates.of({tap: taps[tap] for tap in batch.taps}))
 
-    @torch.inference_mode()
-    def cross_weights(
-        self, source: EncoderInput, tokens: Sequence[int], heads: Sequence[tuple[int, int]]
-    ) -> NDArray[np.float32]:
-        """How much each row of a text looks at each position of an input: [head, row, position], a row's sum to 1.
-
-        Runs encoder and decoder once over all rows, beside any cache. Of decoders whose places are told by other means
-        than relative biases.
-
-        Args:
-            source: what the encoder reads.
-            tokens: [row] what the decoder reads.
-            heads: (layer, head) of the cross attention that is shown.
-        """
-        assert not self._relative
-        states = self.encoder.read(source)
-        rows = torch.arange(len(tokens), device=self.device)
-        hidden = self._embedder.tokens(torch.tensor(tokens, device=self.device), rows)
-        shown = dict[int, Tensor]()
-        for index in range(1 + max(layer for layer, _ in heads)):
-            parts, cross = self._layers[index], self._cross[index]
-            hidden = self._layer.attention(parts, hidden, self._attend_before)
-            memory = cross.kv(states).view(len(states), 2, self.config.num_kv_heads, self.config.head_dim)
-
-            def look(queries: Tensor, memory: Tensor = memory, index: int = index) -> Tensor:
-                keys, values = memory.transpose(0, 2).unbind(1)
-                scores = queries.transpose(0, 1) @ keys.transpose(1, 2) * self.config.score_scale
-                shown[index] = scores.softmax(-1, dtype=torch.float32)
-                return (shown[index].to(values.dtype) @ values).transpose(0, 1).flatten(1)
-
-            hidden = self._layer.cross_attention(cross, hidden, look)
-            hidden = self._layer.channel(parts, hidden)
-        return torch.stack([shown[layer][head] for layer, head in heads]).numpy(force=True)
-
-    def _attend_before(self, heads: Tensor) -> Tensor:
-        """Rows of one text see themselves and those before them, without a cache."""
-        q, k, v = heads.view(len(heads), 3, -1, self.config.head_dim).permute(1, 2, 0, 3)
-        seen = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, scale=self.config.score_scale)
-        return seen[0].transpose(0, 1).flatten(1)
-
     def _attend(self, heads: Tensor, cache: Tensor, layout: AttentionLayout, masks: Sequence[Tensor] | None) -> Tensor:
         config = self.config
         keys_values = heads[:, config.num_heads :].reshape(len(heads), 2, -1, config.head_dim)
@@ -205,14 +163,14 @@ class EncoderDecoderBackend:
         return attend(heads[:, : config.num_heads], cache, layout, EVERYTHING, config.score_scale, None, masks)
 
     def _masks(self, layout: AttentionLayout) -> Masks:
-        if not self._relative:
+        if not self.relative:
             return lambda layer: None
         made: dict[int, list[Tensor]] = {}
 
         def of_layer(layer: int) -> list[Tensor]:
-            table = min(layer, len(self._relative) - 1)
+            table = min(layer, len(self.relative) - 1)
             if table not in made:
-                made[table] = self._biases(self._relative[table], layout)
+                made[table] = self._biases(self.relative[table], layout)
             return made[table]
 
         return of_layer

@@ -147,12 +147,6 @@ def read_eagle(
     return head
 
 
-def named_layers(description: Mapping[str, Any]) -> tuple[int, ...]:
-    """The numbers that an EAGLE-3 head's ``config.json`` gives the layers that it reads, as they stand there; none
-    where it leaves the choice to the reader."""
-    return _named_layers(Fields(description, "config.json"))
-
-
 def _config(
     kind: EagleFormat, description: Mapping[str, Any], target: ModelConfig, source: str, head_norms: bool
 ) -> EagleConfig:
@@ -258,14 +252,15 @@ def _windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
     return () if repeats else windows_of(fields, num_layers)
 
 
-def _named_layers(fields: Fields) -> tuple[int, ...]:
+def named_layers(fields: Fields) -> tuple[int, ...]:
+    """The numbers that a description gives the layers that a head reads; none where the reader chooses."""
     nested = fields.within("eagle_config")
     return fields.token_ids(LAYER_IDS) or (nested.token_ids(LAYER_IDS) if nested is not None else ())
 
 
 def _taps(fields: Fields, target: ModelConfig) -> tuple[int, ...]:
     """The layers whose inputs are read; the last id may name the output of the last layer."""
-    taps = _named_layers(fields)
+    taps = named_layers(fields)
     usual = eagle3_taps(target.num_layers)
     if taps == tuple(tap - 1 for tap in usual):
         # SGLang, SpecForge and ModelOpt number a layer by its output, vLLM by its input, under one name: the usual
