@@ -21,8 +21,7 @@ class Reply(JSONResponse):
         return to_json(content).encode()
 
 
-def to_json(content: Any) -> str:
-    return json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+to_json = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 
 
 def event(content: Any) -> str:

@@ -41,7 +41,10 @@ class TargetLaw:
         self._root_position = len(sequence.tokens) - 1
         self._transforms = sequence.transforms
         constraint = sequence.constraint
-        self._forcing: Forcing | None = constraint if isinstance(constraint, Forcing) else None
+        self._forcing: Forcing | None = None
+        # Most have no constraint, and to ask for a protocol is dear.
+        if constraint is not None and isinstance(constraint, Forcing):
+            self._forcing = constraint
         self._lawless: set[int] = set()
         """Nodes after which there is no law."""
 

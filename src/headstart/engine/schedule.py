@@ -69,11 +69,11 @@ def schedule_pass(
     readers = [sequence for sequence in sequences if unread(sequence, cache)]
     units = _together(decoding)
     free = cache.free
-    for unit in units:
-        plain = _room(unit, [_NONE] * len(unit), cache)
-        if not free.holds(plain):
+    plain = [_room(unit, [_NONE] * len(unit), cache) for unit in units]
+    for room in plain:
+        if not free.holds(room):
             return None
-        free -= plain
+        free -= room
     budgets: list[tuple[Sequence, DraftBudget]] = []
     # Guesses never take the row that keeps a reader going.
     guesses = min(limits.draft_rows, max(limits.max_rows - len(decoding) - bool(readers), 0))
@@ -81,15 +81,17 @@ def schedule_pass(
         # One for each guess, and one for a reader's chunk.
         guesses = min(guesses, max(free.states - bool(readers), 0))
     share = max(guesses // max(len(decoding), 1), 1) if guesses else 0
-    for unit in units:
+    for unit, room in zip(units, plain, strict=True):
         own = [_budget(sequence, share, limits.max_context) for sequence in unit]
         if unit[0].group is not None:
             nodes = sum(budget.nodes for budget in own)
             own = [replace(budget, group_nodes=nodes) for budget in own]
-        extra = _room(unit, own, cache) - _room(unit, [_NONE] * len(unit), cache)
-        if not free.holds(extra):
-            own, extra = [_NONE] * len(unit), Room()
-        free -= extra
+        if any([budget.nodes for budget in own]):
+            extra = _room(unit, own, cache) - room
+            if free.holds(extra):
+                free -= extra
+            else:
+                own = [_NONE] * len(unit)
         budgets += zip(unit, own, strict=True)
     rows = limits.max_rows - sum(1 + budget.nodes for _, budget in budgets)
     rows = max(rows, bool(readers))
@@ -123,11 +125,9 @@ def _together(decoding: Seq[Sequence]) -> list[list[Sequence]]:
 
 def _room(unit: Seq[Sequence], budgets: Seq[DraftBudget], cache: PagedCache) -> Room:
     """What a round may take: for all rows, and for beams that are forked off others."""
-    blocks = sum(
-        cache.blocks_needed(sequence.id, 1 + max(budget.nodes, budget.group_nodes))
-        for sequence, budget in zip(unit, budgets, strict=True)
-    )
-    states = len(unit) + sum(budget.nodes for budget in budgets) if cache.has_states else 0
+    rows = [1 + max(budget.nodes, budget.group_nodes) for budget in budgets]
+    blocks = sum([cache.blocks_needed(sequence.id, count) for sequence, count in zip(unit, rows, strict=True)])
+    states = len(unit) + sum([budget.nodes for budget in budgets]) if cache.has_states else 0
     group = unit[0].group
     if group is not None:
         kept = 1 + max(budget.depth for budget in budgets)

@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 from headstart.common.memory import NoRoomError, address_space_left, is_lack_of_memory, readable
 from headstart.engine.home import Home
@@ -52,8 +53,10 @@ class Answer:
         """Whether it ended because the engine was stopped."""
         self.counted: set[int] = set()
         """Indices of samples that have left the engine and are in the metrics."""
-        self._loop = loop
-        self._pieces: asyncio.Queue[StreamPiece] = asyncio.Queue()
+        self.loop = loop
+        """The reader's."""
+        self.pieces: asyncio.Queue[StreamPiece] = asyncio.Queue()
+        """What rounds added; for the reader's thread."""
         self._accepted: asyncio.Future[None] = loop.create_future()
 
     @property
@@ -72,21 +75,17 @@ class Answer:
     async def __aiter__(self) -> AsyncIterator[StreamPiece]:
         unfinished = len(self.samples)
         while unfinished:
-            piece = await self._pieces.get()
+            piece = await self.pieces.get()
             unfinished -= piece.finish_reason is not None
             yield piece
 
     def accept(self) -> None:
-        """The engine has taken the request. This and the following methods are called on the engine's thread."""
-        self._call(lambda: self._settle(None))
+        """The engine has taken the request. This and ``refuse`` are called on the engine's thread."""
+        _call(self.loop, lambda: self._settle(None))
 
     def refuse(self, error: RequestError) -> None:
         """The engine cannot take the request."""
-        self._call(lambda: self._settle(error))
-
-    def put(self, piece: StreamPiece) -> None:
-        """Hand on what a round added."""
-        self._call(lambda: self._pieces.put_nowait(piece))
+        _call(self.loop, lambda: self._settle(error))
 
     def _settle(self, error: RequestError | None) -> None:
         if self._accepted.done():  # the reader has given up
@@ -95,12 +94,6 @@ class Answer:
             self._accepted.set_result(None)
         else:
             self._accepted.set_exception(error)
-
-    def _call(self, action: Callable[[], object]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(action)
-        except RuntimeError:  # the loop is closed: nobody is listening
-            _log.debug("a piece had no reader left.")
 
 
 class AsyncEngine:
@@ -310,6 +303,8 @@ class AsyncEngine:
 
     def _deliver(self) -> None:
         now = time.perf_counter()
+        # Each call wakes a reader's thread: one for all that a step brought.
+        told: dict[asyncio.AbstractEventLoop, list[tuple[Answer, StreamPiece]]] = {}
         for answer in list(self._answers):
             for place, sample in enumerate(answer.samples):
                 piece = sample.next_piece()
@@ -324,9 +319,23 @@ class AsyncEngine:
                     self._finished(sample.sequence, answer.drafter)
                     with self._lock:
                         self._open -= 1
-                answer.put(piece)
+                told.setdefault(answer.loop, []).append((answer, piece))
             if len(answer.counted) == len(answer.samples):
                 self._answers.remove(answer)
+        for loop, pieces in told.items():
+            _call(loop, partial(_put, pieces))
+
+
+def _call(loop: asyncio.AbstractEventLoop, action: Callable[[], object]) -> None:
+    try:
+        loop.call_soon_threadsafe(action)
+    except RuntimeError:  # it is closed: nobody is listening
+        _log.debug("a piece had no reader left.")
+
+
+def _put(told: Sequence[tuple[Answer, StreamPiece]]) -> None:
+    for answer, piece in told:
+        answer.pieces.put_nowait(piece)
 
 
 def _require_spare() -> None:

@@ -131,19 +131,20 @@ class ModelRunner:
         """
         ids = [span.sequence_id for span in spans]
         tables = self.cache.tables(ids)
-        starts = list(accumulate(map(len, spans), initial=0))
-        wanted = [_wanted_rows(span) for span in spans]
-        best = [np.arange(len(span) if span.logits == "best" else 0, dtype=np.int32) for span in spans]
-        memories, states = tables.memories, tables.states(list(map(len, spans)))
+        lengths = list(map(len, spans))
+        starts = list(accumulate(lengths, initial=0))
+        logit_rows, logits_of = _shown(spans, starts[1:], "all", "last")
+        best_rows, best_of = _shown(spans, starts[1:], "best")
+        memories, states = tables.memories, tables.states(lengths)
         output = self.backend.forward(
             PassBatch(
                 tokens=_joined([span.tokens for span in spans]),
-                parents=_joined([_moved(span.parents, start) for span, start in zip(spans, starts, strict=False)]),
+                parents=_moved(_joined([span.parents for span in spans]), starts[:-1], lengths),
                 row_starts=np.array(starts, dtype=np.int32),
                 cached_lengths=np.array(tables.lengths, dtype=np.int32),
                 block_tables=tables.blocks,
-                logit_rows=_pass_rows(wanted, starts),
-                best_rows=_pass_rows(best, starts),
+                logit_rows=logit_rows,
+                best_rows=best_rows,
                 taps=taps,
                 num_layers=num_layers,
                 inputs=_joined_inputs(spans, starts),
@@ -156,26 +157,18 @@ class ModelRunner:
             self.cache.storage,
         )
         self.passes += 1
-        if len(spans) == 1:
-            found = output.best if spans[0].logits == "best" else None
-            return [SpanOutput(output.logits, output.hidden, found, output.experts)]
         outputs = []
-        any_logits = any(map(len, wanted))
-        first_logit = first_best = 0
-        for span, rows, start in zip(spans, wanted, starts, strict=False):
-            found = None
-            if span.logits == "best" and output.best is not None:
-                found = output.best[first_best : first_best + len(span)]
-                first_best += len(span)
+        logit = best = 0
+        for length, logits, bests, start in zip(lengths, logits_of, best_of, starts, strict=False):
             outputs.append(
                 SpanOutput(
-                    logits=output.logits[first_logit : first_logit + len(rows)] if any_logits else output.logits,
-                    hidden=output.hidden.rows(start, start + len(span)),
-                    best=found,
+                    logits=output.logits[logit : logit + logits] if len(logit_rows) else output.logits,
+                    hidden=output.hidden.rows(start, start + length),
+                    best=output.best[best : best + bests] if bests and output.best is not None else None,
                     pass_experts=output.experts,
                 )
             )
-            first_logit += len(rows)
+            logit, best = logit + logits, best + bests
         return outputs
 
     def encode(self, sequence_id: int) -> bool:
@@ -237,9 +230,11 @@ def _joined(parts: Sequence[IntArray]) -> IntArray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _moved(rows: IntArray, start: int) -> IntArray:
-    """Rows of a span as rows of the pass; negative ones stand for none."""
-    return np.where(rows < 0, rows, rows + np.int32(start)) if start else rows
+def _moved(parents: IntArray, starts: Sequence[int], lengths: Sequence[int]) -> IntArray:
+    """Rows of spans as rows of the pass; negative ones stand for none."""
+    if len(starts) == 1:
+        return parents
+    return np.where(parents < 0, parents, parents + np.repeat(np.array(starts, dtype=np.int32), lengths))
 
 
 def _joined_inputs(spans: Sequence[Span], starts: Sequence[int]) -> RowInputs | None:
@@ -250,14 +245,13 @@ def _joined_inputs(spans: Sequence[Span], starts: Sequence[int]) -> RowInputs | 
     return RowInputs(np.concatenate([each.rows for each in given]), torch.cat([each.values for each in given]))
 
 
-def _wanted_rows(span: Span) -> IntArray:
-    first = {"all": 0, "last": len(span) - 1}.get(span.logits, len(span))
-    return np.arange(first, len(span), dtype=np.int32)
-
-
-def _pass_rows(rows: Sequence[IntArray], starts: Sequence[int]) -> IntArray:
-    """Rows of spans as rows of the pass."""
-    return _joined([_moved(each, start) for each, start in zip(rows, starts, strict=False)])
+def _shown(
+    spans: Sequence[Span], ends: Sequence[int], all_rows: Wanted, last_row: Wanted | None = None
+) -> tuple[IntArray, list[int]]:
+    """Rows of a pass whose spans want something of all their rows, or of the last; and how many are each span's."""
+    counts = [len(span) if span.logits == all_rows else int(span.logits == last_row) for span in spans]
+    rows = [row for end, count in zip(ends, counts, strict=True) for row in range(end - count, end)]
+    return np.array(rows, dtype=np.int32), counts
 
 
 def _allocated(backend: Backend, cache_type: CacheType, blocks: int, block_size: int, states: int = 0) -> KVStorage:

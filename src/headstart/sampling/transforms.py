@@ -68,25 +68,13 @@ class Transforms:
         self._counted = bool(params.frequency_penalty or params.presence_penalty)
         self._bars_runs = params.no_repeat_ngram_size > 0 or params.encoder_no_repeat_ngram_size > 0
         self._penalises = self._counted or params.repetition_penalty != 1
-
-    @property
-    def greedy(self) -> bool:
-        return self.params.greedy
-
-    @property
-    def only_best(self) -> bool:
-        """Whether the next token is always the one with the highest logit."""
-        return self.greedy and not (self._edits or self.needs_history)
-
-    @property
-    def only_drawn(self) -> bool:
-        """Whether the next token is drawn, and temperature, top-k, top-p and min-p alone make the law."""
-        return not (self.greedy or self._edits or self.needs_history)
-
-    @property
-    def needs_history(self) -> bool:
+        self.greedy = params.greedy
+        self.needs_history = self._penalises or self._bars_runs or params.min_tokens > 0 or bool(self._sequences)
         """Whether the law depends on earlier tokens, so that a history must be given."""
-        return self._penalises or self._bars_runs or self.params.min_tokens > 0 or bool(self._sequences)
+        self.only_best = self.greedy and not (self._edits or self.needs_history)
+        """Whether the next token is always the one with the highest logit."""
+        self.only_drawn = not (self.greedy or self._edits or self.needs_history)
+        """Whether the next token is drawn, and temperature, top-k, top-p and min-p alone make the law."""
 
     def processed_logits(self, logits: Tensor, history: PathHistory | None = None) -> Tensor:
         """Logits [vocab] up to and including penalties, float32 on the host; greedy requests take their argmax.

@@ -53,14 +53,11 @@ class PagedCache:
         self.block_size = storage.block_size
         self.pool = BlockPool(storage, prefixes, num_states)
         self.allocator, self.states = self.pool.allocator, self.pool.states
+        self.has_states = num_states > 0
         self._tables: dict[int, SequenceTable] = {}
 
     def __contains__(self, sequence_id: int) -> bool:
         return sequence_id in self._tables
-
-    @property
-    def has_states(self) -> bool:
-        return self.states.num_states > 0
 
     @property
     def size(self) -> Room:
@@ -205,13 +202,13 @@ class PagedCache:
         Raises:
             OutOfBlocksError: there is no room for all of them; nothing was changed.
         """
-        needed, free, pools = Room(), self.free, states or {}
-        for sequence_id, count in rows.items():
-            needed += self.needs(sequence_id, count, sequence_id in final, pools.get(sequence_id))
-        if needed.blocks > free.blocks:
-            raise OutOfBlocksError(f"{needed.blocks} cache blocks are needed and {free.blocks} are free.")
-        if needed.states > free.states:
-            raise OutOfBlocksError(f"{needed.states} slots of states are needed and {free.states} are free.")
+        free, pools = self.free, states or {}
+        needs = [self.needs(each, count, each in final, pools.get(each)) for each, count in rows.items()]
+        blocks, slots = sum([need.blocks for need in needs]), sum([need.states for need in needs])
+        if blocks > free.blocks:
+            raise OutOfBlocksError(f"{blocks} cache blocks are needed and {free.blocks} are free.")
+        if slots > free.states:
+            raise OutOfBlocksError(f"{slots} slots of states are needed and {free.states} are free.")
         for sequence_id, count in rows.items():
             table = self._table(sequence_id)
             if count and table.length % self.block_size:
