@@ -17,8 +17,9 @@ import torch
 from cli_runs import headstart, refusal
 from head_toys import HIDDEN, head_target, random_block, random_eagle
 from huggingface_hub import constants
+from multi_token_models import NATIVE_SIZES, write_modules
 from safetensors.torch import load_file, save_file
-from tiny_checkpoint import HEADS, write_tiny_model
+from tiny_checkpoint import HEADS, write_tiny_model, write_tokenizer
 
 from headstart import LLM, CheckpointError, ConfigError, SamplingParams
 from headstart.backends.native.loader import load_library
@@ -82,6 +83,31 @@ def test_heads_of_the_hubs_cache_are_found(hub: Path, target: Path) -> None:
     assert "org/large" not in found
     without_files = [each["drafter"] for each in json.loads(headstart("drafters", "-m", target, "--json").stdout)]
     assert without_files.index("self") < without_files.index("suffix")
+
+
+def test_modules_of_the_hubs_cache_guess(hub: Path, tmp_path: Path) -> None:
+    """Those of a model of this shape, where a repository or a file of it is called so."""
+    target, cached = tmp_path / "model", snapshot(hub, "org/tiny-NextN")
+    target.mkdir()
+    write_tokenizer(target)
+    write_modules("qwen3_5_text", target, **NATIVE_SIZES["qwen3_5_text"])
+    write_gguf(snapshot(hub, "org/another-GGUF") / "mtp-another.gguf", "llama")
+    tensors = load_file(target / "model.safetensors")
+    modules = {key for key in tensors if key.startswith("mtp.")}
+    shutil.copy(target / "config.json", cached)
+    save_file({key: tensors[key] for key in modules}, cached / "model.safetensors")
+    save_file({key: tensors[key] for key in tensors.keys() - modules}, target / "model.safetensors")
+    found = listed(target)
+    assert (found[str(cached)]["standing"], found[str(cached)]["drafter"]) == ("found", "mtp")
+    assert "in the hub's cache" in found[str(cached)]["said"]
+    assert not any("another" in where for where in found)
+    model = load_model(target, "fp32")
+    plain = LLM(model, "none").generate([[*range(40, 60)]], GREEDY)[0]
+    for llm in (LLM(model, "auto"), LLM(model, "mtp", drafter_options={"min_probability": 0.0})):
+        assert any(f"{cached.name}, which lies in the hub's cache, guess" in notice for notice in llm.notices)
+        output = llm.generate([[*range(40, 60)]], GREEDY)[0]
+        assert output.outputs[0].token_ids == plain.outputs[0].token_ids
+    assert output.outputs[0].stats.drafted > 0
 
 
 @pytest.fixture

@@ -94,10 +94,17 @@ def test_a_gguf_file_of_modules_alone(family: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds multi-token modules alone"):
         load_decoder(open_checkpoint(sidecar), torch.float32)
     (tmp_path / "mtp-broken.gguf").write_bytes(b"GGUF")
+    (tmp_path / "hub" / "org").mkdir(parents=True)
     assert modules_beside(path, whole.config) is None  # of so many layers
     config = config_of(open_checkpoint(path))
     assert modules_beside(path, config) == sidecar
     assert modules_beside(path, replace(config, hidden_size=32)) is None
+    cached = [("org/tiny-GGUF", sidecar.rename(tmp_path / "hub" / "org" / sidecar.name))]
+    refused: list[str] = []
+    assert modules_beside(path, config) is None
+    assert modules_beside(path, config, cached=cached) == cached[0][1]
+    assert modules_beside(path, replace(config, hidden_size=32), lambda *why: refused.append(why[1]), cached) is None
+    assert not any("shape" in why for why in refused)
 
 
 def test_tables_of_their_own_are_used(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import is_dataclass, replace
 from pathlib import Path
 
@@ -31,28 +31,35 @@ def are_called_so(path: Path) -> bool:
 
 
 def modules_beside(
-    path: Path, config: ModelConfig, refuse: Callable[[Path, str], None] = lambda file, reason: None
+    path: Path,
+    config: ModelConfig,
+    refuse: Callable[[Path, str], None] = lambda file, reason: None,
+    cached: Iterable[tuple[str, Path]] = (),
 ) -> Path | None:
-    """The multi-token modules alone that lie beside a model's file or in its folder, made for a model of this shape: a
-    GGUF file (llama.cpp's converter writes ``mtp-*.gguf``), a safetensors file that no index lists, or a folder (as
-    SGLang exports), called so or in a folder of that name; None: there are none.
+    """The multi-token modules alone that lie beside a model's file or in its folder, else in the hub's cache, made for
+    a model of this shape: a GGUF file (llama.cpp's converter writes ``mtp-*.gguf``), a safetensors file that no index
+    lists, or a folder (as SGLang exports), called so or in a folder of that name; None: there are none.
 
     Args:
         path: of the model's file or folder.
         config: the model's.
-        refuse: hears which file that is called so is not used, and why.
+        refuse: hears which file beside the model that is called so is not used, and why.
+        cached: names and places in the hub's cache; those of other models are nobody's business.
     """
     folder = path if path.is_dir() else path.parent
     files = [*folder.glob("*.gguf"), *folder.glob("*/*.gguf"), *folder.glob("*.safetensors")]
     folders = (each.parent for each in folder.glob("*/config.json"))
-    for file in sorted((*files, *folders)):
-        if file != path and are_called_so(file.relative_to(folder)):
+    near = [(str(file.relative_to(folder)), file) for file in sorted((*files, *folders)) if file != path]
+    far = [(name if file.is_dir() else file.name, file) for name, file in cached if file != path]
+    for name, file in (*near, *far):
+        if are_called_so(Path(name)):
             try:
                 if is_modules_alone(str(file)):
                     config_for(open_modules(file), config)
                     return file
             except HeadstartError as error:
-                refuse(file, str(error))
+                if (name, file) in near:
+                    refuse(file, str(error))
     return None
 
 

@@ -165,11 +165,11 @@ def _modules(checkpoint: Checkpoint, config: ModelConfig) -> Iterator[Candidate]
         yield _readable(checkpoint, checkpoint.path, config, size, "multi-token modules of the model")
         return
     refused: list[tuple[Path, str]] = []
-    beside = modules_beside(checkpoint.path, config, lambda *why: refused.append(why))
+    beside = modules_beside(checkpoint.path, config, lambda *why: refused.append(why), cached())
     for file, reason in refused:
         yield Candidate(drafter, str(file), Standing.REFUSED, bytes_at(file), reason)
     if beside is not None:
-        said = f"multi-token modules beside the model: --draft-model {beside}"
+        said = f"multi-token modules {place_of(beside, checkpoint.path)}: --draft-model {beside}"
         yield _readable(open_modules(beside), beside, config, bytes_at(beside), said)
         return
     text = checkpoint.metadata.get("text_config")
@@ -177,6 +177,13 @@ def _modules(checkpoint: Checkpoint, config: ModelConfig) -> Iterator[Candidate]
     if any(value and key.rpartition(".")[2] in _MODULES for key, value in entries.items()):
         said = "multi-token modules, which this file leaves out: the publisher's own files have them"
         yield Candidate(drafter, str(checkpoint.path), Standing.ABSENT, 0, said)
+
+
+def place_of(file: Path, model: Path) -> str:
+    """Where modules lie that are in none of a model's own files."""
+    return (
+        "beside the model" if file.is_relative_to(model if model.is_dir() else model.parent) else "in the hub's cache"
+    )
 
 
 def _readable(checkpoint: Checkpoint, path: Path, config: ModelConfig, size: int, said: str) -> Candidate:

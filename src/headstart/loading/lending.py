@@ -23,7 +23,7 @@ from headstart.drafting.inner_sequence import request_of
 from headstart.drafting.text_store import TextStore
 from headstart.errors import ConfigError
 from headstart.loading.beside import config_for, modules_beside, sound_modules
-from headstart.loading.candidates import HeadAtHand, cached, heads_at_hand
+from headstart.loading.candidates import HeadAtHand, cached, heads_at_hand, place_of
 from headstart.loading.model import Model, create_backend, create_encoder_decoder, load_model, weights_dtype
 from headstart.loading.own_bits import lend_itself
 from headstart.loading.reading import Reading
@@ -95,10 +95,11 @@ def draft_context(
         found = sound_modules(checkpoint, config, weights_dtype(model.precision))
         if found is None and name is None:
             refused = "The multi-token modules of {}, which lies beside the model, are not used: {}"
-            beside = modules_beside(checkpoint.path, config, lambda file, why: tell(refused.format(file.name, why)))
-            if beside is not None:
-                tell(f"Multi-token modules of {beside.name}, which lies beside the model, guess.")
-                return modules(str(beside))
+            path = checkpoint.path
+            other = modules_beside(path, config, lambda file, why: tell(refused.format(file.name, why)), cached())
+            if other is not None:
+                tell(f"Multi-token modules of {other.name}, which lies {place_of(other, path)}, guess.")
+                return modules(str(other))
         return found
 
     tell_once = cache(tell)
