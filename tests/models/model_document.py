@@ -55,6 +55,7 @@ def examples() -> dict[str, ModelConfig]:
             found[described["model_type"]] = config
     found["kimi_k2"] = found["deepseek_v3"]  # transformers reads its text as such
     found["step3p5"] = found["step3p7"]  # which has it inside
+    found["mimo_v2"] = found["mimo_v2_flash"]  # and is published in shards
     for family, (name, settings) in WITH_ENCODER.items():
         described = getattr(transformers, f"{name}Config")(**settings | WIDE_WITH_ENCODER[family]).to_dict()
         found.setdefault(described["model_type"], config_from_hf(described))

@@ -8,6 +8,15 @@ from headstart.loading.siblings import SMALLER
 from headstart.models.config import ModelConfig
 from headstart.models.families.module_layouts import comes_with_modules
 
+_RATES = {
+    "lmsys/sglang-EAGLE3-Llama-4-Maverick-17B-128E-Instruct-v1": "2.45 tokens a round of 3 guesses (its card)",
+    "z-lab/Qwen3-8B-DFlash-b16": "3.11 tokens a round of 7 guesses (MT-Bench, arXiv:2607.05147)",
+    "amazon/gpt-oss-120b-p-eagle": "2.68 tokens a round of 5 guesses (MT-Bench, arXiv:2602.01469)",
+    "google/gemma-4-31B-it-assistant": "66 to 89 % of 4 guesses accepted (code, llama.cpp #23398)",
+    "nvidia/Kimi-K2.6-Eagle3": "2.62 tokens a round of 3 guesses (MT-Bench, its card)",
+}
+"""How often guesses hold, as published, with the source."""
+
 
 @dataclass(frozen=True)
 class Published:
@@ -22,8 +31,11 @@ class Published:
     """With ``num_layers`` the target's; None: any of that vocabulary and four times as large, for a draft model."""
     num_layers: int | None = None
     vocab_size: int | None = None
-    rates: str = ""
-    """How often its guesses hold, as published, with the source."""
+
+    @property
+    def rates(self) -> str:
+        """How often its guesses hold; empty: nobody says."""
+        return _RATES.get(self.hub_id, "")
 
     @property
     def said(self) -> str:
@@ -54,28 +66,12 @@ PUBLISHED = (
         "lmsys/SGLang-EAGLE3-Llama-3.3-70B-Instruct-SpecForge", _EAGLE3, 2680 << 20, ("llama",), 8192, 80, 128256
     ),
     Published("lmsys/SGLang-EAGLE3-Llama-4-Scout-17B-16E-Instruct-SpecForge", _EAGLE3, 1600 << 20, _LLAMA4, 5120, 48),
-    Published(
-        "lmsys/sglang-EAGLE3-Llama-4-Maverick-17B-128E-Instruct-v1",
-        _EAGLE3,
-        1600 << 20,
-        _LLAMA4,
-        5120,
-        48,
-        rates="2.45 tokens a round of 3 guesses (its card)",
-    ),
+    Published("lmsys/sglang-EAGLE3-Llama-4-Maverick-17B-128E-Instruct-v1", _EAGLE3, 1600 << 20, _LLAMA4, 5120, 48),
     Published("AngelSlim/Qwen3-1.7B_eagle3", _EAGLE3, 330 << 20, ("qwen3",), 2048, 28),
     Published("AngelSlim/Qwen3-4B_eagle3", _EAGLE3, 440 << 20, ("qwen3",), 2560, 36),
     Published("z-lab/Qwen3-4B-DFlash-b16", _BLOCKS, 1100 << 20, ("qwen3",), 2560, 36),
     Published("AngelSlim/Qwen3-8B_eagle3", _EAGLE3, 800 << 20, ("qwen3",), 4096, 36),
-    Published(
-        "z-lab/Qwen3-8B-DFlash-b16",
-        _BLOCKS,
-        2100 << 20,
-        ("qwen3",),
-        4096,
-        36,
-        rates="3.11 tokens a round of 7 guesses (MT-Bench, arXiv:2607.05147)",
-    ),
+    Published("z-lab/Qwen3-8B-DFlash-b16", _BLOCKS, 2100 << 20, ("qwen3",), 4096, 36),
     Published("RedHatAI/Qwen3-8B-speculator.peagle", "a P-EAGLE head", 2000 << 20, ("qwen3",), 4096, 36),
     Published("RedHatAI/Qwen3-32B-speculator.eagle3", _EAGLE3, 3000 << 20, ("qwen3",), 5120, 64),
     Published("RedHatAI/Qwen3-30B-A3B-Instruct-2507-speculator.eagle3", _EAGLE3, 1000 << 20, ("qwen3_moe",), 2048, 48),
@@ -89,38 +85,15 @@ PUBLISHED = (
     Published("z-lab/gpt-oss-20b-DFlash", _BLOCKS, 1600 << 20, ("gpt_oss",), 2880, 24),
     Published("nvidia/gpt-oss-120b-Eagle3-short-context", _EAGLE3, 1600 << 20, ("gpt_oss",), 2880, 36),
     Published("z-lab/gpt-oss-120b-DFlash", _BLOCKS, 1600 << 20, ("gpt_oss",), 2880, 36),
-    Published(
-        "amazon/gpt-oss-120b-p-eagle",
-        "a P-EAGLE head",
-        1600 << 20,
-        ("gpt_oss",),
-        2880,
-        36,
-        rates="2.68 tokens a round of 5 guesses (MT-Bench, arXiv:2602.01469)",
-    ),
+    Published("amazon/gpt-oss-120b-p-eagle", "a P-EAGLE head", 1600 << 20, ("gpt_oss",), 2880, 36),
     Published("google/gemma-4-E2B-it-assistant", _ASSISTANT, 150 << 20, _GEMMA4, 1536),
     Published("google/gemma-4-E4B-it-assistant", _ASSISTANT, 156 << 20, _GEMMA4, 2560),
     Published("google/gemma-4-12B-it-assistant", _ASSISTANT, 837 << 20, _GEMMA4, 3840),
     Published("google/gemma-4-26B-A4B-it-assistant", _ASSISTANT, 840 << 20, _GEMMA4, 2816),
-    Published(
-        "google/gemma-4-31B-it-assistant",
-        _ASSISTANT,
-        945 << 20,
-        _GEMMA4,
-        5376,
-        rates="66 to 89 % of 4 guesses accepted (code, llama.cpp #23398)",
-    ),
+    Published("google/gemma-4-31B-it-assistant", _ASSISTANT, 945 << 20, _GEMMA4, 5376),
     Published("RedHatAI/gemma-4-31B-it-speculator.eagle3", _EAGLE3, 4000 << 20, _GEMMA4, 5376),
     Published("nvidia/MiniMax-M2.7-DFlash", _BLOCKS, 2510 << 20, ("minimax_m2",), 3072, vocab_size=200064),
-    Published(
-        "nvidia/Kimi-K2.6-Eagle3",
-        _EAGLE3,
-        3510 << 20,
-        ("kimi_k2", "deepseek_v3"),
-        7168,
-        vocab_size=163840,
-        rates="2.62 tokens a round of 3 guesses (MT-Bench, its card)",
-    ),
+    Published("nvidia/Kimi-K2.6-Eagle3", _EAGLE3, 3510 << 20, ("kimi_k2", "deepseek_v3"), 7168, vocab_size=163840),
     Published("meta-llama/Llama-3.2-1B-Instruct", _SMALL, 2500 << 20, ("llama",), vocab_size=128256),
     Published("Qwen/Qwen3-0.6B", _SMALL, 1500 << 20, ("qwen3", "qwen3_moe"), vocab_size=151936),
     Published("HuggingFaceTB/SmolLM2-135M-Instruct", _SMALL, 270 << 20, ("llama",), vocab_size=49152),

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from multi_token_models import NATIVE_SIZES, write_modules
 from packers import awq, gptq, named, packed, write
 from safetensors.torch import load_file
-from tiny_checkpoint import write_tiny_model
+from tiny_checkpoint import write_tiny_model, write_tokenizer
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -114,3 +115,80 @@ def test_it_says_the_same_with_a_drafter(tmp_path: Path) -> None:
         with LLM(model, drafter, max_context=64) as llm:
             said.append(llm.generate([TOKENS], params)[0].outputs[0].token_ids)
     assert said[0] == said[1]
+
+
+def mimo(directory: Path, block: tuple[int, int] = (96, 128)) -> tuple[Path, Path]:
+    """A tiny MiMo-V2.5 with a module as it is published, attention in shards, and the same in one piece."""
+    plain, folder = directory / "plain", directory / "published"
+    for path in (plain, folder):
+        path.mkdir()
+        write_tokenizer(path)
+    write_modules("mimo_v2_flash", plain, **NATIVE_SIZES["mimo_v2_flash"])
+    tensors = load_file(plain / "model.safetensors")
+    config = json.loads((plain / "config.json").read_text())
+    shards, generator = config["num_key_value_heads"], torch.Generator().manual_seed(3)
+    assert shards > 1
+    stored: dict[str, Tensor] = {}
+    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+        if not name.endswith(("k_proj.weight", "v_proj.weight", "o_proj.weight", "eh_proj.weight")):
+            parts = [name] if "q_proj" not in name else [name.replace("q_proj", f"{each}_proj") for each in "qkv"]
+            split = [tensors[part].chunk(shards if len(parts) > 1 else 1) for part in parts]
+            numbers, scales, values = [], [], []
+            for pieces in zip(*split, strict=True):
+                own, scale, value = in_blocks(torch.cat(pieces), block, generator)
+                numbers, scales, values = [*numbers, own], [*scales, scale], [*values, value]
+            whole = name.replace("q_proj", "qkv_proj")
+            stored[whole], stored[f"{whole}_scale_inv"] = torch.cat(numbers), torch.cat(scales)
+            sizes = [len(pieces[0]) for pieces in split]
+            for part, *pieces in zip(parts, *(value.split(sizes) for value in values), strict=True):
+                tensors[part] = torch.cat(pieces)
+    write(plain, tensors, config)
+    others = {name: tensor for name, tensor in tensors.items() if not name.endswith("_proj.weight")}
+    kept = {name: tensor for name, tensor in tensors.items() if name.endswith(("o_proj.weight", "eh_proj.weight"))}
+    towers = {f"{each}.0.weight": torch.ones(2, 2) for each in ("visual", "audio_encoder", "speech_embeddings")}
+    config |= {"model_type": "mimo_v2", "attention_projection_layout": "fused_qkv"}
+    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": list(block)}
+    write(folder, {**others, **kept, **towers, **stored}, config)
+    return folder, plain
+
+
+def in_blocks(matrix: Tensor, block: tuple[int, int], generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Numbers, scales and what they stand for."""
+    (rows, columns), (outputs, inputs) = block, matrix.shape
+    scales = 0.5 + torch.rand(-(-outputs // rows), -(-inputs // columns), generator=generator)
+    spread = torch.empty_like(matrix)
+    for i in range(outputs):
+        for j in range(inputs):
+            spread[i, j] = scales[i // rows, j // columns]
+    numbers = (matrix / spread).to(torch.float8_e4m3fn)
+    return numbers, scales, numbers.float() * spread
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_attention_of_mimo_in_shards(tmp_path: Path, precision: str) -> None:
+    folder, plain = mimo(tmp_path)
+    assert torch.equal(logits_of(folder, precision), logits_of(plain, precision))
+    params = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
+    model = load_model(folder, precision)
+    chain = {"drafter_options": {"min_probability": 0.0}}
+    llms = LLM(model, "none"), LLM(model, "mtp", **chain), LLM(model, "auto")
+    wanted, *found = (llm.generate([TOKENS], params)[0].outputs[0] for llm in llms)
+    assert [each.token_ids for each in found] == [wanted.token_ids] * 2
+    assert found[0].stats.drafted > 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("head_dim", 48, "fit the heads of config.json in no known way"),
+        ("num_key_value_heads", 0, "fit the heads of config.json in no known way"),
+        ("num_attention_heads", None, "fit the heads of config.json in no known way"),
+        ("num_key_value_heads", 1, "has weight_scale_inv of shape"),
+    ],
+)
+def test_shards_that_do_not_fit_are_refused(tmp_path: Path, key: str, value: object, said: str) -> None:
+    folder, _ = mimo(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {key: value}))
+    with pytest.raises(CheckpointError, match=said):
+        load_model(folder, "fp32")

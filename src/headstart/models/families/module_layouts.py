@@ -193,7 +193,7 @@ _LAYOUTS: Mapping[CheckpointKind, Mapping[str, MultiTokenLayout]] = {
         "ernie4_5_moe": _ERNIE,
         "hy_v4": _HY_V4,
         "mimo": _MIMO,
-        "mimo_v2_flash": _MIMO_V2,
+        **dict.fromkeys(("mimo_v2", "mimo_v2_flash"), _MIMO_V2),
         **dict.fromkeys(("step3p5", "step3p7"), _STEP),
         **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _NEMOTRON),
         **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), _QWEN),

@@ -11,7 +11,6 @@ LACKING: Mapping[str, str] = {
     **dict.fromkeys(
         ("deepseek_v4", "deepseek4"), "attention to compressed keys, and experts chosen by a table of tokens"
     ),
-    "mimo_v2": "an FP8 matrix of queries, keys and values in shards (GGUF files of MiMo-V2.5 have none)",
     "longcat_flash": "experts that compute nothing and two attentions in a layer",
 }
 """``model_type`` or ``general.architecture`` -> what its layers need that is not built."""

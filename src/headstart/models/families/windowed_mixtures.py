@@ -63,7 +63,7 @@ def _listed(fields: Fields, key: str, at_least: int) -> list[Any]:
     return value
 
 
-def _mimo_v2(fields: Fields) -> ModelConfig:
+def _mimo_v2(fields: Fields, family: str = "mimo_v2_flash") -> ModelConfig:
     for key in ("num_attention_heads", "head_dim", "v_head_dim"):
         fields.require(f"swa_{key}", fields.get(key), default=fields.get(key))
     fields.require("scoring_func", "sigmoid", default="sigmoid")
@@ -81,7 +81,7 @@ def _mimo_v2(fields: Fields) -> ModelConfig:
     told = fields.of_gguf or fields.get("rms_norm_eps") is not None
     config = base_of(
         fields,
-        "mimo_v2_flash",
+        family,
         tied=False,
         default_head_dim=192,
         eps="rms_norm_eps" if told else "layernorm_epsilon",
@@ -267,18 +267,28 @@ _STEP_LAYOUT = layout_with(
 _TOWERS = (r"(model\.)?(vision_model|vit_large_projector|multi_modal_projector)\..*",)
 _NO_WEIGHTS = {"routed_scaling_factor": 1.0, "first_k_dense_replace": 0}
 
+_MIMO_V2 = layout_with(
+    {"sinks": "layers.{i}.self_attn.attention_sink_bias"},
+    base=EXPERTS_LAYOUT,
+    layer=dict(EXPERTS_LAYOUT.layer),
+    whole=EXPERTS_LAYOUT.whole | {"sinks"},
+    beyond=True,
+)
+_MIMO_TOWERS = (r"(visual|audio_encoder|speech_embeddings)\..*",)
+
 FAMILIES = (
+    Family(
+        "mimo_v2",
+        "mimo_v2",
+        lambda fields: _mimo_v2(fields, "mimo_v2"),
+        replace(_MIMO_V2, ignored=(*_MIMO_V2.ignored, *_MIMO_TOWERS)),
+        kind="experts",
+    ),
     Family(
         "mimo_v2_flash",
         "mimo_v2_flash",
         _mimo_v2,
-        layout_with(
-            {"sinks": "layers.{i}.self_attn.attention_sink_bias"},
-            base=EXPERTS_LAYOUT,
-            layer=dict(EXPERTS_LAYOUT.layer),
-            whole=EXPERTS_LAYOUT.whole | {"sinks"},
-            beyond=True,
-        ),
+        _MIMO_V2,
         Gguf(
             "mimo2",
             replace(GGUF_MIXED, spellings={"qkv": "blk.{i}.attn_qkv"}),

@@ -60,6 +60,8 @@ def dequantised(weights: OpenWeights, config: Mapping[str, Any], directory: Path
     if not isinstance(method, str) or method not in _READERS:
         known = meant(method, _READERS)
         raise CheckpointError(f"{directory} is quantised by {method!r:.40}, which is not read; {known}")
+    if config.get("attention_projection_layout") == "fused_qkv":
+        settings = {**settings, "fused_qkv": config}
     try:
         found = _READERS[method](weights, settings)
     except CheckpointError as error:

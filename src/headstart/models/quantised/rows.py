@@ -88,10 +88,9 @@ def four_bit_float_rows(levels: Tensor, largest: Tensor, outputs: int) -> NDArra
     )
 
 
-def float8_rows(numbers: Tensor, scales: Tensor, rows: int) -> NDArray[np.uint8]:
-    """[byte] of "FP8" and "FP8/128"; numbers [out, in], scales [of so many rows, of columns]."""
-    spread = scales.float().repeat_interleave(rows, 0)[: len(numbers)]
-    return _beside(1, spread, numbers)
+def float8_rows(numbers: Tensor, scales: Tensor) -> NDArray[np.uint8]:
+    """[byte] of "FP8" and "FP8/128"; numbers [out, in], scales [out, of columns]."""
+    return _beside(1, scales.float(), numbers)
 
 
 def mxfp4_rows(blocks: Tensor, exponents: Tensor) -> NDArray[np.uint8]:
