@@ -66,13 +66,7 @@ _WORKINGS = (
 """How an engine works, not what it says."""
 FOREIGN_OPTIONS: Mapping[str, Foreign] = {
     **dict.fromkeys(
-        (
-            "tensor_parallel_size",
-            "pipeline_parallel_size",
-            "data_parallel_size",
-            "decode_context_parallel_size",
-            "prefill_context_parallel_size",
-        ),
+        [f"{kind}_parallel_size" for kind in ("tensor", "pipeline", "data", "decode_context", "prefill_context")],
         Foreign(_one, _ONE_DEVICE),
     ),
     "enable_expert_parallel": Foreign(_off, _ONE_DEVICE),
@@ -94,9 +88,7 @@ FOREIGN_OPTIONS: Mapping[str, Foreign] = {
     "task": Foreign(_among("auto", "generate", "transcription"), "models write texts here"),
     "runner": Foreign(_among("auto", "generate"), "models write texts here"),
     "convert": Foreign(_among("auto", "none"), "models write texts here"),
-    "hf_overrides": Foreign(_off, "change the model's config.json"),
-    "rope_scaling": Foreign(_off, "change the model's config.json"),
-    "rope_theta": Foreign(_off, "change the model's config.json"),
+    **dict.fromkeys(("hf_overrides", "rope_scaling", "rope_theta"), Foreign(_off, "change the model's config.json")),
     "override_generation_config": Foreign(_off, "name a file with generation_config, or give SamplingParams"),
     "logits_processors": Foreign(_off, "use logit_bias, allowed_token_ids or bad_words of SamplingParams"),
     "enable_prompt_embeds": Foreign(_off, _TEXTS),

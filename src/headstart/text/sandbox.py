@@ -138,27 +138,12 @@ class _Budget(threading.local):
 class _Instrument(NodeTransformer):
     """Has the environment told of every step, and of every value as it is made."""
 
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        return self._count_steps(node)
-
-    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
-        return self._count_steps(node)
-
-    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
-        return self._count_steps(node)
-
     def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:
         return nodes.Const(node.data).set_lineno(node.lineno)  # so that it passes through ``finalize``
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
         return _call("joined", node.nodes, node.lineno)
-
-    def visit_List(self, node: nodes.List) -> nodes.Node:
-        return self._check(node)
-
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
-        return self._check(node)
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
         return self._check(node) if node.ctx == "load" else self.generic_visit(node)
@@ -167,11 +152,15 @@ class _Instrument(NodeTransformer):
         self.generic_visit(node)
         return _call("checked", [node], node.lineno)
 
+    visit_List = visit_Dict = _check
+
     def _count_steps(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:
         self.generic_visit(node)
         step = nodes.ExprStmt(_call("step", [], node.lineno)).set_lineno(node.lineno)
         node.body.insert(0, step)
         return node
+
+    visit_For = visit_Macro = visit_CallBlock = _count_steps
 
 
 def _call(method: str, arguments: list[nodes.Expr], lineno: int) -> nodes.Node:
