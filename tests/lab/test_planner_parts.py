@@ -73,8 +73,8 @@ def test_what_is_taken_out_is_gone() -> None:
     unguarded = PARTS["safeguard"].without(PlannerParts()).safeguard()
     assert not unguarded.allows(load), "plain rounds are timed first"
     for _ in range(3):
-        unguarded.decoded(load, 1.0)
-    unguarded.speculated(load, 1.0, 100.0, 1.0)
+        unguarded.decoded(load, [1.0])
+    unguarded.speculated(load, 1.0, 100.0, 1.0, 100.0)
     assert unguarded.allows(load)
 
 

@@ -15,6 +15,7 @@ from head_toys import head_context, random_eagle, with_states
 from headstart.backends.torch.draft_pool import PooledDraftCache
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView
 from headstart.drafting.head_trees.head_drafter import HeadDrafter
+from headstart.drafting.head_trees.read_along import EAGER_ROWS, RESTING_ROWS
 from headstart.drafting.registry import create_drafter
 from headstart.passes.cache.prefix import PrefixIndex
 from headstart.passes.draft_tree import DraftTree
@@ -237,3 +238,25 @@ def test_without_cached_prefixes_nothing_is_kept(head: Path) -> None:
     reader.begin(TEXT[:100])
     assert reader.kept == 0
     assert reader.drafter.nbytes == reader.lent
+
+
+def test_a_head_that_nobody_asks_for_long_reads_no_more_than_the_end(head: Path) -> None:
+    """Nor does it read the prompts that come then; asked again it guesses as one that began there."""
+    reader, text = Reader.of(head, blocks=None), TEXT * 3
+    sequence = reader.begin(text[:20])
+    reader.propose(sequence)
+    for token in text[20:400]:
+        reader.commit(sequence, token)
+    reading = reader.drafter.reader.readings[1]
+    assert reading.cache.rows == 0
+    assert RESTING_ROWS <= reading.known <= 2 * RESTING_ROWS
+    assert len(reading.features) == reading.known
+    late = reader.begin(text[:200], name=2)
+    assert reader.drafter.reader.readings[2].known == RESTING_ROWS
+    assert reader.rows(2).shape[1] == 0
+    for each in (sequence, late):
+        assert reader.propose(each) == [anew(head, each.tokens, len(each.tokens) - 1 - RESTING_ROWS)[0]]
+    for _ in range(2 * EAGER_ROWS):
+        reader.commit(late, 3)
+        reader.propose(late)
+    assert reader.drafter.reader.readings[2].known == RESTING_ROWS + 2 * EAGER_ROWS

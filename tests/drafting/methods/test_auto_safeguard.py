@@ -12,8 +12,9 @@ from planned_toys import BUDGET, PREDICTABLE, Clock, Oracle, begin, with_oracles
 
 from headstart.drafting.base import BeamView, Drafter
 from headstart.drafting.planning import constants as c
-from headstart.drafting.planning.allowances import Allowances, Load
+from headstart.drafting.planning.allowances import Allowances, Load, PlainRounds
 from headstart.passes.adapters import Adapter
+from headstart.sampling.params import SamplingParams
 
 Cost = Callable[[int], float]
 """Seconds of a pass by its rows."""
@@ -118,6 +119,54 @@ def test_a_machine_that_becomes_slow_ends_guesses_only_until_plain_rounds_were_t
     race(drafter, clock, sequences, flat, 300)
     taken, plain = race(drafter, clock, sequences, lambda rows: 3.0, 1500)
     assert plain > 2.5 * taken
+
+
+def test_a_machine_that_becomes_fast_is_seen_by_rounds_with_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question takes half as long as a slow pass and brings a token; of a fast pass it takes one and a half."""
+    drafter, oracles = with_oracles(monkeypatch, only=(1, 1.5))
+    sequences, clock = many(drafter, 1), oracles["only"].clock
+    race(drafter, clock, sequences, lambda rows: 3.0, 300)
+    taken, plain = race(drafter, clock, sequences, flat, 1000)
+    assert taken - plain < c.MOST + c.SHARE * plain + c.PLAIN_TIMINGS * 1.5
+
+
+def test_warm_requests_spend_nothing_that_greedy_ones_have_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter, oracles = with_oracles(monkeypatch, only=(3, 0.3))
+    clock = oracles["only"].clock
+    greedy, warm = [ToySequence(number, [1, 2, 3, 4], params=SamplingParams(temperature=number)) for number in range(2)]
+    for sequence, rounds in ((greedy, 300), (warm, 0)):
+        drafter.begin(sequence)
+        drafter.observe([read_prompt(sequence)])
+        race(drafter, clock, [sequence], flat, rounds)
+        drafter.end(greedy.id)
+    oracles["only"].right = False
+    taken, plain = race(drafter, clock, [warm], flat, 1000)
+    assert taken - plain < c.START + c.SHARE * plain + 2.0
+
+
+def test_the_less_guesses_save_the_oftener_plain_rounds_are_timed() -> None:
+    def rounds(said: float) -> int:
+        plain, load = PlainRounds(), Load(1, 0)
+        for _ in range(c.PLAIN_LEAST):
+            plain.add(load, 1.0)
+        count = 0
+        while not plain.due(load):
+            plain.speculated(load, said, 1.0, 1.0)
+            count += 1
+        return count
+
+    assert rounds(1.0) < rounds(1.2) < rounds(2.0) < rounds(4.0) < 1 / c.PLAIN_SHARE
+    assert rounds(2.0) == 1 / c.PLAIN_SHARE / 2
+
+
+def test_a_plain_round_takes_its_mean_where_the_machine_is_disturbed() -> None:
+    plain, load = PlainRounds(), Load(1, 0)
+    for number in range(2000):
+        plain.add(load, 1.4 if number % 5 == 0 else 1.0)
+    assert plain.seconds(load) == pytest.approx(1.08, abs=0.01)
+    for number in range(2000):
+        plain.add(load, 50.0 if number % 5 == 0 else 1.0)
+    assert plain.seconds(load) == pytest.approx(1.0 + (c.DISTURBED_MOST - 1.0) / 5, abs=0.02)
 
 
 def test_a_good_drafter_is_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:

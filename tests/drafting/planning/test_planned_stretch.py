@@ -16,7 +16,7 @@ from headstart.drafting.planning.round_costs import RoundCosts
 from headstart.drafting.registry import create_drafter
 from headstart.passes.rounds import RoundRecord, SpanRecord, StretchLimits
 
-ALONE = Load(1, 0)
+ALONE = Load.of([ToySequence(1, [1, 2, 3])])
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_reading_along_is_charged_though_nobody_guesses(member: Member) -> None:
     limits = StretchLimits(16, 1.0, 100, 100, frozenset(), DraftBudget(nodes=4, depth=4))
     safeguard, lane = Safeguard(), Lane(0, member, [0])
     for _ in range(8):
-        safeguard.decoded(ALONE, 1.0)
+        safeguard.decoded(ALONE, [1.0])
     stretch = PlannedStretch([followed], [limits], ALONE, [lane], [[None]], RoundCosts(), safeguard)
     span = SpanRecord(
         asked=True, tokens=[], parents=[], grades=[], path=[], token=5, gains=[0.0], verified=[0], judged=[0]

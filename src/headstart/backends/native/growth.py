@@ -40,14 +40,13 @@ class OnePass(NamedTuple):
 
 
 class NativeHeadGrower:
-    """Grows a head's trees in a stretch for one sequence, and the memory that the library reads and writes for it."""
+    """Grows a head's trees in a stretch for one sequence, or records what it would read, and the memory that the
+    library reads and writes for it; ``alive`` lives as long."""
 
-    def __init__(
-        self, isa: str, compiled: Head, features: NDArray[np.float32], bounds: NDArray[np.float64], root: DraftRoot
-    ) -> None:
+    def __init__(self, isa: str, compiled: Head, features: NDArray[np.float32], *alive: object) -> None:
         self.isa = isa
         self.compiled = compiled
-        self._features, self._bounds, self._root = features, bounds, root
+        self._features, self._alive = features, alive
 
     @property
     def known(self) -> int:
@@ -139,7 +138,6 @@ class NativeGrowth:
         bounds: PathBounds,
         grades: Sequence[float],
         room: Sequence[int],
-        asked: Sequence[bool],
     ) -> list[NativeHeadGrower]:
         """See ``Growth``."""
         further = [
@@ -155,11 +153,32 @@ class NativeGrowth:
         for root, positions in zip(roots, room, strict=True):
             rows = root.cache.rows + len(root.tokens) + positions
             self._make_room(root, rows)
-        return [self._grower(draft, bound, *each) for each in zip(roots, room, asked, strict=True)]
+        return [self._grower(draft, bound, *each) for each in zip(roots, room, strict=True)]
 
-    def _grower(
-        self, draft: Draft, bound: NDArray[np.float64], root: DraftRoot, room: int, asked: bool
-    ) -> NativeHeadGrower:
+    def recorder(self, known: int, room: int) -> NativeHeadGrower:
+        """See ``StretchGrowth``."""
+        features = np.empty((room, self._features), np.float32)
+        compiled = Head(
+            model=self._model,
+            cache=self._pages.storage.handle,
+            draft=None,
+            asked=False,
+            depth=0,
+            nodes=0,
+            cached=known,
+            unread=0,
+            pages=0,
+            page_table=None,
+            held=0,
+            room=room,
+            features=address(features),
+            tokens=None,
+            bounds=0,
+            bound=None,
+        )
+        return NativeHeadGrower(self._library.isa, compiled, features)
+
+    def _grower(self, draft: Draft, bound: NDArray[np.float64], root: DraftRoot, room: int) -> NativeHeadGrower:
         cache, unread = _cache_of(root), len(root.tokens)
         features = np.empty((unread + room, self._features), np.float32)
         features[:unread] = root.features
@@ -167,7 +186,7 @@ class NativeGrowth:
             model=self._model,
             cache=self._pages.storage.handle,
             draft=ctypes.pointer(draft),
-            asked=asked,
+            asked=True,
             depth=root.depth,
             nodes=root.nodes,
             first=cache.first,

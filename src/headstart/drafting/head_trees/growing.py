@@ -48,21 +48,34 @@ class CalledGrowth(TreeGrowth):
         reader, growth = self._reader, self.called
         if not isinstance(growth, StretchGrowth) or not all([reader.is_ready(sequence) for sequence in sequences]):
             return None
-        drafted = reader.prepared(sequences)
-        budgets = [each.budget for each in limits]
+        asked = [place for place, each in enumerate(limits) if each.guesses]
+        guessers = dict(zip(asked, self._growers(growth, sequences, limits, asked), strict=True)) if asked else {}
+        for place, sequence in enumerate(sequences):
+            if place not in guessers:
+                recorder = growth.recorder(reader.readings[sequence.id].known, limits[place].rows)
+                guessers[place] = Guesser(recorder, partial(reader.record, sequence, recorder), reader.taps)
+        return StretchDrafting([(guessers[place],) for place in range(len(sequences))])
+
+    def _growers(
+        self,
+        growth: StretchGrowth,
+        sequences: Sequence[SequenceView],
+        limits: Sequence[StretchLimits],
+        asked: Sequence[int],
+    ) -> list[Guesser]:
+        """What guesses for some of the sequences."""
+        drafted = self._reader.prepared([sequences[place] for place in asked])
+        budgets = [limits[place].budget for place in asked]
         growers = growth.growers(
             self._roots(drafted, budgets),
             self._options.bounds_of(budgets, self._kit),
             LOG_CONFIDENCE,
-            [each.rows for each in limits],
-            [each.guesses for each in limits],
+            [limits[place].rows for place in asked],
         )
-        return StretchDrafting(
-            [
-                (Guesser(grower, partial(reader.go_on, sequence, reading, grower), reader.taps),)
-                for (sequence, reading), grower in zip(drafted, growers, strict=True)
-            ]
-        )
+        return [
+            Guesser(grower, partial(self._reader.go_on, sequence, grower), self._reader.taps)
+            for (sequence, _), grower in zip(drafted, growers, strict=True)
+        ]
 
     def _roots(self, drafted: Drafted, budgets: Sequence[DraftBudget]) -> list[DraftRoot]:
         """Where drafts begin, and how far they may grow."""

@@ -14,12 +14,15 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.head_trees.draft_vocabulary import Drafted, DraftVocabulary
 from headstart.drafting.head_trees.read_prefixes import ReadPrefixes
 from headstart.drafting.head_trees.reading import Reading
-from headstart.drafting.heads.head_pass import DraftCache, DraftRows, HeadGrower
+from headstart.drafting.heads.head_pass import DraftCache, DraftRows, HeadGrower, StateRecorder
 from headstart.passes.batch import IntArray
 
 EAGER_ROWS = 64
 """This many unread rows of a sequence are read as they come, which bounds the memory of long prompts; fewer wait until
 a draft needs them."""
+RESTING_ROWS = 64
+"""Positions without a draft after which nothing is read any more, and only so many of the last ones are known: where
+guesses do not pay, a head costs next to nothing."""
 _ROWS_PER_PASS = 512
 
 
@@ -72,6 +75,8 @@ class Reader:
         self._least_known = least_known
         self._window = window
         self._scope_of = context.scope_of
+        self._unasked = 0
+        """Positions that have come, of any text, since a draft was asked for."""
         # As many blocks as the target's cache has, where it finds prefixes again.
         cache = target.cache
         features = np.dtype(np.float32).itemsize * len(taps) * target.backend.config.hidden_size
@@ -87,7 +92,8 @@ class Reader:
     def begin(self, sequence: SequenceView) -> None:
         """A sequence comes, of which nothing is read."""
         self.end(sequence.id)
-        self.readings[sequence.id] = Reading(self.running.new_cache(), self.vocabulary.text_tokens())
+        reading = self.readings[sequence.id] = Reading(self.running.new_cache(), self.vocabulary.text_tokens())
+        reading.unasked = self._unasked
 
     def fork(self, source: SequenceView, sequence: SequenceView) -> None:
         """A sequence goes on from where another one stands."""
@@ -109,22 +115,25 @@ class Reader:
             reading = self.readings.get(outcome.sequence.id)
             if reading is None:
                 continue
-            rows, passed_over = outcome.kept_rows, self._passed_over(outcome)
+            rows, passed_over = outcome.kept_rows, self._passed_over(outcome, reading)
             if passed_over >= len(rows):
                 continue
             if not passed_over:
                 self._resume(outcome.sequence, reading, outcome.first_position)
             before = reading.end
             reading.append(outcome.first_position + passed_over, outcome.hidden.at(self.taps), rows[passed_over:])
+            if outcome.committed:
+                self._count(reading, len(rows))
             if self._is_due(reading, before):
                 many.append((outcome.sequence, reading))
         self._keep(many)
 
-    def _passed_over(self, outcome: RoundOutcome) -> int:
+    def _passed_over(self, outcome: RoundOutcome, reading: Reading) -> int:
         """How many of a chunk's first rows lie before all that a draft will look at."""
-        if self._window is None or outcome.committed:
+        window = RESTING_ROWS if _rests(reading) else self._window
+        if window is None or outcome.committed:
             return 0
-        return max(len(outcome.sequence.tokens) - 1 - self._window - outcome.first_position, 0)
+        return max(len(outcome.sequence.tokens) - 1 - window - outcome.first_position, 0)
 
     def is_ready(self, sequence: SequenceView) -> bool:
         """Whether enough is known to guess for a sequence."""
@@ -135,24 +144,49 @@ class Reader:
         return reading.known >= self._least_known and reading.end == position
 
     def prepared(self, sequences: Sequence[SequenceView]) -> Drafted:
-        """Sequences that are ready, with a row each to be read yet, and their texts' tokens."""
+        """Sequences that are ready and asked about, with a row each to be read yet, and their texts' tokens."""
         drafted = [(sequence, self.readings[sequence.id]) for sequence in sequences]
+        self._unasked = 0
         for sequence, reading in drafted:
+            if _rests(reading):
+                reading.skip(RESTING_ROWS)
+            reading.unasked = 0
             reading.rewind()
             self._forget_rows(reading)
             if reading.text_tokens is not None:
                 reading.text_tokens.read(sequence.tokens)
         return drafted
 
-    def go_on(self, sequence: SequenceView, reading: Reading, grower: HeadGrower) -> None:
+    def go_on(self, sequence: SequenceView, grower: HeadGrower) -> None:
         """A stretch is over, which may have gone further than the sequence."""
-        before = reading.end
-        reading.go_on(len(sequence.tokens) - 1, grower)
+        reading = self.readings[sequence.id]
+        before, end = reading.end, len(sequence.tokens) - 1
+        reading.go_on(end, grower)
+        self._after_stretch(sequence, reading, before)
+
+    def record(self, sequence: SequenceView, recorder: StateRecorder) -> None:
+        """The same of one in which it was not asked."""
+        reading = self.readings[sequence.id]
+        before, end = reading.end, len(sequence.tokens) - 1
+        reading.record(end, recorder.features)
+        self._count(reading, end - before)
+        self._after_stretch(sequence, reading, before)
+
+    def _after_stretch(self, sequence: SequenceView, reading: Reading, before: int) -> None:
         if self._is_due(reading, before):
             self._keep([(sequence, reading)])
 
+    def _count(self, reading: Reading, positions: int) -> None:
+        """Of a text that is decoded; what is not asked about for long is forgotten but for its end."""
+        reading.unasked += positions
+        self._unasked += positions
+        if _rests(reading) and reading.num_unread > 2 * RESTING_ROWS:
+            reading.skip(RESTING_ROWS)
+
     def _is_due(self, reading: Reading, before: int) -> bool:
         """Whether rows are to be read at once, if the text's end was known up to ``before``."""
+        if _rests(reading):
+            return False
         return reading.num_unread >= EAGER_ROWS or self.prefixes.wants(reading, before)
 
     def _keep(self, drafted: Drafted) -> None:
@@ -187,6 +221,10 @@ class Reader:
                 parts.append(DraftRows(reading.cache, count))
             tokens, features = (np.concatenate(column) for column in zip(*rows, strict=True))
             self._read_rows(tokens, torch.from_numpy(features), parts)
+
+
+def _rests(reading: Reading) -> bool:
+    return reading.unasked >= RESTING_ROWS
 
 
 def unread_rows(drafted: Drafted) -> tuple[IntArray, Tensor, list[DraftRows]]:

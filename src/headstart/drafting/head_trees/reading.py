@@ -31,6 +31,8 @@ class Reading:
         self._features = np.empty((0, 0), np.float32)
         """[row, taps * hidden] of ``_held`` positions up to the last known one, with room after them."""
         self._held = 0
+        self.unasked = 0
+        """Positions that have come since a draft was asked for."""
 
     @property
     def first(self) -> int:
@@ -57,18 +59,27 @@ class Reading:
         if position != self.end:
             self.cache.begin(position)
             self.known, self._held = 0, 0
+        taps, _, hidden = states.shape
+        to = self._next(len(rows), taps * hidden).reshape(len(rows), taps, hidden)
+        to[:] = states.take(rows, axis=1).swapaxes(0, 1)
+
+    def record(self, end: int, features: Features) -> None:
+        """Know the positions before ``end`` after a stretch without drafts, which may have gone further: by the
+        features [row, taps * hidden] of those that came in it."""
+        came = end - self.end
+        self._next(came, features.shape[1])[:] = features[:came]
+
+    def _next(self, count: int, size: int) -> Features:
+        """Know so many further positions, whose features [row, size] are written here."""
         if not self.num_unread:
             self._held = 0
-        first, self._held, self.known = self._held, self._held + len(rows), self.known + len(rows)
-        taps, _, hidden = states.shape
+        first, self._held, self.known = self._held, self._held + count, self.known + count
         if self._held > len(self._features):
-            room = np.empty((max(2 * first, self._held), taps * hidden), np.float32)
+            room = np.empty((max(2 * first, self._held), size), np.float32)
             if first:
                 room[:first] = self._features[:first]
             self._features = room
-        self._features[first : self._held].reshape(len(rows), taps, hidden)[:] = states.take(rows, axis=1).swapaxes(
-            0, 1
-        )
+        return self._features[first : self._held]
 
     def go_on(self, end: int, grower: HeadGrower) -> None:
         """Know the positions before ``end`` after a stretch of rounds, which may have gone further."""
@@ -112,6 +123,13 @@ class Reading:
     def forget_rows(self, window: int) -> None:
         """Free rows that more than ``window`` others follow."""
         self.known -= self.cache.drop(self.cache.rows - window)
+
+    def skip(self, left: int) -> None:
+        """Begin anew with the last known positions, so many of them."""
+        if self.num_unread > left:
+            self.cache.begin(self.end - left)
+            self.known = left
+            self.forget_read()
 
     def forget_read(self) -> None:
         """Free the features of what was read."""

@@ -115,6 +115,15 @@ class PathBounds(NamedTuple):
     """Of one that is gone on from."""
 
 
+class StateRecorder(Protocol):
+    """Keeps the target's states in a stretch, for one sequence."""
+
+    @property
+    def features(self) -> NDArray[np.float32]:
+        """[row, taps * target hidden] of the positions that came."""
+        ...
+
+
 class HeadGrower(Protocol):
     """Grows a head's trees in a stretch, for one sequence; what it says of itself changes with the rounds."""
 
@@ -160,7 +169,6 @@ class StretchGrowth(Growth, Protocol):
         bounds: PathBounds,
         grades: Sequence[float],
         room: Sequence[int],
-        asked: Sequence[bool],
     ) -> Sequence[HeadGrower]:
         """What a head brings to a stretch of rounds, one a sequence (see ``headstart.passes.rounds``).
 
@@ -169,7 +177,15 @@ class StretchGrowth(Growth, Protocol):
             bounds: as above.
             grades: ascending log-probabilities that part the grades of its guesses (``confidence_grades``).
             room: [sequence] positions that may follow.
-            asked: [sequence] whether it guesses, or reads along only.
+        """
+        ...
+
+    def recorder(self, known: int, room: int) -> StateRecorder:
+        """The same where it does not guess.
+
+        Args:
+            known: positions whose states have come.
+            room: those that may follow.
         """
         ...
 

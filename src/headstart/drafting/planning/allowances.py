@@ -8,9 +8,9 @@ bound), and the round in which the allowance ran out.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from math import log2
 from typing import NamedTuple
 
 from headstart.drafting.base import SequenceView
@@ -20,7 +20,7 @@ from headstart.drafting.planning import constants as c
 _LEAST_SECONDS = 1e-9
 """No round takes less."""
 _SEVERAL = "several"
-Size = tuple[int, int, str]
+Size = tuple[int, int, int, str]
 
 
 class Load(NamedTuple):
@@ -29,22 +29,27 @@ class Load(NamedTuple):
     sequences: int
     context: int
     """Class of the mean length of their contexts."""
+    warmth: int = 0
+    """Class of their mean temperature, which changes how often guesses hold; 0: greedy."""
     adapter: str = ""
-    """The digest of the one that they all have: each changes how often guesses hold."""
+    """The digest of the one that they all have, which changes it, too."""
 
     @classmethod
     def of(cls, views: Sequence[SequenceView]) -> Load:
         """Of sequences that decode together."""
-        mean = sum([len(view.tokens) for view in views]) / max(len(views), 1)
+        count = max(len(views), 1)
+        length = sum([len(view.tokens) for view in views]) / count
+        temperature = sum([view.params.temperature for view in views]) / count
         digests = {each.digest if (each := adapter_of(view)) else "" for view in views}
         adapter = digests.pop() if len(digests) == 1 else _SEVERAL
-        return cls(len(views), int(c.CONTEXT_CLASSES * log2(max(mean / c.CONTEXT_LEAST, 1.0))), adapter)
+        context = int(c.CONTEXT_CLASSES * math.log2(max(length / c.CONTEXT_LEAST, 1.0)))
+        return cls(len(views), context, math.ceil(min(temperature, c.WARMEST) / c.WARMTH_STEP), adapter)
 
     @property
     def size(self) -> Size:
-        """Loads of about this many sequences, of contexts within a factor of four and of one adapter, share their
-        allowances."""
-        return self.sequences.bit_length(), self.context // c.CONTEXTS_TOGETHER, self.adapter
+        """Loads of about this many sequences, of contexts within a factor of four, about as warm and of one adapter,
+        share their allowances."""
+        return self.sequences.bit_length(), self.context // c.CONTEXTS_TOGETHER, self.warmth, self.adapter
 
 
 class Allowance:
@@ -75,37 +80,58 @@ class Allowances(dict[Size, Allowance]):
 
 
 class PlainRounds:
-    """Seconds of plain rounds by load: the median of the last few, or what lies between those of near numbers of
-    sequences."""
+    """Seconds of plain rounds by load: what they take on average, by the median of the last few and by how much more
+    than their median such rounds took on the whole. Of numbers of sequences in between what lies between."""
 
     def __init__(self) -> None:
-        self._timings: dict[int, dict[int, deque[float]]] = defaultdict(dict)
-        """[context][sequences]"""
+        self._timings: dict[tuple[int, int], dict[int, deque[float]]] = defaultdict(dict)
+        """[context, warmth][sequences]"""
         self._since: dict[Load, int] = defaultdict(int)
-        """Rounds with guesses since one was timed."""
+        """Rounds with guesses since one was timed,"""
+        self._speed: dict[Load, float] = defaultdict(lambda: 2.0)
+        """and how many times as fast they were of late."""
+        self._others: dict[Load, deque[float]] = defaultdict(lambda: deque(maxlen=c.PLAIN_TIMINGS))
+        """Seconds of the last of them but for the drafts: none of them takes less than a plain one."""
+        self._timed = c.DISTURBED_WEIGHT
+        self._over_median = 1.0
+        """Mean of timings over their medians."""
 
     def add(self, load: Load, seconds: float) -> None:
         """A plain round was timed."""
-        self._timings[load.context].setdefault(load.sequences, deque(maxlen=c.PLAIN_TIMINGS)).append(seconds)
+        recent = self._timings[load.context, load.warmth].setdefault(load.sequences, deque(maxlen=c.PLAIN_TIMINGS))
+        recent.append(seconds)
         self._since[load] = 0
+        self._others.pop(load, None)
+        if len(recent) >= c.PLAIN_LEAST:
+            self._timed = min(self._timed + 1.0, c.DISTURBED_MEMORY)
+            self._over_median += (min(seconds / _median(recent), c.DISTURBED_MOST) - self._over_median) / self._timed
 
-    def speculated(self, load: Load) -> None:
-        """A round was none."""
+    def speculated(self, load: Load, said: float, taken: float, without_drafts: float) -> None:
+        """A round was none: it said as much as ``said`` plain ones, and took as long as ``taken``; in seconds, but for
+        the drafts, ``without_drafts``."""
+        self._others[load].append(without_drafts)
         self._since[load] += 1
+        self._speed[load] += (said - taken * self._speed[load]) / c.PACE_MEMORY
 
     def due(self, load: Load) -> bool:
-        """Whether a plain round is to be timed: none was, or not lately."""
-        return self.seconds(load) is None or self._since[load] >= c.PLAIN_EVERY
+        """Whether a plain round is to be timed: none was, or not lately. The less guesses save, the less it takes."""
+        if self.seconds(load) is None:
+            return True
+        lost = 1.0 - 1.0 / max(self._speed[load], 1.0)
+        return self._since[load] >= max(lost / c.PLAIN_SHARE, c.PLAIN_OFTEN)
 
     def seconds(self, load: Load) -> float | None:
         """Of a plain round; None: not known. Until one was timed those over somewhat shorter contexts count, which take
-        less: what guesses save is then held for less than it is."""
+        less: what guesses save is then held for less than it is. Where the machine has become faster since, rounds with
+        guesses show it."""
         for context in (load.context, load.context - 1):
-            known = self._timings.get(context, {})
+            known = self._timings.get((context, load.warmth), {})
             own = known.get(load.sequences, ())
             seconds = _median(own) if len(own) >= c.PLAIN_LEAST else _between(known, load.sequences)
             if seconds is not None:
-                return seconds
+                others = self._others.get(load, ())
+                most = _median(others) if len(others) >= c.PLAIN_LEAST else math.inf
+                return min(seconds, most) * self._over_median
         return None
 
 
@@ -120,21 +146,24 @@ class Safeguard:
         """Whether the next round may hold guesses."""
         return self.allowances[load.size].lasts and not self.plain.due(load)
 
-    def speculated(self, load: Load, said: float, seconds: float, plain_seconds: float) -> None:
+    def speculated(self, load: Load, said: float, seconds: float, plain_seconds: float, without_drafts: float) -> None:
         """A round in which somebody was asked is over.
 
         Args:
             said: tokens of a sequence, on average.
             seconds: that it took, everything included.
             plain_seconds: of a plain round there.
+            without_drafts: seconds of what plain rounds do as well.
         """
-        self.allowances[load.size].settle(said, seconds / plain_seconds)
-        self.plain.speculated(load)
+        taken = seconds / plain_seconds
+        self.allowances[load.size].settle(said, taken)
+        self.plain.speculated(load, said, taken, without_drafts)
 
-    def decoded(self, load: Load, seconds: float) -> None:
-        """A plain round is over."""
-        self.plain.add(load, max(seconds, _LEAST_SECONDS))
-        self.allowances[load.size].settle(1.0, 1.0)
+    def decoded(self, load: Load, timings: Sequence[float], rounds: int = 1) -> None:
+        """Some plain rounds are over, of which these were timed."""
+        for seconds in timings:
+            self.plain.add(load, max(seconds, _LEAST_SECONDS))
+        self.allowances[load.size].settle(rounds, rounds)
 
     def charge(self, load: Load, seconds: float) -> None:
         """Time was spent on guesses outside of rounds."""

@@ -14,17 +14,25 @@ MOST = 32.0
 """Rounds that what pays can fill an allowance to: a second of a small model, which outlasts a pause of the machine."""
 OWN_START, OWN_MOST = 2.0, 4.0
 """The same of one drafter for one sequence, in its own tokens. Estimates vary less than what is measured."""
-PLAIN_EVERY = 256
-"""Rounds after which plain ones are timed again. At twice plain decoding's speed that takes 0.4 % of the time."""
+PLAIN_SHARE, PLAIN_OFTEN = 0.002, 16
+"""What timing plain rounds may take of the time, which is every 250th round at twice their speed; and rounds between
+two of them at least."""
 PLAIN_TIMINGS, PLAIN_LEAST = 5, 3
 """Timings that a plain round's median is taken of, the lower middle one, and as few as it needs: one is often
 disturbed. Of two the lower was once an eighth too low for a whole run (0141)."""
+DISTURBED_MOST, DISTURBED_WEIGHT, DISTURBED_MEMORY = 1.5, 8.0, 128.0
+"""Times its median that a plain round may take for a mean; as many timings that took just the median count at first;
+and as many are remembered. On a shared machine rounds took 1.06 to 1.08 times their median (0147), and what guesses
+save was held for so much less."""
 NEIGHBOURS = 1.5
 """What numbers of sequences may differ by, as a factor, for a plain round of one between them to be interpolated."""
 CONTEXT_LEAST, CONTEXT_CLASSES, CONTEXTS_TOGETHER = 256, 2, 4
 """Contexts up to so many tokens are one class, and there are so many for each doubling beyond: attention, a third of a
 pass at 16k, differs by a third within a class, and a request goes through it in thousands of tokens. So many classes
 share their allowances."""
+WARMTH_STEP, WARMEST = 0.5, 2.0
+"""Of temperatures that share allowances and plain timings; and the last that is told from others. Greedy requests had
+filled an allowance that warm ones, whose guesses seldom hold, then emptied (0147)."""
 FEW = 4
 """Most sequences with which drafters that read the target's states are used (docs/experiments/batches.md, 0023: in
 larger batches reading along takes more than their guesses gain)."""

@@ -133,6 +133,7 @@ class PlannedStretch:
             for i, each in enumerate(self.followed)
         ]
         self._charge_hearing(sum([done.read_seconds for done in rounds]))
+        timings = list[float]()
         # Plain rounds are like each other: some of them tell enough.
         for number, done in enumerate(rounds[: c.PLAIN_LEAST] if self.is_plain else rounds):
             rows = row_keys = 0
@@ -146,10 +147,12 @@ class PlannedStretch:
             self.costs.add(rows, done.pass_seconds, row_keys, other + done.read_seconds)
             self.costs.said(said, seconds, done.row_seconds)
             if self.is_plain or plain is None:
-                self.safeguard.decoded(self.load, done.pass_seconds + other)
+                timings.append(done.pass_seconds + other)
             else:
                 self._settle(done, seconds, plain, first=number == 0)
             positions = [position + span.said for position, span in zip(positions, done.spans, strict=True)]
+        if timings:
+            self.safeguard.decoded(self.load, timings, len(rounds) if self.is_plain else len(timings))
 
     def _charge_hearing(self, seconds: float) -> None:
         """What it took to show the drafter that reads along what was said."""
@@ -158,13 +161,12 @@ class PlannedStretch:
             if plain is not None and lane.member.reads_along:
                 taken = seconds if lane.asked else seconds + lane.seconds
                 lane.member.heard(self.load, taken, plain, bool(lane.asked))
-                if self.is_plain:
-                    self.safeguard.charge(self.load, taken)
 
     def _settle(self, done: RoundRecord, seconds: float, plain: float, first: bool) -> None:
         """What a round with guesses, of so many seconds, cost and brought, and what of it was each drafter's."""
         said = sum([span.said for span in done.spans]) / len(done.spans)
-        self.safeguard.speculated(self.load, said, seconds, plain)
+        without_drafts = done.pass_seconds + done.walk_seconds + done.other_seconds
+        self.safeguard.speculated(self.load, said, seconds, plain, without_drafts)
         for slot, lane in enumerate(self.lanes):
             brought = [
                 Brought(

@@ -172,7 +172,7 @@ class AutoDrafter:
             decodes = self._round.load is not None and all([outcome.committed for outcome in outcomes])
             self._charge_hearing(heard, load, 0.0 if decodes else pass_seconds)
             if decodes:
-                self._settle(outcomes, pass_seconds, start, sum(heard))
+                self._settle(outcomes, pass_seconds, start)
 
     def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
         """See ``RunsInStretches``."""
@@ -289,8 +289,8 @@ class AutoDrafter:
                     asking.brought.append(Brought(allowance, gain, len(own), i in asking.new))
         return [each.merged.tree(nodes) for each, nodes in zip(followed, chosen, strict=True)]
 
-    def _settle(self, outcomes: Sequence[RoundOutcome], pass_seconds: float, start: float, heard: float) -> None:
-        """What the round cost and brought; ``heard``: seconds that the drafters took to hear of it."""
+    def _settle(self, outcomes: Sequence[RoundOutcome], pass_seconds: float, start: float) -> None:
+        """What the round cost and brought."""
         first, now = outcomes[0], self._round
         assert now.load is not None
         row_keys = sum([len(outcome.row_tokens) * outcome.first_position for outcome in outcomes])
@@ -302,10 +302,9 @@ class AutoDrafter:
         self.costs.said(said, max(seconds, _IMPOSSIBLE), now.size.per_row)
         plain = self.safeguard.plain.seconds(now.load)
         if not now.askings or plain is None:
-            self.safeguard.decoded(now.load, pass_seconds + between)
-            self.safeguard.charge(now.load, heard)
+            self.safeguard.decoded(now.load, [pass_seconds + between])
         else:
-            self.safeguard.speculated(now.load, said / len(outcomes), seconds, plain)
+            self.safeguard.speculated(now.load, said / len(outcomes), seconds, plain, pass_seconds + between)
             for place, asking in now.askings.items():
                 if asking.brought:
                     self._members[place].settle(now.load, asking.brought, asking.seconds, now.size.per_row, plain)
