@@ -22,7 +22,7 @@ import typer
 from headstart.cli.commands import Listed
 
 GREET = Listed("greeter_command:greet", "Say hello.", "Other")
-WAVE = Listed("greeter_command:greet", "Say nothing.", "Use a model", after="chat")
+WAVE = Listed("greeter_command:greet", "Say nothing.", "Use a model", after="generate")
 LOST = Listed("greeter_without_this:greet", "Say nothing.", "Other")
 """
 
@@ -50,7 +50,7 @@ def test_a_package_adds_a_command(added: list[EntryPoint]) -> None:
     assert "greeter_command" not in sys.modules
     added.append(EntryPoint("wave", "greeter_listing:WAVE", GROUP))
     commands.added.cache_clear()
-    assert list(every())[:3] == ["chat", "wave", "generate"]
+    assert list(every())[:3] == ["generate", "wave", "drafters"]
     assert headstart("greet", "--name", "Ann").stdout == "Hello Ann\n"
     assert "did you mean '--name'?" in refusal(headstart("greet", "--nam", "Ann"))
 
@@ -97,8 +97,9 @@ for path in (["generate", "--help"], ["--help"]):
         app(path, prog_name="headstart")
     except SystemExit:
         pass
-others = {f"headstart.cli.{name}" for name in ("chat", "serve", "drafters", "native")} & set(sys.modules)
-wings = ("headstart_charts", "headstart_integrations", "headstart_lab.", "headstart_speech.", "headstart_train.")
+others = {f"headstart.cli.{name}" for name in ("serve", "drafters", "native")} & set(sys.modules)
+wings = ("headstart_charts", "headstart_chat.", "headstart_integrations", "headstart_lab.")
+wings += ("headstart_speech.", "headstart_train.")
 others |= {name for name in sys.modules if name.startswith(wings) and name.partition(".")[2] != "commands"}
 sys.exit(f"{others}" if others else 0)
 """

@@ -14,10 +14,10 @@ import typer
 from cli_runs import headstart, refusal, rows
 
 from headstart import LLM, AsyncLLM, ConfigError
-from headstart.cli.chat import ChatOptions
 from headstart.cli.main import app
 from headstart.common.options import Declared, declared
 from headstart.entrypoints.engine_options import AsyncEngineOptions, EngineOptions
+from headstart_chat.commands.chat import ChatOptions
 from headstart_integrations.ray.arguments import RayArguments
 from headstart_lab.commands.bench_serve import BenchedOptions
 from headstart_server.arguments import ServeArguments

@@ -18,6 +18,7 @@ from headstart import _HOMES
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "headstart"
 WINGS = {
+    "headstart_chat",
     "headstart_charts",
     "headstart_integrations",
     "headstart_lab",

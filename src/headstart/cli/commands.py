@@ -63,12 +63,6 @@ class _Broken(Listed):
         raise _unloadable(name, self.target, self.error) from self.error
 
 
-CHAT = Listed(
-    "headstart.cli.chat:chat",
-    "Talk with a model in the terminal.",
-    USE,
-    (*ENGINE[:2], "--system", "--temperature", "--max-tokens", "--max-context", "--threads"),
-)
 GENERATE = Listed(
     "headstart.cli.generate:generate",
     "Continue a prompt, or work through a file of them.",
@@ -78,7 +72,7 @@ GENERATE = Listed(
 DRAFTERS = Listed("headstart.cli.drafters:drafters", "List the drafters, or show the options of one.", USE)
 NATIVE = Listed("headstart.cli.native:native", "Compile the native pass ahead of its first use.")
 
-OWN: Mapping[str, Listed] = {"chat": CHAT, "generate": GENERATE, "drafters": DRAFTERS, "native": NATIVE}
+OWN: Mapping[str, Listed] = {"generate": GENERATE, "drafters": DRAFTERS, "native": NATIVE}
 """Those that are there whatever is installed beside: no package's metadata are read for them."""
 
 

@@ -7,5 +7,5 @@ TRANSCRIBE = Listed(
     "Write down what recordings say.",
     USE,
     ("--model", "--language", "--task", "--format", "--timestamps", "--drafter", "--json"),
-    after="generate",
+    after="chat",
 )

@@ -13,7 +13,6 @@ import typer
 
 from headstart.cli import options
 from headstart.cli.asking import Asked, require_template, warn_of_losses
-from headstart.cli.lines import BLOCK, ScriptLines, TerminalLines, read_message
 from headstart.cli.option_groups import Only, with_groups
 from headstart.cli.options import OUTPUT, said
 from headstart.cli.sampling import SamplingOptions
@@ -22,9 +21,10 @@ from headstart.common.options import declares
 from headstart.drafting.registry import free_drafters
 from headstart.entrypoints.engine_options import EngineOptions
 from headstart.errors import HeadstartError, RequestError, closest
+from headstart_chat.lines import BLOCK, ScriptLines, TerminalLines, read_message
 
 if TYPE_CHECKING:
-    from headstart.cli.conversing import Conversation, Told
+    from headstart_chat.conversing import Conversation, Told
 
 MAX_TOKENS = 1024
 """Most tokens of an answer, where neither the command nor the model says: small models may never come to an end."""
@@ -91,7 +91,7 @@ def chat(
         activity.stop()
         warn_of_losses(engine, speculation, params)
         llm = asked.load(activity, outline)
-    from headstart.cli.conversing import Conversation
+    from headstart_chat.conversing import Conversation
 
     colours = not plain_text and sys.stdout.isatty()
     own: dict[str, Any] = {"max_tokens": MAX_TOKENS}
@@ -192,7 +192,7 @@ class Talk:
         self._show(self._conversation.answer(text))
 
     def _show(self, told: Told) -> None:
-        from headstart.cli.conversing import stats_line
+        from headstart_chat.conversing import stats_line
 
         if told.dropped:
             self._say(f"The oldest {told.dropped} messages no longer fit into the context and were left out.")
@@ -245,7 +245,7 @@ class Talk:
         self._say(f"Drafter {self._conversation.drafter}" + ("." if name else f", of {', '.join(known)}."))
 
     def _stats(self, _: str) -> None:
-        from headstart.cli.conversing import summed
+        from headstart_chat.conversing import summed
 
         lines = summed(self._conversation.all_stats)
         for line in lines or ["Nothing was answered yet."]:

@@ -21,9 +21,9 @@ from tiny_checkpoint import write_tiny_model
 from typer.testing import Result
 
 from headstart import LLM, SamplingParams, SpeculationParams
-from headstart.cli.conversing import Conversation
-from headstart.cli.lines import read_message
 from headstart.cli.showing import PlainText
+from headstart_chat.conversing import Conversation
+from headstart_chat.lines import read_message
 
 Chat = Callable[..., Result]
 GREEDY = SamplingParams(temperature=0, max_tokens=12)

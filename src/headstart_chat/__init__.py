@@ -1,0 +1,1 @@
+"""The chat wing: a conversation with a model in the terminal."""
