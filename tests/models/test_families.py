@@ -317,7 +317,7 @@ def test_kinds_that_are_not_described_are_refused(family: str, changes: dict[str
     [
         *("falcon", "cohere2", "exaone4", "gpt_neo", "mpt", "glm4_moe", "deepseek_v3", "llama4"),
         *("lfm2", "lfm2_moe", "bamba", "granitemoehybrid-h", "nemotron_h", "mamba2", "falcon_h1", "qwen3_next"),
-        *("kimi_linear", "bailing_hybrid", "glm5_next"),
+        *("kimi_linear", "bailing_hybrid", "glm5_next", "hy_v4", "longcat_flash"),
     ],
 )
 def test_whatever_an_entry_of_these_holds_is_read_or_refused(family: str) -> None:

@@ -28,7 +28,7 @@ from headstart.text.chat import ChatTemplate
 from headstart.text.tokenizer import Tokenizer
 
 pytestmark = needs_native
-IN_FOLDERS = ("mimo", "exaone4_5", "hy_v4")
+IN_FOLDERS = ("mimo", "exaone4_5", "hy_v4", "longcat_flash")
 """Those that llama.cpp has no architecture for, or leaves without modules."""
 FAMILIES = (*WRITERS, *IN_FOLDERS)
 FEW = ("deepseek_v3", "qwen3_5_text", "bailing_moe", "glm5_next", "cohere2_moe", "ernie4_5_moe", "nemotron_h")

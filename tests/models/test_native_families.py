@@ -87,7 +87,16 @@ NATIVE = (
     *("bamba", "granitemoehybrid-h", "granitemoehybrid-h-experts", "nemotron_h", "mamba2"),
     *("falcon_h1", "falcon_h1-normed", "falcon_h1-normed-after"),
     *("mamba", "mamba-biased", "falcon_mamba", "jamba", "jamba-dense"),
-    *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "kimi_linear", "bailing_hybrid", "glm5_next", "hy_v4"),
+    *(
+        "qwen3_next",
+        "qwen3_5_text",
+        "qwen3_5_moe_text",
+        "kimi_linear",
+        "bailing_hybrid",
+        "glm5_next",
+        "hy_v4",
+        "longcat_flash",
+    ),
     *("cohere2", "gptj", "codegen", "afmoe", "llama4", "ministral3", "dbrx", "qwen3_vl_moe"),
     *("gemma4_unified", "gemma4_text", "gemma4", "gemma4_text-experts", "gemma3n_text", "gemma3n_text-plain"),
 )

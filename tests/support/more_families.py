@@ -80,6 +80,7 @@ HY_V4 = {"num_experts_per_tok": 3, "index_topk": 208, "index_head_dim": 48, "ind
     "swiglu_limit": 0.9,
     "hc_magnitude": 1.7,
 }
+LONGCAT = {"num_hidden_layers": 4, "zero_expert_num": 4, "head_dim": 8}
 CONVOLUTIONS = ["conv", "full_attention", "conv"]
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": "auto", "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_conv": 4}
 MAMBA1: dict[str, Any] = {
@@ -348,6 +349,7 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {**TINY, **MOE, **LATENT, **KDA, "q_lora_rank": None, "num_expert_group": 1, "topk_group": 1}
         | {"num_experts_per_token": 3, "model_max_length": 256},
     ),
+    "longcat_flash": ("LongcatFlash", {**TINY, **MOE, **LATENT, **LONGCAT}),
     "hy_v4": ("HYV4", {**TINY, **MOE, **LATENT, **HY_V4}),
     "glm5_next": ("Glm5Next", {"text_config": GLM5_NEXT, "vision_config": GLM5_EYES}),
     "bailing_hybrid": (

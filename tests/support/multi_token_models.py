@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ NAMES |= dict.fromkeys(("glm4_moe_lite", "deepseek_v32", "glm_moe_dsa", "cohere2
 NAMES["bailing_moe"] = NAMES["deepseek_v3"]  # renamed afterwards
 NAMES["hy_v3"] = ("model.layers.{n}.", "enorm", "hnorm", "eh_proj", "final_layernorm")
 NAMES["bailing_hybrid"] = NAMES["hy_v3"]
+NAMES["longcat_flash"] = ("model.mtp.layers.{k}.", "enorm.m", "hnorm.m", "eh_proj", "model.mtp.norm")
 NAMES["hy_v4"] = ("model.mtp_layers.{k}.", *NAMES["hy_v3"][1:])
 NAMES["glm5_next"] = ("model.language_model.layers.{n}.", *NAMES["deepseek_v3"][1:])
 NAMES["ernie4_5_moe"] = (
@@ -75,6 +76,7 @@ NATIVE_SIZES["bailing_hybrid"] = {"linear_head_dim": 32} | {
 }
 NATIVE_SIZES["glm5_next"] = {"linear_head_dim": 32, **NATIVE_SIZES["deepseek_v3"], "qk_rope_head_dim": 0}
 NATIVE_SIZES |= dict.fromkeys(("glm4_moe_lite", "deepseek_v32", "glm_moe_dsa", "hy_v4"), NATIVE_SIZES["deepseek_v3"])
+NATIVE_SIZES["longcat_flash"] = {"head_dim": 32, **NATIVE_SIZES["deepseek_v3"]}
 """Family -> sizes that the native pass takes."""
 
 
@@ -123,6 +125,8 @@ class Reference:
         kind, config = self.model.config.model_type, self.model.config.get_text_config()
         if kind == "nemotron_h":
             return self._two_parts(x)
+        if kind == "longcat_flash":
+            return self._second_half(decoder.layers[self.num_layers // 2 + k], x[None])
         if kind in ("glm5_next", "hy_v4"):
             return self._unconnected(decoder.layers[self.num_layers + k], x[None])
         kinds = config.layer_types if kind in _SLIDING else None
@@ -138,6 +142,15 @@ class Reference:
             position_embeddings=decoder.rotary_emb(x[None], position_ids=positions, **more),
         )
         found: Tensor = output[0] if isinstance(output, tuple) else output
+        return found[0]
+
+    def _second_half(self, layer: Any, x: Tensor) -> Tensor:
+        """That of a pair, without what its experts give."""
+        turned = self.model.get_decoder().rotary_emb(x, position_ids=torch.arange(x.shape[1])[None])
+        normed = layer.input_layernorm[1](x)
+        seen, *_ = layer.self_attn[1](normed, attention_mask=_causal(x.shape[1]), position_embeddings=turned)
+        x = x + seen
+        found: Tensor = x + layer.mlps[1](layer.post_attention_layernorm[1](x))
         return found[0]
 
     def _unconnected(self, layer: Any, x: Tensor) -> Tensor:
@@ -168,6 +181,17 @@ class Reference:
         return nn.functional.rms_norm(x, weight.shape, weight, eps)
 
 
+def _halves(tensors: Mapping[str, Tensor], pairs: int) -> Iterator[tuple[str, Tensor]]:
+    """Pairs of LongCat-Flash beyond the first ones as its modules have them: the second half, without experts."""
+    for name, tensor in tensors.items():
+        place = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", name)
+        if place is None or int(place[1]) < pairs:
+            yield name, tensor
+        elif part := re.fullmatch(r"(self_attn|mlps|input_layernorm|post_attention_layernorm)\.1\.(.*)", place[2]):
+            kind = part[1].replace("mlps", "transformer_layer.mlp")
+            yield f"model.mtp.layers.{int(place[1]) - pairs}.{kind}.{part[2]}", tensor
+
+
 def _released(name: str) -> str:
     """Names of HY-V4 as they were published, which transformers does not get back when it saves a model."""
     name = re.sub(r"\.hc_pre\.hc_(attn|mlp)_layer\.", r".hc_\1_layer.hc_pre.", name).replace(
@@ -179,6 +203,9 @@ def _released(name: str) -> str:
 def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 3, **sizes: object) -> Reference:
     """A tiny checkpoint of ``family`` with modules, in ``directory``; ``sizes`` in place of its own."""
     settings: dict[str, object] = {**sizes, "num_hidden_layers": layers + modules}
+    if family == "longcat_flash":
+        layers = 4  # in pairs; a module is half of one
+        settings["num_hidden_layers"] = layers + 2 * modules
     if family in _SLIDING:
         kinds = ["full_attention" if family == "mimo_v2_flash" else "sliding_attention", "full_attention"]
         kinds.append("sliding_attention")
@@ -218,6 +245,8 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
     generator = torch.Generator().manual_seed(3)
     hidden = model.config.get_text_config().hidden_size
     reference = Reference(model, layers, [], family == "mimo", family == "step3p7")
+    if family == "longcat_flash":
+        tensors = dict(_halves(tensors, layers // 2))
     for k in range(modules):
         own = layer.format(n=layers + k, k=k)
         for part in range(2 if family == "nemotron_h" else 1):
@@ -245,7 +274,9 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
     save_file(tensors, path, metadata={"format": "pt"})
     whole_config = json.loads((directory / "config.json").read_text())
     config = whole_config["text_config"] if family in _SEEING else whole_config
-    config["num_hidden_layers"] = layers
+    config["num_layers" if family == "longcat_flash" else "num_hidden_layers"] = (
+        layers // 2 if family == "longcat_flash" else layers
+    )
     for key in ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type", "indexer_types"):
         if isinstance(config.get(key), list) and family != "step3p7":  # whose lists have those of modules, too
             config[key] = config[key][:layers]

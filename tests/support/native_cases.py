@@ -21,9 +21,10 @@ from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.backends.native.toolchain import find_compiler
 from headstart.common.enumerations import CacheType
 from headstart.common.processor import architecture
-from headstart.models.config import LayerConfig, ModelConfig, RopeConfig, StreamsConfig
+from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
+from headstart.models.streams_config import StreamsConfig
 from headstart.models.weights import (
     AttentionWeights,
     ChannelWeights,

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headstart.models.config import HeadNorms, LayerConfig, LayerInputsConfig, StreamsConfig
+from headstart.models.config import HeadNorms, LayerConfig, LayerInputsConfig
 from headstart.models.experts_config import ExpertsConfig
+from headstart.models.families.base import LayerNumber
 from headstart.models.latent_assembly import latent_weights
 from headstart.models.layout_tensors import LayoutTensors, Shape, stacked
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.state_assembly import convolution_weights, delta_weights, mamba2_weights, mamba_weights
 from headstart.models.stored import FileMatrix
+from headstart.models.streams_config import StreamsConfig
 from headstart.models.weights import (
     AttentionWeights,
     ChannelWeights,
@@ -62,7 +64,7 @@ class Assembly(LayoutTensors):
         hyper = config.residual.hyper
         return DecoderWeights(
             embedding=embedding,
-            layers=tuple(self.layer(i, layer) for i, layer in enumerate(config.layers)),
+            layers=tuple(self.layer(LayerNumber(i), layer) for i, layer in enumerate(config.layers)),
             final_norm=final_norm,
             head=head,
             positions=positions,
@@ -311,9 +313,9 @@ class Assembly(LayoutTensors):
         if experts.shared_gate:
             shared_gate = self._shared_gate(index)
         return ExpertsWeights(
-            router=self.linear(index, {"router": count}, hidden, experts.router_bias),
+            router=self.linear(index, {"router": count + experts.idle}, hidden, experts.router_bias),
             experts=mlps,
-            correction=self.vector(index, "router_correction", count) if experts.correction else None,
+            correction=self.vector(index, "router_correction", count + experts.idle) if experts.correction else None,
             shared=shared,
             shared_gate=shared_gate,
             router_norm=NormWeights(self.vector(index, "router_norm", hidden)) if experts.router_norm else None,

@@ -14,6 +14,7 @@ from typing import Literal
 from headstart.models.encoder_decoder import EncoderConfig
 from headstart.models.experts_config import ExpertsConfig
 from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config, MambaConfig
+from headstart.models.streams_config import HyperConfig, StreamsConfig
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu"]
 """relu2: the square of relu; xielu: with two learnt numbers a layer (Huang et al. 2024)."""
@@ -83,6 +84,8 @@ class LayerConfig:
     """The same of experts."""
     limits_raw: bool = False
     """Gates are cut off before they are activated (GLM-5.3)."""
+    delays: bool = False
+    """What its experts give is added behind the next layer (LongCat-Flash); but for what all rows go through."""
     sinks: bool = True
     """It has sinks, where the model's attention has (``AttentionConfig``)."""
     input: int | None = None
@@ -139,36 +142,6 @@ class LayerInputsConfig:
     """Of what one reads."""
     vocab_size: int
     """Rows of the table; tokens beyond it read the first one."""
-
-
-@dataclass(frozen=True)
-class StreamsConfig:
-    """Several residual streams, of which the layer computes the first; the others follow by what each layer predicts
-    and corrects (alternating updates: Baykal et al. 2023, section 3)."""
-
-    count: int
-    scaled: bool = True
-    """The first one is scaled before inputs of layers are added to the others."""
-
-
-@dataclass(frozen=True)
-class HyperConfig:
-    """Several residual streams, of which each part of a layer reads a mixture; what it gives is added to all of them,
-    and they are mixed (manifold-constrained hyper-connections: Xie et al. 2026)."""
-
-    count: int
-    rounds: int
-    """Of making what mixes them doubly stochastic (Sinkhorn and Knopp); 0: they are not mixed (HY-V4)."""
-    eps: float
-    most: float = 2.0
-    """The largest share of what a part gives."""
-    merges: bool = False
-    """What the layers give is a mixture that all streams tell; else it is their mean."""
-
-    @property
-    def told(self) -> tuple[int, ...]:
-        """How many numbers all streams tell a part: shares read, shares given, and what mixes them."""
-        return (self.count, self.count, self.count**2) if self.rounds else (self.count, self.count)
 
 
 @dataclass(frozen=True)

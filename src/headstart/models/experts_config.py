@@ -18,6 +18,8 @@ class ExpertsConfig:
     """How many a row goes through."""
     size: int
     """Inner size of one."""
+    idle: int = 0
+    """Further ones that may be chosen, which give what they read (LongCat-Flash)."""
     gated: bool = True
     shared_size: int = 0
     """Of the MLP that all rows go through besides; 0: there is none."""

@@ -144,8 +144,8 @@ class TrainableExperts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         assert self.config.experts is not None
-        mixed, _ = run_experts(self.config.experts, self, x, self.config.mlp.activation)  # type: ignore[arg-type]
-        return mixed
+        mixed, shared, _ = run_experts(self.config.experts, self, x, self.config.mlp.activation)  # type: ignore[arg-type]
+        return mixed if shared is None else mixed + shared
 
     @property
     def weights(self) -> ExpertsWeights:

@@ -40,9 +40,9 @@ from headstart.models.config import (
     NormsConfig,
     ResidualConfig,
     RopeConfig,
-    StreamsConfig,
 )
 from headstart.models.experts_config import ExpertsConfig
+from headstart.models.streams_config import StreamsConfig
 from headstart.passes.batch import FINAL_TAP
 
 NARROW, WIDE = LayerConfig(window=7), LayerConfig(rope=1, head_dim=64, num_kv_heads=3)

@@ -34,6 +34,7 @@ CASES = [
     ("step3p7", 1),
     ("step3p7", 3),
     ("hy_v4", 2),
+    ("longcat_flash", 1),
 ]
 
 

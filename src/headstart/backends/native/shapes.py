@@ -112,6 +112,7 @@ def layers_of(config: ModelConfig) -> list[Layer]:
             kv_heads=config.kv_heads_of(layer),
             reads=-1 if layer.reads is None else layer.reads,
             values_are_keys=layer.values_are_keys,
+            delays=layer.delays,
             mlp=_dense_size(config, layer),
             input=0 if config.layer_inputs is None or layer.input is None else 1 + layer.input,
             cuts=layer.sparsity > 0,

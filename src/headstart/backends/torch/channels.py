@@ -72,6 +72,8 @@ class Experts:
     ) -> None:
         assert config.experts is not None
         self.config, self.activation, self.layer = config.experts, config.mlp.activation, layer
+        self.held: Tensor | None = None
+        """What they gave the latest rows that is yet to be added (``LayerConfig.delays``)."""
         self.called = 0
         """Distinct experts that the latest rows called."""
         # Which experts are called is decided in float32.
@@ -90,8 +92,10 @@ class Experts:
 
     def __call__(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
         limits = self.layer.cuts(self.layer.expert_limit), self.layer.cuts(self.layer.mlp_limit)
-        mixed, self.called = run_experts(self.config, self, x, self.activation, routed, limits)
-        return mixed
+        mixed, shared, self.called = run_experts(self.config, self, x, self.activation, routed, limits)
+        if self.layer.delays:
+            self.held, mixed = mixed, torch.zeros_like(mixed)
+        return mixed if shared is None else mixed + shared
 
 
 class MlpAndExperts:

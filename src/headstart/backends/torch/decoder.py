@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headstart.backends.torch.around import LayerInput, LayerInputs, Side, StreamEnds, Streams
 from headstart.backends.torch.attention import Layout
-from headstart.backends.torch.channels import Experts, MlpAndExperts, channel_of
+from headstart.backends.torch.channels import Channel, Experts, MlpAndExperts, channel_of
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.mixers import MixerPass, mixer_of
 from headstart.backends.torch.norms import Norm
@@ -190,10 +190,14 @@ class Decoder:
         if self.config.residual.hyper is not None:
             hidden = hidden[:, None].repeat(1, self.config.residual.hyper.count, 1)
         states: dict[int, Tensor] = {}
+        before: Channel | None = None
         for index, (layer, store) in enumerate(zip(self.layers[:depth], stores, strict=True)):
             if index in taps:
                 states[index] = self._tapped(hidden)
             hidden = layer(hidden, store, shared, inputs)
+            if isinstance(before, Experts) and before.held is not None:
+                hidden, before.held = hidden + before.held, None
+            before = layer.channel
         if depth in taps:
             states[depth] = self._tapped(hidden)
         if self.streams is not None:

@@ -30,6 +30,7 @@ from headstart.models.families import (
     lfm2,
     llama,
     llama4,
+    longcat,
     mamba,
     mamba1,
     mixtures,
@@ -77,6 +78,7 @@ FAMILIES: tuple[Family, ...] = (
     *mamba.FAMILIES,
     *qwen_next.FAMILIES,
     *kimi.FAMILIES,
+    *longcat.FAMILIES,
     *hy_v4.FAMILIES,
 )
 

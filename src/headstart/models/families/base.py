@@ -68,6 +68,13 @@ WHOLE = frozenset(
 """Roles whose names have no ending in any file."""
 
 
+class LayerNumber(int):
+    """Of a layer, for names of files that number pairs of layers, and the halves of each (LongCat-Flash)."""
+
+    pair = property(lambda self: self // 2)
+    half = property(lambda self: self % 2)
+
+
 @dataclass(frozen=True)
 class TensorLayout:
     """Names of a family's tensors in one kind of file, without their ending ``.weight`` or ``.bias``.

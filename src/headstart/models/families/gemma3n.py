@@ -22,13 +22,13 @@ from headstart.models.config import (
     ModelConfig,
     OutputHeadConfig,
     ResidualConfig,
-    StreamsConfig,
 )
 from headstart.models.families.base import WHOLE, Family, Gguf
 from headstart.models.families.fields import Fields
 from headstart.models.families.gguf import GGUF_LAYOUT
 from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_of, biased, windows_of
 from headstart.models.families.rope import rope_of
+from headstart.models.streams_config import StreamsConfig
 
 _LOCAL_THETA = 10_000.0
 _GLOBAL_THETA = 1_000_000.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from headstart.models.config import HyperConfig, ModelConfig
+from headstart.models.config import ModelConfig
 from headstart.models.families.base import WHOLE, Family, Gguf, without
 from headstart.models.families.deepseek import (
     GGUF_INDEXED,
@@ -33,6 +33,7 @@ from headstart.models.families.experts import (
 from headstart.models.families.fields import Fields
 from headstart.models.families.gguf import chosen_by_sigmoid
 from headstart.models.families.kimi import GGUF_HYPER, hyper_roles
+from headstart.models.streams_config import HyperConfig
 
 
 def _hy_v4(fields: Fields) -> ModelConfig:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from headstart.models.config import HyperConfig, LayerConfig, ModelConfig
+from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.families.base import WHOLE, Family, Gguf
 from headstart.models.families.deepseek import GGUF_LATENT, LATENT_LAYER, TURNED, latent_entries, latent_of
 from headstart.models.families.experts import (
@@ -31,6 +31,7 @@ from headstart.models.families.experts import (
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.gguf import STATES, by_layer, chosen_by_sigmoid
 from headstart.models.state_config import DeltaConfig
+from headstart.models.streams_config import HyperConfig
 
 _KINDS = ("linear_attention", "full_attention")
 _NAMES = {

@@ -2,8 +2,8 @@
 
 Sources: DeepSeek-V3's report (arXiv:2412.19437, section 2.2) and the names in its files; transformers' conversion table
 ("MtpModel"), vLLM 0.33's loaders (deepseek_mtp, glm4_moe_mtp, mimo_mtp, qwen3_next_mtp, exaone_moe_mtp, exaone4_5_mtp,
-nemotron_h_mtp, mimo_v2_flash_mtp, step3p5_mtp; hy_v4 of a plug-in), FastDeploy's ernie4_5_mtp, llama.cpp's converter
-(conversion/*.py) and what it loads (src/models, "NEXTN").
+nemotron_h_mtp, mimo_v2_flash_mtp, step3p5_mtp, longcat_flash_mtp; hy_v4 of a plug-in), FastDeploy's ernie4_5_mtp,
+llama.cpp's converter (conversion/*.py) and what it loads (src/models, "NEXTN").
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from headstart.models.config import LayerConfig, ModelConfig
-from headstart.models.families.base import CheckpointKind
+from headstart.models.families.base import CheckpointKind, LayerNumber
+from headstart.models.families.deepseek import LATENT_LAYER
 
 MOST_MODULES = 16
 _PREFIX = "model."
@@ -60,7 +61,7 @@ class MultiTokenLayout:
 
     def number(self, module: int, config: ModelConfig) -> int:
         """Of a module's layer."""
-        return module + (config.num_layers if self.follows else 0)
+        return LayerNumber(module + (config.num_layers if self.follows else 0))
 
     def spelt_in(self, names: Container[str], number: int) -> MultiTokenLayout:
         """This layout as a file has it whose first module's layer has the ``number``."""
@@ -178,6 +179,15 @@ _MIMO_V2 = _in_layer(
     changes={"channel": "mlp"},
 )
 _HY_V4 = _in_layer("model.mtp_layers.{i}", ("enorm", "hnorm", "eh_proj", "final_layernorm"))
+_OF_LONGCAT = "model.mtp.layers.{i}"
+_LONGCAT = MultiTokenLayout(
+    _OF_LONGCAT,
+    *(f"{_OF_LONGCAT}.{part}" for part in ("enorm.m", "hnorm.m", "eh_proj")),
+    "model.mtp.norm",
+    embedding="model.mtp.embed_tokens",
+    own={role: name.replace("layers.{i}", _OF_LONGCAT) for role, name in LATENT_LAYER.items()}
+    | {part: f"{_OF_LONGCAT}.transformer_layer.mlp.{part}_proj" for part in ("gate", "up", "down")},
+)
 _QWEN = MultiTokenLayout("mtp.layers.{i}", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm")
 _LIKE_QWEN = replace(_QWEN, windowed=True)
 """Others took the names over."""
@@ -192,6 +202,7 @@ _LAYOUTS: Mapping[CheckpointKind, Mapping[str, MultiTokenLayout]] = {
         "cohere2_moe": _COHERE,
         "ernie4_5_moe": _ERNIE,
         "hy_v4": _HY_V4,
+        "longcat_flash": _LONGCAT,
         "mimo": _MIMO,
         **dict.fromkeys(("mimo_v2", "mimo_v2_flash"), _MIMO_V2),
         **dict.fromkeys(("step3p5", "step3p7"), _STEP),

@@ -11,6 +11,5 @@ LACKING: Mapping[str, str] = {
     **dict.fromkeys(
         ("deepseek_v4", "deepseek4"), "attention to compressed keys, and experts chosen by a table of tokens"
     ),
-    "longcat_flash": "experts that compute nothing and two attentions in a layer",
 }
 """``model_type`` or ``general.architecture`` -> what its layers need that is not built."""

@@ -46,9 +46,10 @@ def run_experts(
     activation: str,
     routed: Tensor | None = None,
     limits: tuple[tuple[float, float] | None, tuple[float, float] | None] = (None, None),
-) -> tuple[Tensor, int]:
-    """[..., hidden] -> [..., hidden], and how many distinct experts these rows call; ``routed``: what the router reads
-    in place of ``x``; ``limits``: of experts, and of the one that all rows go through (``LayerConfig.cuts``)."""
+) -> tuple[Tensor, Tensor | None, int]:
+    """What rows [..., hidden] get of the experts that they call, what of the one that all rows go through, if there is
+    one, and how many distinct ones they call; ``routed``: what the router reads in place of ``x``; ``limits``: of the
+    former, and of the latter (``LayerConfig.cuts``)."""
     rows, (limit, limit_of_shared) = x.reshape(-1, x.shape[-1]), limits
     told = (x if routed is None else routed).reshape(rows.shape).float()
     told = told if parts.router_norm is None else parts.router_norm(told)
@@ -62,18 +63,18 @@ def run_experts(
         weight = weights[callers, rank, None].to(rows.dtype)
         read = rows[callers]
         if config.scales_input:
-            mixed = mixed.index_add(
-                0, callers, _run_one(config, parts.experts[expert], read * weight, activation, limit)
-            )
+            made = _run_one(config, parts.experts[expert], read * weight, activation, limit)
+            mixed = mixed.index_add(0, callers, made)
         else:
-            made = _run_one(config, parts.experts[expert], read, activation, limit)
+            made = read if expert >= config.count else _run_one(config, parts.experts[expert], read, activation, limit)
             mixed = mixed.index_add(0, callers, made * weight)
+    shared = None
     if parts.shared is not None:
         shared = run_mlp(parts.shared, rows, activation, config.gated, limit=limit_of_shared)
         if parts.shared_gate is not None:
             shared = shared * parts.shared_gate(rows).sigmoid()
-        mixed = mixed + shared
-    return mixed.view(x.shape), len(called)
+        shared = shared.view(x.shape)
+    return mixed.view(x.shape), shared, sum(expert < config.count for expert in called)
 
 
 def choose_experts(config: ExpertsConfig, logits: Tensor, correction: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -75,7 +75,8 @@ HEADSTART_API void headstart_set_router(void *model, int layer, const HeadstartR
   Decoder &decoder = model_of(model)->decoder;
   ExpertsLayer &experts = *decoder.layers[layer].experts;
   decoder.pack(experts.router, false, StoredMatrix(parts, count, experts.router.inputs), bias);
-  if (correction) experts.correction.assign(correction, correction + decoder.shape.experts.count);
+  if (correction)
+    experts.correction.assign(correction, correction + decoder.shape.experts.count + decoder.shape.experts.idle);
 }
 HEADSTART_API void headstart_set_sinks(void *model, int layer, const float *sinks) {
   Decoder &decoder = model_of(model)->decoder;

@@ -8,7 +8,7 @@ extern "C" {
 
 // A mixture of experts, see headstart.models.config.ExpertsConfig; `count` 0: there is none.
 struct HeadstartExperts {
-  int32_t count, used, size, gated, shared_gate;  // gated: experts are
+  int32_t count, idle, used, size, gated, shared_gate;  // idle: further ones, which give what they read
   int32_t score, groups, groups_used, group_score, normalised, scales_input;
   float scale, clamp;  // the latter: 0 for none
 };
@@ -29,6 +29,7 @@ struct HeadstartLayer {
   int32_t head_dim, value_dim, heads, kv_heads;
   int32_t reads;              // the earlier layer whose keys and values it reads; -1: it keeps its own
   int32_t values_are_keys{};  // before their norm and rotation
+  int32_t delays{};           // what its experts give is added behind the next layer
   int32_t mlp;                // of the dense part or, where there are experts, of the shared one; 0: there is none
   int32_t input{};            // which of the inputs it reads, counted from 1; 0: none
   int32_t cuts{};             // gates count from `cut` standard deviations above their mean on
@@ -71,7 +72,7 @@ struct HeadstartDelta {
   float least, norm_eps;
 };
 
-// Hyper-connections, see headstart.models.config.HyperConfig; `count` 0: there are none.
+// Hyper-connections, see headstart.models.streams_config.HyperConfig; `count` 0: there are none.
 struct HeadstartHyper {
   int32_t count, rounds;
   float eps, most;

@@ -58,7 +58,7 @@ class DecoderLayout {
   std::unique_ptr<ExpertsLayer> experts(const uint8_t *forms) const {
     const HeadstartExperts &of = shape_.experts;
     auto layer = std::make_unique<ExpertsLayer>();
-    const int scores = of.count + of.shared_gate;
+    const int scores = of.count + of.idle + of.shared_gate;
     layer->router =
         linear_layout(Precision::fp32, scores, shape_.hidden, hidden_, ceil_div(scores, kColumns), shape_.threads);
     for (int expert = 0; expert < of.count; ++expert, forms += kExpertLinears * kMatrixParts) {

@@ -31,8 +31,9 @@ struct ExpertCall {
 // Chooses the experts of one row after the other.
 class ExpertChoice {
  public:
-  explicit ExpertChoice(const HeadstartExperts &of) : of_(of), taken_(of.count), good_(of.groups) {
-    const int padded = round_up(of.count, 16);
+  explicit ExpertChoice(const HeadstartExperts &of)
+      : of_(of), count_(of.count + of.idle), taken_(count_), good_(of.groups) {
+    const int padded = round_up(count_, 16);
     scores_.resize(padded), ranked_.resize(padded);
   }
 
@@ -49,7 +50,7 @@ class ExpertChoice {
  private:
   void take_best(const float *logits, const std::vector<float> &correction, ExpertCall *calls) {
     score(logits);
-    for (int e = 0; e < of_.count; ++e) ranked_[e] = correction.empty() ? scores_[e] : scores_[e] + correction[e];
+    for (int e = 0; e < count_; ++e) ranked_[e] = correction.empty() ? scores_[e] : scores_[e] + correction[e];
     if (of_.groups > 1) leave_good_groups();
     float sum = 0.f;
     for (int i = 0; i < of_.used; ++i) {
@@ -63,25 +64,25 @@ class ExpertChoice {
 
   void score(const float *logits) {
     if (of_.score == static_cast<int>(ExpertScore::sigmoid)) {
-      for (int e = 0; e < of_.count; e += 16) store(&scores_[e], sigmoid(load(logits + e)));
+      for (int e = 0; e < count_; e += 16) store(&scores_[e], sigmoid(load(logits + e)));
       return;
     }
     float largest = logits[0];
-    for (int e = 1; e < of_.count; ++e) largest = logits[e] > largest ? logits[e] : largest;
+    for (int e = 1; e < count_; ++e) largest = logits[e] > largest ? logits[e] : largest;
     Lanes sum = splat(0.f);
-    for (int e = 0; e < of_.count; e += 16) {
-      const Lanes grown = select_range(exp(load(logits + e) - splat(largest)), 0, of_.count - e, splat(0.f));
+    for (int e = 0; e < count_; e += 16) {
+      const Lanes grown = select_range(exp(load(logits + e) - splat(largest)), 0, count_ - e, splat(0.f));
       store(&scores_[e], grown);
       sum = sum + grown;
     }
     const Lanes total = splat(reduce_add(sum));
-    for (int e = 0; e < of_.count; e += 16) store(&scores_[e], load(&scores_[e]) / total);
+    for (int e = 0; e < count_; e += 16) store(&scores_[e], load(&scores_[e]) / total);
   }
 
   // The best that is left.
   int take(const float *ranked) {
     int best = -1;
-    for (int e = 0; e < of_.count; ++e)
+    for (int e = 0; e < count_; ++e)
       if (!taken_[e] && (best < 0 || ranked[e] > ranked[best])) best = e;
     taken_[best] = 1;
     return best;
@@ -89,7 +90,7 @@ class ExpertChoice {
 
   // Experts of other groups come last.
   void leave_good_groups() {
-    const int size = of_.count / of_.groups;
+    const int size = count_ / of_.groups;
     for (int group = 0; group < of_.groups; ++group) {
       float best = -INFINITY, second = -INFINITY;
       for (int e = group * size; e < (group + 1) * size; ++e)
@@ -116,7 +117,7 @@ class ExpertChoice {
       std::vector<char> before = taken_;
       const int expert = take(logits);
       const float best = logits[expert];
-      for (int e = 0; e < of_.count; ++e) {
+      for (int e = 0; e < count_; ++e) {
         const float factor = std::max(std::fabs(logits[e]), best);
         if (!before[e] && !((best - logits[e]) / factor > kNear)) total += std::exp(logits[e] - best);
       }
@@ -125,11 +126,13 @@ class ExpertChoice {
   }
 
   const HeadstartExperts &of_;
+  const int count_;
   std::vector<char> taken_;
   std::vector<float> scores_, ranked_, good_;
 };
 
-// The calls of a panel by expert. Each has a place, and the places of an expert are neighbours, in order of their rows.
+// The calls of a panel by expert. Each has a place, and the places of an expert are neighbours, in order of their rows;
+// those of idle ones stand behind all groups.
 class ExpertGroups {
  public:
   struct Group {
@@ -139,11 +142,11 @@ class ExpertGroups {
   // calls [row][used]
   void build(const ExpertCall *calls, int rows, const HeadstartExperts &of) {
     const int count = rows * of.used;
-    begin_.assign(of.count + 1, 0);
+    begin_.assign(of.count + of.idle + 1, 0);
     for (int i = 0; i < count; ++i) ++begin_[calls[i].expert + 1];
     groups_.clear();
-    for (int e = 0; e < of.count; ++e) {
-      if (begin_[e + 1]) groups_.push_back({e, begin_[e], begin_[e + 1]});
+    for (int e = 0; e < of.count + of.idle; ++e) {
+      if (begin_[e + 1] && e < of.count) groups_.push_back({e, begin_[e], begin_[e + 1]});
       begin_[e + 1] += begin_[e];
     }
     places_.resize(count), calls_.resize(count);

@@ -18,7 +18,7 @@ class ExpertsChannel {
       if (m_.has_form(form))
         input_[form] = packed_rows(m_.precision_of_form(form), m_.kernels[form].element, memory_, places, widest);
     middle_ = element_rows(m_.middle_kind(), memory_, places, m_.expert_size);
-    logits_stride_ = round_up(of_.count + of_.shared_gate, kColumns);
+    logits_stride_ = round_up(of_.count + of_.idle + of_.shared_gate, kColumns);
     logits_ = floats(static_cast<size_t>(kPanelRows) * logits_stride_);
     given_stride_ = m_.hidden + 16;
     given_ = floats(places * given_stride_);
@@ -66,13 +66,13 @@ class ExpertsChannel {
     if (thread == 0)
       for (const ExpertGroups::Group &group : groups.all()) called_[index * of_.count + group.expert] = 1;
     const std::vector<PackedLinear> &ups = layer.linears[kExpertUp], &downs = layer.linears[kExpertDown];
-    expect(ups, groups.all()[0], thread, ahead);
+    if (groups.all().size()) expect(ups, groups.all()[0], thread, ahead);
     pack(ups, thread, [&](int place) { return input_of(place, thread); });
     meet();
     multiply(ups, nullptr, thread, ahead, deal, [&](int place, int pair, int row, int count, const float *out) {
       for (int r = 0; r < count; ++r) store_middle(of, place + row + r, pair, out + r * kColumns);
     });
-    expect(downs, groups.all()[0], thread, ahead);
+    if (groups.all().size()) expect(downs, groups.all()[0], thread, ahead);
     meet();
     const bool direct = m_.middle_kind() == m_.kernel.element;
     if (!direct) {
@@ -93,14 +93,18 @@ class ExpertsChannel {
   Lanes sum(int row, int column, int thread) const {
     Lanes all = splat(0.f);
     for (int i = row * of_.used; i < (row + 1) * of_.used; ++i) {
-      const Lanes given = load(given_ + groups_[thread].place(i) * given_stride_ + column);
+      const float *const from =
+          calls_[i].expert < of_.count ? given_ + groups_[thread].place(i) * given_stride_ : floats_of(row);
+      const Lanes given = load(from + column);
       all = all + (of_.scales_input ? given : given * splat(calls_[i].weight));
     }
     return all;
   }
 
   // What the shared expert's share of a row is multiplied by.
-  Lanes shared_weight(int row) const { return of_.shared_gate ? sigmoid(splat(logits(row)[of_.count])) : splat(1.f); }
+  Lanes shared_weight(int row) const {
+    return of_.shared_gate ? sigmoid(splat(logits(row)[of_.count + of_.idle])) : splat(1.f);
+  }
 
  private:
   using Group = ExpertGroups::Group;
@@ -168,6 +172,7 @@ class ExpertsChannel {
   void multiply(const std::vector<PackedLinear> &linears, const Activations *input, int thread, ReadAhead &ahead,
                 PairDeal &deal, Finish &&finish) {
     const std::vector<Group> &groups = groups_[thread].all();
+    if (groups.empty()) return;  // idle ones alone were called
     const auto pairs_of = [&](const Group &group, int owner) {
       const PackedLinear &linear = linears[group.expert];
       return linear.first_pair[owner + 1] - linear.first_pair[owner];

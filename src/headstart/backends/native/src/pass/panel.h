@@ -59,6 +59,8 @@ struct Panel {
     const int gated = round_up(shape.heads * shape.latent.value_dim, kColumns);
     if (shape.attention_gate) gates = floats(std::max(model.projected, gated), gate_stride);
     if (shape.side_rank) side = floats(model.hidden, side_stride);
+    for (const DecoderLayer &layer : model.layers)
+      if (layer.delays && !held) held = floats(model.hidden, held_stride);
     if (convolves()) {
       normed = floats(model.hidden, normed_stride);
       changes = floats(round_up(tap_changes(shape), kColumns), change_stride);
@@ -150,10 +152,12 @@ struct Panel {
   float *gates = nullptr;   // [panel row], where attention has a gate
   float *given = nullptr;   // [panel row], where layers have inputs: those of all layers
   float *side = nullptr;    // [panel row], what a second path gives
+  float *held = nullptr;    // [panel row], where experts' sums are delayed
   float *raised = nullptr;  // [panel row], gates and ups, where gates are cut off
   float *normed = nullptr,
         *changes = nullptr;  // [panel row], where blocks convolve: what they read, and their kernels'
-  size_t x_stride, qkv_stride, branch_stride, gate_stride = 0, given_stride = 0, side_stride = 0, raised_stride = 0;
+  size_t x_stride, qkv_stride, branch_stride, gate_stride = 0, given_stride = 0, side_stride = 0, raised_stride = 0,
+                                              held_stride = 0;
   size_t normed_stride = 0, change_stride = 0;
   LinearInput input, mlp_input;  // the latter beside attention's, where the MLP reads the same stream
   PackedRows block_input;  // context rows, the same in all layers, and behind them what attention reads of the others

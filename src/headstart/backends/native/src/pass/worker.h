@@ -77,6 +77,7 @@ class Worker {
       channel_.run_mlp(layer, mlp_input);
     else if (!goes_first && !layer.is(Channel::none))
       channel_.run(layer, index);
+    if (channel_.resumes(index) && !layer.delays) channel_.add_held();
     if (p_.streams) streams_.correct(layer);
     if (p_.hyper) leave();
     if (layer.input) channel_.run_input(layer);

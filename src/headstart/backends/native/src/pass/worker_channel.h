@@ -43,6 +43,17 @@ class WorkerChannel {
       run_mlp(layer, t_.pack_norm(layer.linears[kUp], layer.norms[kMlpNorm]));
   }
 
+  // Whether the layer before held back what is to be added behind this one.
+  bool resumes(int index) const { return index > 0 && m_.layers[index - 1].delays; }
+
+  void add_held() {
+    t_.my_rows(t_.rows, [&](int row) {
+      const float *const held = p_.held + row * p_.held_stride;
+      for (int k = 0; k < m_.hidden; k += 16) store(t_.x(row) + k, load(t_.x(row) + k) + load(held + k));
+    });
+    t_.barrier();
+  }
+
   // What the MLP reads of the stream beside attention.
   const Activations &pack_beside(const DecoderLayer &layer) {
     return t_.pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.mlp_input);
@@ -118,7 +129,7 @@ class WorkerChannel {
     if (layer.is(Channel::mlp_experts))
       t_.my_rows(t_.rows, [&](int row) { join_experts(layer, row); });
     else
-      add_experts(layer.norms[kMlpPostNorm], shares, scale);
+      add_experts(layer, index, shares, scale);
     t_.barrier();
     const Norm &post_norm = layer.norms[kMlpPostNorm];
     if (!post_norm.present() && !layer.is(Channel::mlp_experts)) return;
@@ -129,14 +140,21 @@ class WorkerChannel {
     t_.barrier();
   }
 
-  // What all experts give goes to the stream or, where a norm comes before, to the branch.
-  void add_experts(const Norm &post_norm, bool shares, float scale) {
+  // What all experts give goes to the stream or, where a norm comes before, to the branch, or is held back.
+  void add_experts(const DecoderLayer &layer, int index, bool shares, float scale) {
     const ExpertsChannel &experts = *p_.experts;
+    const Norm &post_norm = layer.norms[kMlpPostNorm];
     const int64_t parts = m_.hidden / 16, all = t_.rows * parts;
     for (int64_t i = all * t_.thread / t_.threads; i < all * (t_.thread + 1) / t_.threads; ++i) {
       const int row = static_cast<int>(i / parts), k = static_cast<int>(i % parts) * 16;
       float *const branch = p_.branch + row * p_.branch_stride + k;
       Lanes sum = experts.sum(row, k, t_.thread);
+      if (layer.delays) {
+        float *const held = p_.held + row * p_.held_stride + k;
+        const Lanes delayed = sum;
+        sum = resumes(index) ? load(held) : splat(0.f);
+        store(held, delayed);
+      }
       if (shares) sum = sum + load(branch) * experts.shared_weight(row);
       if (post_norm.present())
         store(branch, sum);

@@ -145,6 +145,8 @@ class WorkerRows {
         std::memmove(x(i), x(from), m_.hidden * sizeof(float));
         if (p_.streams) p_.streams->move(from, i);
         if (p_.hyper) p_.hyper->move(from, i);
+        if (p_.held)
+          std::memmove(p_.held + i * p_.held_stride, p_.held + from * p_.held_stride, m_.hidden * sizeof(float));
       }
     return rows > 0;
   }
