@@ -17,8 +17,8 @@ from tiny_checkpoint import write_tiny_model
 
 from headstart.backends.native.loader import compile_library, find_library
 from headstart.backends.native.toolchain import find_compiler
-from headstart.common.memory import give_back_freed
 from headstart.errors import ConfigError
+from headstart_server.memory import give_back_freed
 
 # Models of tests are packed anew: what one test has left behind is none of another's business, nor of the user's.
 os.environ["HEADSTART_PACKED_CACHE"] = "0"

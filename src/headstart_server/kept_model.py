@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from headstart.common.memory import give_back_freed
 from headstart.entrypoints.outline import Outline
 from headstart_server.arguments import ServeArguments
 from headstart_server.engine_thread import EngineThread
+from headstart_server.memory import give_back_freed
 from headstart_server.metrics import Metrics
 from headstart_server.model_files import ModelFiles
 from headstart_server.models import ListedModel, ModelState, Served, known_name

@@ -55,7 +55,9 @@ def tool_rules(
     named = isinstance(choice, NamedTool)
     callable_ = _tools([_named(tools, choice.function.name)] if isinstance(choice, NamedTool) else tools)
     most = len(tools) if parallel and not named else 1
-    structure = StructuredOutputsParams(grammar=answers.forced_grammar(callable_, most))
+    forced = answers.calls.forced
+    assert forced is not None
+    structure = StructuredOutputsParams(grammar=forced.grammar(callable_, most, answers.special.get))
     return ToolRules(callable_, structure, named, parallel and not named)
 
 

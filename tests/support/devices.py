@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from headstart.backends.torch.device import available_devices
+from headstart_lab.devices import available_devices
 
 DEVICES = available_devices()
 """Those that are there, "cpu" first."""

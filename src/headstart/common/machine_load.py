@@ -32,13 +32,6 @@ class MachineLoad:
     """Threads that ran or wanted to, over the last minute."""
 
     @property
-    def share_of_others(self) -> float | None:
-        """Of the time of these processors, how much went to others, in [0, 1]; None: the system does not tell."""
-        if self.others is None:
-            return None
-        return min(1.0, (self.others + (self.stolen or 0.0)) / self.cores)
-
-    @property
     def busy(self) -> bool:
         """Whether others took what the measurement could have used."""
         taken = (self.others or 0.0) + (self.stolen or 0.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import resource
 from dataclasses import dataclass
@@ -87,13 +86,6 @@ def address_space_left() -> int | None:
     except (OSError, ValueError):
         return None
     return max(limit - used, 0)
-
-
-def give_back_freed() -> None:
-    """Give memory that was freed back to the system, where the C library keeps it for later."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def is_lack_of_memory(error: BaseException) -> bool:

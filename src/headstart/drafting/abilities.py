@@ -55,15 +55,6 @@ class Continuing(Protocol):
 
 
 @runtime_checkable
-class Rewinding(Protocol):
-    """Can forget the last tokens of a sequence cheaply."""
-
-    def rewind(self, sequence: SequenceView) -> None:
-        """The sequence's last tokens were taken back; ``tokens`` are what is left."""
-        ...
-
-
-@runtime_checkable
 class RunsInStretches(Protocol):
     """Can take part in rounds that are run at once."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from headstart.common.machine_load import LoadWatch
+from headstart.common.machine_load import LoadWatch, MachineLoad
 from headstart.engine.outputs import FinishReason
 from headstart.engine.trace import RoundTrace, TracedNode
 from headstart.entrypoints.llm import LLM
@@ -74,7 +74,7 @@ class LabEvents:
             "text": done.text,
             "stats": done.stats.as_dict(),
             # Of all cores' time since the start; what is slow because of others is not the drafter's fault.
-            "others": self._load.so_far().share_of_others,
+            "others": share_of_others(self._load.so_far()),
         }
 
     def _token(self, piece: StreamPiece, place: int) -> Event:
@@ -111,3 +111,8 @@ class LabEvents:
     def _label(self, token: int) -> str:
         """A token by itself; bytes that are but part of a character as ``\\xe4``."""
         return self._tokenizer.token_bytes(token).decode(errors="backslashreplace")
+
+
+def share_of_others(load: MachineLoad) -> float | None:
+    """How much of the processors' time went to others, in [0, 1]; None: the system does not tell."""
+    return None if load.others is None else min(1.0, (load.others + (load.stolen or 0.0)) / load.cores)

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from headstart.backends.torch.backend import TorchBackend
-from headstart.backends.torch.device import available_devices, finish, parse_device
+from headstart.backends.torch.device import finish, parse_device
 from headstart.backends.torch.recorder import recorder_of
 from headstart.drafting.options import pieces
 from headstart.errors import HeadstartError
@@ -34,6 +34,7 @@ from headstart.loading.reading import Reading
 from headstart.passes.runner import Span
 from headstart.sampling.params import SamplingParams
 from headstart_lab.bench.prompts import choose, encode_turns, read_prompts
+from headstart_lab.devices import available_devices
 from headstart_lab.differences import first_difference, numerics_of
 from headstart_lab.plan.pass_times import measure_passes
 from headstart_lab.programs.native.bench_pass import SHAPES, random_model

@@ -11,10 +11,11 @@ from reruns import RECORDED_PLACES, recording_on
 from thinning import thorough_but
 
 from headstart import LLM, SamplingParams, SpeculationParams
-from headstart.backends.torch.device import available_devices, avoid_attention_plans, finish, parse_device
+from headstart.backends.torch.device import avoid_attention_plans, finish, parse_device
 from headstart.backends.torch.kit import TorchKit
 from headstart.errors import ConfigError
 from headstart.sampling.structured import StructuredOutputsParams
+from headstart_lab.devices import available_devices
 
 PROMPTS = ["Once upon a time", "abc abc abc abc"]
 RUN_A_MODEL = {"draft-model", "multi-draft", "hierarchical"}

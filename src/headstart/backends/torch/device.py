@@ -53,9 +53,3 @@ def avoid_attention_plans(device: torch.device) -> None:
     """
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-def available_devices() -> list[str]:
-    """Those of this machine, "cpu" first."""
-    cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    return ["cpu", *cuda, *(["mps"] if torch.backends.mps.is_available() else [])]

@@ -58,17 +58,7 @@ class SecondModel:
 
         Left out are sequences beyond this model's context or vocabulary, and those that the cache has no room for.
         """
-        return self._read_all(self._unread(sequences))
-
-    def catch_up_almost(self, sequences: Sequence[SequenceView], rest: int) -> dict[int, list[int]]:
-        """Read each sequence until at most ``rest`` tokens are left, the root among them: id -> those tokens.
-
-        The pass that checks guesses can read them too. Sequences are left out as in ``catch_up``.
-        """
-        unread = self._unread(sequences)
-        long = {sequence_id: tokens[:-1] for sequence_id, tokens in unread.items() if len(tokens) > rest}
-        self._read_all(long)
-        return {sequence_id: tokens[-1:] if sequence_id in long else tokens for sequence_id, tokens in unread.items()}
+        return self.read_all(self.unread(sequences))
 
     def read(self, tokens: Mapping[int, int]) -> dict[int, Tensor]:
         """Read one more token of each sequence in one pass: id -> logits [vocab] after it, where there is room."""
@@ -145,7 +135,7 @@ class SecondModel:
         if self._tokens.pop(sequence_id, None) is not None:
             self._cache.remove(sequence_id)
 
-    def _unread(self, sequences: Sequence[SequenceView]) -> dict[int, list[int]]:
+    def unread(self, sequences: Sequence[SequenceView]) -> dict[int, list[int]]:
         """The tokens of each sequence that are not in the cache, its root included; sequences left out as in
         ``catch_up``."""
         known = [sequence for sequence in sequences if self._knows(sequence, sequences)]
@@ -171,7 +161,7 @@ class SecondModel:
         self.runner.encode(sequence.id)
         return True
 
-    def _read_all(self, unread: Mapping[int, Sequence[int]]) -> dict[int, Tensor]:
+    def read_all(self, unread: Mapping[int, Sequence[int]]) -> dict[int, Tensor]:
         """Read these tokens, which fit into the cache, in one or more passes: id -> logits [vocab] after them."""
         waiting = dict(unread)
         logits: dict[int, Tensor] = {}

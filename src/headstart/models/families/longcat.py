@@ -59,7 +59,8 @@ def _grown(norm: Tensor, config: ModelConfig, of_queries: bool) -> Tensor:
     assert config.latent is not None
     rank = config.latent.q_rank if of_queries else config.latent.kv_rank
     assert rank is not None
-    return norm * (config.hidden_size / rank) ** 0.5
+    grown: Tensor = norm * (config.hidden_size / rank) ** 0.5
+    return grown
 
 
 def _in_pair(name: str) -> str:

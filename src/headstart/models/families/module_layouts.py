@@ -182,7 +182,9 @@ _HY_V4 = _in_layer("model.mtp_layers.{i}", ("enorm", "hnorm", "eh_proj", "final_
 _OF_LONGCAT = "model.mtp.layers.{i}"
 _LONGCAT = MultiTokenLayout(
     _OF_LONGCAT,
-    *(f"{_OF_LONGCAT}.{part}" for part in ("enorm.m", "hnorm.m", "eh_proj")),
+    f"{_OF_LONGCAT}.enorm.m",
+    f"{_OF_LONGCAT}.hnorm.m",
+    f"{_OF_LONGCAT}.eh_proj",
     "model.mtp.norm",
     embedding="model.mtp.embed_tokens",
     own={role: name.replace("layers.{i}", _OF_LONGCAT) for role, name in LATENT_LAYER.items()}

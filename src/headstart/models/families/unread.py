@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-LACKING: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("deepseek_v4", "deepseek4"), "attention to compressed keys, and experts chosen by a table of tokens"
-    ),
-}
+LACKING: Mapping[str, str] = dict.fromkeys(
+    ("deepseek_v4", "deepseek4"), "attention to compressed keys, and experts chosen by a table of tokens"
+)
 """``model_type`` or ``general.architecture`` -> what its layers need that is not built."""

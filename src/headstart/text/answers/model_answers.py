@@ -32,7 +32,7 @@ class ModelAnswers:
         self.form = form
         self._template = None if form.template is None else loaded(form.template)
         special = {tokenizer.token_text(token): token for token in tokenizer.special_ids}
-        self._special = special
+        self.special = special
         self._tokenizer = tokenizer
         marks = form.marks
         self.shown = frozenset(token for text, token in special.items() if any(text in mark for mark in marks))
@@ -109,9 +109,3 @@ class ModelAnswers:
             thinking=(form.thought is not None or not forced) and thought.begins_in_thought(prompt, continued),
             parallel=parallel,
         )
-
-    def forced_grammar(self, tools: Tools, most: int) -> str:
-        """The grammar of an answer that calls at least one of the tools, and at most so many."""
-        forced = self.calls.forced
-        assert forced is not None
-        return forced.grammar(tools, most, self._special.get)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
 
-from headstart.drafting.abilities import Rewinding
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.common_prefix import common_prefix
 from headstart.drafting.context import DraftContext
@@ -33,6 +33,15 @@ from headstart.verification.verify import verify
 
 _RIDE_ALONG = 8
 """Unread tokens that a pass over an inner tree takes along; more are read before."""
+
+
+@runtime_checkable
+class Rewinding(Protocol):
+    """Can forget the last tokens of a sequence cheaply."""
+
+    def rewind(self, sequence: SequenceView) -> None:
+        """The sequence's last tokens were taken back; ``tokens`` are what is left."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -93,10 +102,18 @@ class HierarchicalDrafter:
         growing = {draft.sequence.id: draft for draft in drafts if not draft.full}
         for draft in growing.values():
             self._follow(draft)
-        unread = self._model.catch_up_almost([draft.sequence for draft in growing.values()], _RIDE_ALONG)
+        unread = self._almost_caught_up([draft.sequence for draft in growing.values()])
         while unread:
             unread = self._inner_round(growing, unread)
         return [draft.tree() for draft in drafts]
+
+    def _almost_caught_up(self, sequences: Sequence[SequenceView]) -> dict[int, list[int]]:
+        """The model reads each sequence until few enough tokens are left, the root among them, for the pass that checks
+        guesses: id -> those tokens. Sequences are left out as in ``SecondModel.catch_up``."""
+        unread = self._model.unread(sequences)
+        long = {each: tokens[:-1] for each, tokens in unread.items() if len(tokens) > _RIDE_ALONG}
+        self._model.read_all(long)
+        return {each: tokens[-1:] if each in long else tokens for each, tokens in unread.items()}
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
         for outcome in outcomes:
