@@ -5,9 +5,10 @@
 SHARE = 0.005
 """Of the time, for guesses that do not pay. A head that loses half a round is then asked every hundredth round, so one
 that becomes good is found within some hundred tokens."""
-START = 6.0
-"""Rounds that may be lost at first by one sequence. A head that gains 0.3 of a round, give or take one, then stops by
-mistake once in forty times (exp(-2 * 0.3 * 6)); with 2 rounds it would in one of three."""
+START = 12.0
+"""Rounds that may be lost at first by one sequence. A head that gains 0.2 of a round, give or take 1.2, then stops by
+mistake once in thirty times (exp(-2 * 0.2 * 12 / 1.2**2)), with 6 rounds once in five: so did two of five starts, and
+with 12 none (0147)."""
 LEAST_START = 2.0
 """The same where many sequences decode at once, whose guesses tell sooner."""
 MOST = 32.0
