@@ -32,8 +32,8 @@ CONTEXT_LEAST, CONTEXT_CLASSES, CONTEXTS_TOGETHER = 256, 2, 4
 pass at 16k, differs by a third within a class, and a request goes through it in thousands of tokens. So many classes
 share their allowances."""
 WARMTH_STEP, WARMEST = 0.5, 2.0
-"""Of temperatures that share allowances and plain timings; and the last that is told from others. Greedy requests had
-filled an allowance that warm ones, whose guesses seldom hold, then emptied (0147)."""
+"""Of temperatures that share allowances and plain timings; and the last that is told from others. Warm requests, whose
+guesses seldom hold, would empty an allowance that greedy ones fill. Not tuned."""
 FEW = 4
 """Most sequences with which drafters that read the target's states are used (docs/experiments/batches.md, 0023: in
 larger batches reading along takes more than their guesses gain)."""
