@@ -28,8 +28,6 @@ if TYPE_CHECKING:  # what the standard library's constant would take a tenth of 
     from headstart.engine.outputs import SequenceStats as SequenceStats
     from headstart.engine.outputs import TokenOrigin as TokenOrigin
     from headstart.entrypoints.adapters import LoRARequest as LoRARequest
-    from headstart.entrypoints.async_llm import AsyncLLM as AsyncLLM
-    from headstart.entrypoints.async_llm import AsyncLLMEngine as AsyncLLMEngine
     from headstart.entrypoints.beam_search import BeamSearchOutput as BeamSearchOutput
     from headstart.entrypoints.beam_search import BeamSearchParams as BeamSearchParams
     from headstart.entrypoints.beam_search import BeamSearchSequence as BeamSearchSequence
@@ -61,7 +59,6 @@ _NAMES = {
         *("Completion", "FinishReason", "Logprob", "RequestMetrics", "RequestOutput", "SequenceStats", "TokenOrigin"),
     ),
     "entrypoints.adapters": ("LoRARequest",),
-    "entrypoints.async_llm": ("AsyncLLM", "AsyncLLMEngine"),
     "entrypoints.beam_search": ("BeamSearchOutput", "BeamSearchParams", "BeamSearchSequence"),
     "entrypoints.engine_options": ("AsyncEngineArgs", "EngineArgs"),
     "entrypoints.llm": ("LLM",),
@@ -75,7 +72,7 @@ _NAMES = {
 """Module -> names that it hands out, imported when first used, so that `import headstart` and `headstart --help` stay
 quick."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-_ADDED = ("Segment", "Transcript", "TranscriptionParams", "Word")
+_ADDED = ("AsyncLLM", "AsyncLLMEngine", "Segment", "Transcript", "TranscriptionParams", "Word")
 """Names that other packages add (``headstart.common.installed.LIBRARY``)."""
 __all__ = [*_HOMES, *_ADDED]
 

@@ -16,10 +16,10 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Scope
 
 from headstart.common.memory import is_lack_of_memory
-from headstart.entrypoints.async_engine import BusyError, ClosedError
 from headstart.entrypoints.llm import LLM
 from headstart.errors import HeadstartError, RequestError
 from headstart_server.access import AccessControl
+from headstart_server.async_engine import BusyError, ClosedError
 from headstart_server.client_routes import router as client_router
 from headstart_server.engine_thread import EngineThread
 from headstart_server.error_forms import error_body, error_for

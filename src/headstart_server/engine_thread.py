@@ -13,8 +13,8 @@ from starlette.requests import Request
 
 from headstart.engine.sequence import Sequence
 from headstart.engine.usefulness import UsefulnessWatch
-from headstart.entrypoints.async_engine import Answer, AsyncEngine, ClosedError
 from headstart.entrypoints.llm import LLM
+from headstart_server.async_engine import Answer, AsyncEngine, ClosedError
 from headstart_server.metrics import Metrics
 
 _LOOK_SECONDS = 1.0

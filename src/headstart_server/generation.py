@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from headstart.engine.outputs import FinishReason
-from headstart.entrypoints.async_engine import Answer, BusyError
 from headstart.entrypoints.llm import LLM
 from headstart.entrypoints.request import Sample
 from headstart.errors import RequestError
 from headstart.sampling.structured import StructuredOutputsParams
 from headstart_server.access import TENANT
+from headstart_server.async_engine import Answer, BusyError
 from headstart_server.engine_thread import EngineThread
 from headstart_server.error_forms import error_body, error_for
 from headstart_server.forms import B, Form

@@ -13,9 +13,9 @@ from functools import partial
 from starlette.requests import Request
 
 from headstart.common.memory import free_bytes, is_lack_of_memory, readable
-from headstart.entrypoints.async_engine import BusyError, ClosedError
 from headstart.errors import HeadstartError
 from headstart_server.arguments import ServeArguments
+from headstart_server.async_engine import BusyError, ClosedError
 from headstart_server.kept_model import KeptModel, end, longest_idle
 from headstart_server.models import (
     ListedModel,

@@ -9,9 +9,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import FinishReason
-from headstart.entrypoints.async_engine import Answer, AsyncEngine, BusyError
 from headstart.entrypoints.request import Sample
 from headstart.errors import RequestError
+from headstart_server.async_engine import Answer, AsyncEngine, BusyError
 from headstart_speech.windows import Transcription
 
 Watch = Callable[[Answer], AbstractAsyncContextManager[None]]

@@ -8,10 +8,10 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from headstart.drafting.base import SpeculationParams
-from headstart.entrypoints.async_llm import AsyncLLM
 from headstart.entrypoints.llm import LLM
 from headstart.entrypoints.prompts import naming
 from headstart.sampling.params import SamplingParams
+from headstart_server.async_llm import AsyncLLM
 from headstart_speech.alignment import Aligner
 from headstart_speech.async_transcription import AsyncTranscription
 from headstart_speech.params import TranscriptionParams

@@ -11,8 +11,9 @@ import pytest
 from toys import ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
 
 from headstart.engine.beams import BeamGroup
-from headstart.engine.work import Watchdog, Work
+from headstart.engine.work import Work
 from headstart.sampling.params import SamplingParams
+from headstart_server.watchdog import Watchdog
 
 VOCAB = 12
 
@@ -50,7 +51,7 @@ class Slow:
 def test_a_request_that_holds_the_engine_is_named_while_it_does() -> None:
     """A law that takes very long, of one of three requests: nothing goes on until it was told of."""
     told = Told()
-    logging.getLogger("headstart.engine.work").addHandler(told)
+    logging.getLogger("headstart_server.watchdog").addHandler(told)
     law = hashed_logits(VOCAB, order=2)
     engine = toy_engine(ToyBackend(VOCAB, law))
     watchdog = Watchdog(lambda: engine.work, seconds=0.02)
@@ -62,7 +63,7 @@ def test_a_request_that_holds_the_engine_is_named_while_it_does() -> None:
         run_all(engine, sequences)
     finally:
         watchdog.stop()
-        logging.getLogger("headstart.engine.work").removeHandler(told)
+        logging.getLogger("headstart_server.watchdog").removeHandler(told)
     assert told.came.is_set()
     assert engine.work is None
 

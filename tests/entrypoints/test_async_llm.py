@@ -11,8 +11,8 @@ import pytest
 
 from headstart import LLM, AsyncLLM, ConfigError, FinishReason, RequestError, RequestOutput, SamplingParams
 from headstart.engine.outputs import TokenLogprobs
-from headstart.entrypoints.async_engine import BusyError, ClosedError
 from headstart.loading.model import Model, load_model
+from headstart_server.async_engine import BusyError, ClosedError
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
 LONG = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)

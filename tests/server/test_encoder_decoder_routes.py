@@ -11,8 +11,8 @@ from serving import ask
 from tiny_encoder_decoders import START, make_model, save_model
 
 from headstart import LLM, SamplingParams
-from headstart.entrypoints.async_engine import AsyncEngine
 from headstart.loading.model import Model, load_model
+from headstart_server.async_engine import AsyncEngine
 
 
 @pytest.fixture(scope="module")

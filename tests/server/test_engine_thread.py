@@ -20,9 +20,9 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.inner_sequence import InnerSequence
 from headstart.drafting.methods.none.drafter import NoDrafter
 from headstart.drafting.options import NoOptions
-from headstart.entrypoints import async_engine
 from headstart.entrypoints.request import StreamPiece
 from headstart.loading.model import Model
+from headstart_server import async_engine
 from headstart_server.engine_thread import EngineThread
 from headstart_server.settings import ServerSettings
 

@@ -13,8 +13,8 @@ import torch
 from tiny_speech import limit_tokens, make_speech_model, save_speech_model, sound
 
 from headstart import LLM, AsyncLLM, RequestError, SamplingParams, Transcript, TranscriptionParams
-from headstart.entrypoints.async_engine import ClosedError
 from headstart.loading.model import Model, load_model
+from headstart_server.async_engine import ClosedError
 from headstart_speech.async_transcription import WindowError
 
 TIMED = TranscriptionParams(language="de", word_timestamps=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import abc
 from typing import cast
 
-import numpy as np
-
 from headstart.entrypoints.audio import source_of_audio, source_of_features
 from headstart.entrypoints.prompts import EncodedPrompt, Prompt, encoded
 from headstart.errors import RequestError
@@ -30,17 +28,6 @@ def encoded_for(
     if config.encoder is None:
         return encoded(prompt, tokenizer, add_special_tokens)
     return encoded_pair(prompt, tokenizer, config.encoder, add_special_tokens)
-
-
-def trial_prompt(config: ModelConfig, tokenizer: Tokenizer, length: int) -> EncodedPrompt:
-    """A prompt of so many tokens that any model can read, or of silence."""
-    encoder = config.encoder
-    if encoder is None:
-        return encoded([0] * length, tokenizer, False)
-    source = EncoderInput((0,) * min(length, encoder.max_positions))
-    if encoder.mel_bins is not None:
-        source = EncoderInput.of_features(np.zeros((encoder.mel_bins, 2 * encoder.max_positions), np.float32))
-    return EncodedPrompt("", [encoder.start_token_id or 0], source)
 
 
 def encoded_pair(

@@ -16,7 +16,6 @@ from starlette.routing import Route
 
 from headstart.common.enumerations import VerifyRule
 from headstart.drafting.registry import available_drafters
-from headstart.entrypoints.async_engine import Answer
 from headstart.errors import RequestError
 from headstart_lab.page.api_docs import HEADERS
 from headstart_lab.page.events import LabEvents, lab_prompt
@@ -24,6 +23,7 @@ from headstart_lab.page.files import MEDIA_TYPES, page_files
 from headstart_lab.page.rules_at_work import TRIALS, rules_at_work
 from headstart_lab.provenance import provenance
 from headstart_server.access import TENANT
+from headstart_server.async_engine import Answer
 from headstart_server.engine_thread import EngineThread
 from headstart_server.fields import ListOf
 from headstart_server.json_body import JsonRoute

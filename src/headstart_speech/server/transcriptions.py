@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from headstart.engine.outputs import FinishReason
-from headstart.entrypoints.async_engine import BusyError
 from headstart.errors import ConfigError, HeadstartError, RequestError
 from headstart.sampling.params import SamplingParams
+from headstart_server.async_engine import BusyError
 from headstart_server.engine_thread import EngineThread
 from headstart_server.error_forms import error_body
 from headstart_server.generation import failure, tenant_salt

@@ -14,7 +14,6 @@ from headstart.common.options import takes, tells_options
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import Completion, RequestOutput, SequenceStats, TokenLogprobs
 from headstart.entrypoints.adapters import AdapterWish
-from headstart.entrypoints.async_engine import AsyncEngine
 from headstart.entrypoints.engine_options import AsyncEngineOptions, EngineOptions
 from headstart.entrypoints.llm import LLM
 from headstart.entrypoints.prompts import EncodedPrompt, Message, Prompt
@@ -22,6 +21,7 @@ from headstart.entrypoints.request import Sample, StreamPiece
 from headstart.errors import RequestError
 from headstart.sampling.params import SamplingParams
 from headstart.text.chat_tokenizer import ChatTokenizer
+from headstart_server.async_engine import AsyncEngine
 
 
 @tells_options(AsyncEngineOptions)

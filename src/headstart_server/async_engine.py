@@ -11,15 +11,20 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
+import numpy as np
+
 from headstart.common.memory import NoRoomError, address_space_left, is_lack_of_memory, readable
 from headstart.engine.home import Home
 from headstart.engine.sequence import Sequence as EngineSequence
-from headstart.engine.work import Watchdog
-from headstart.entrypoints.encoder_prompt import trial_prompt
 from headstart.entrypoints.llm import LLM
+from headstart.entrypoints.prompts import EncodedPrompt, encoded
 from headstart.entrypoints.request import Sample, StreamPiece
 from headstart.errors import HeadstartError, RequestError
+from headstart.models.config import ModelConfig
+from headstart.passes.batch import EncoderInput
 from headstart.sampling.params import SamplingParams
+from headstart.text.tokenizer import Tokenizer
+from headstart_server.watchdog import Watchdog
 
 _REHEARSAL_TOKENS = 32
 """Of the prompt, and of the output, that is decoded before the first request."""
@@ -250,7 +255,7 @@ class AsyncEngine:
     def _rehearsed(self) -> Exception | None:
         """What went wrong; None: nothing."""
         length = max(1, min(_REHEARSAL_TOKENS, (self._engine.limits.max_context - 1) // 2))
-        prompt = trial_prompt(self.llm.model.config, self.llm.get_tokenizer(), length)
+        prompt = _trial_prompt(self.llm.model.config, self.llm.get_tokenizer(), length)
         params = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True, seed=0)
         samples: list[Sample] = []
         try:
@@ -349,3 +354,14 @@ def _no_memory(left: str) -> NoRoomError:
         f"serving needs {readable(_SPARE_BYTES)} of memory beside the model, but {left} left; raise this "
         "process's limit (ulimit -v), or give a smaller model or cache_tokens."
     )
+
+
+def _trial_prompt(config: ModelConfig, tokenizer: Tokenizer, length: int) -> EncodedPrompt:
+    """A prompt of so many tokens that any model can read, or of silence."""
+    encoder = config.encoder
+    if encoder is None:
+        return encoded([0] * length, tokenizer, False)
+    source = EncoderInput((0,) * min(length, encoder.max_positions))
+    if encoder.mel_bins is not None:
+        source = EncoderInput.of_features(np.zeros((encoder.mel_bins, 2 * encoder.max_positions), np.float32))
+    return EncodedPrompt("", [encoder.start_token_id or 0], source)
