@@ -27,6 +27,7 @@ KINDS = {
     "ALiBi": "bloom",
     "sinks": "gpt_oss",
     "latent attention": "deepseek_v3",
+    "compressed keys": "deepseek_v4",
     "streams": "gemma3n_text",
     "keys of earlier layers": "gemma4_text",
     "short convolution": "lfm3",
@@ -54,7 +55,7 @@ NATIVE = {
     "streams, native": "gemma3n_text",
 }
 """Those of layers that differ from each other, with heads as wide as the native pass needs."""
-FEW = ("chunks", "Mamba-2", "Mamba, native", "hyper-connections, native")
+FEW = ("chunks", "compressed keys", "Mamba-2", "Mamba, native", "hyper-connections, native")
 """Those of ``make test``."""
 DRAFTERS = ("suffix", "early-exit", "draft-model", "auto")
 PROMPTS = [[5 + length, *range(10, 10 + length)] for length in (26, 25, 2, 33)]

@@ -80,6 +80,26 @@ HY_V4 = {"num_experts_per_tok": 3, "index_topk": 208, "index_head_dim": 48, "ind
     "swiglu_limit": 0.9,
     "hc_magnitude": 1.7,
 }
+_COMPRESSED = ("compressed_sparse_attention", "heavily_compressed_attention")
+DEEPSEEK_V4 = {
+    **{key: value for key, value in {**TINY, **MOE}.items() if key not in ("intermediate_size", "num_key_value_heads")},
+    "num_hidden_layers": 4,
+    "head_dim": 32,
+    "partial_rotary_factor": 0.25,
+    "sliding_window": 7,
+    "q_lora_rank": 20,
+    "o_groups": 2,
+    "o_lora_rank": 12,
+    "index_n_heads": 16,
+    "index_head_dim": 16,
+    "index_topk": 4,
+    "layer_types": [_COMPRESSED[1], _COMPRESSED[0], "sliding_attention", _COMPRESSED[0]],
+    "compress_rates": dict(zip(_COMPRESSED, (4, 16), strict=True)),
+    "mlp_layer_types": ["hash_moe", "moe", "hash_moe", "moe"],
+    "swiglu_limit": 0.9,
+    "rope_parameters": {key: value for key, value in YARN.items() if key != "rope_theta"},
+}
+"""More heads of the indexer than make a tie of zeros likely, which transformers may break in any order."""
 LONGCAT = {"num_hidden_layers": 4, "zero_expert_num": 4, "head_dim": 8}
 CONVOLUTIONS = ["conv", "full_attention", "conv"]
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": "auto", "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_conv": 4}
@@ -344,6 +364,7 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "GlmMoeDsa",
         {**TINY, **MOE, **GROUPED, **LATENT, **INDEXED, "indexer_types": ["full", "shared", "full"]},
     ),
+    "deepseek_v4": ("DeepseekV4", DEEPSEEK_V4),
     "kimi_linear": (
         "KimiLinear",
         {**TINY, **MOE, **LATENT, **KDA, "q_lora_rank": None, "num_expert_group": 1, "topk_group": 1}

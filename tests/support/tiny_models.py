@@ -153,6 +153,9 @@ def make_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
         for name, buffer in model.named_buffers():
             if "correction" in name or "expert_bias" in name:
                 buffer.normal_(0, 0.2)
+            elif "tid2eid" in name:
+                scores = torch.rand(len(buffer), config.num_local_experts)
+                buffer.copy_(scores.topk(buffer.shape[1]).indices)
             elif "layer_scalar" in name:
                 buffer.uniform_(0.7, 1.3)
     return model

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headstart.models.compressed_assembly import compressed_weights
 from headstart.models.config import HeadNorms, LayerConfig, LayerInputsConfig
 from headstart.models.experts_config import ExpertsConfig
 from headstart.models.families.base import LayerNumber
@@ -199,6 +200,9 @@ class Assembly(LayoutTensors):
         if layer.mixer == "latent":
             assert config.latent is not None
             return latent_weights(self, index, config.latent)
+        if layer.mixer == "compressed":
+            assert config.compressed is not None
+            return compressed_weights(self, index, layer, config.compressed)
         if layer.mixer == "convolution":
             assert config.convolution is not None
             return convolution_weights(self, index, config.convolution)
@@ -218,7 +222,7 @@ class Assembly(LayoutTensors):
         config = self.config
         if layer.channel == "experts":
             assert config.experts is not None
-            return self._experts(index, config.experts)
+            return self._experts(index, config.experts, layer.by_token)
         mlp = self._mlp(index, ("gate", "up", "down"), config.mlp_size if layer.mlp_size is None else layer.mlp_size)
         if layer.channel == "mlp":
             return mlp
@@ -290,7 +294,7 @@ class Assembly(LayoutTensors):
     def _curve(self, index: int) -> Tensor:
         return stacked([self.vector(index, f"curve_{part}", 1) for part in ("above", "below", "slope", "least")])
 
-    def _experts(self, index: int, experts: ExpertsConfig) -> ExpertsWeights:
+    def _experts(self, index: int, experts: ExpertsConfig, by_token: bool = False) -> ExpertsWeights:
         config, names = self.config, self.layout.layer
         hidden, size, count = config.hidden_size, experts.size, experts.count
         raised = {"expert_gate": size, "expert_up": size} if "expert_gate" in names else {"expert_up": 2 * size}
@@ -307,6 +311,7 @@ class Assembly(LayoutTensors):
             )
             for expert, (of_up, of_down) in enumerate(biases)
         )
+        corrected = experts.correction and not by_token
         shared = shared_gate = None
         if experts.shared_size:
             shared = self._mlp(index, ("shared_gate", "shared_up", "shared_down"), experts.shared_size)
@@ -315,11 +320,12 @@ class Assembly(LayoutTensors):
         return ExpertsWeights(
             router=self.linear(index, {"router": count + experts.idle}, hidden, experts.router_bias),
             experts=mlps,
-            correction=self.vector(index, "router_correction", count + experts.idle) if experts.correction else None,
+            correction=self.vector(index, "router_correction", count + experts.idle) if corrected else None,
             shared=shared,
             shared_gate=shared_gate,
             router_norm=NormWeights(self.vector(index, "router_norm", hidden)) if experts.router_norm else None,
             own_scales=self.vector(index, "expert_scales", count) if experts.own_scales else None,
+            table=self.numbers(index, "expert_table", (config.vocab_size, experts.used), count) if by_token else None,
         )
 
     def _shared_gate(self, index: int) -> LinearWeights:

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from headstart.models.compressed_config import CompressedConfig, Compression
 from headstart.models.encoder_decoder import EncoderConfig
 from headstart.models.experts_config import ExpertsConfig
 from headstart.models.state_config import ConvolutionConfig, DeltaConfig, Mamba2Config, MambaConfig
@@ -23,10 +24,12 @@ Gate = Literal["element", "head"]
 """Whether a gate has a number for each element of what heads see, or one for each head."""
 PositionTable = Literal["learned", "sinusoid"]
 """sinusoid: computed: sines, then cosines, of positions counted from 2 (XGLM)."""
-Mixer = Literal["attention", "latent", "convolution", "mamba", "mamba2", "delta", "attention+mamba2", "none"]
-"""Through what the rows of a layer see each other. Those after the first two keep a state in place of keys and values,
-or beside them where both kinds are added up (Falcon-H1); "none": they do not, and the layer is a channel part alone
-(Nemotron-H)."""
+Mixer = Literal[
+    "attention", "latent", "compressed", "convolution", "mamba", "mamba2", "delta", "attention+mamba2", "none"
+]
+"""Through what the rows of a layer see each other. Those after the first three keep a state in place of keys and
+values, or beside them where both kinds are added up (Falcon-H1); "none": they do not, and the layer is a channel part
+alone (Nemotron-H)."""
 Channel = Literal["mlp", "experts", "mlp+experts", "none"]
 """What a layer does with every row by itself; "mlp+experts": both, each between norms of its own, added up (Gemma 4);
 "none": nothing."""
@@ -88,6 +91,10 @@ class LayerConfig:
     """What its experts give is added behind the next layer (LongCat-Flash); but for what all rows go through."""
     sinks: bool = True
     """It has sinks, where the model's attention has (``AttentionConfig``)."""
+    by_token: bool = False
+    """A table says which experts each token goes through (DeepSeek-V4)."""
+    compression: Compression | None = None
+    """Of layers whose mixer is "compressed"; None: they see their window alone."""
     input: int | None = None
     """Which of the ``LayerInputsConfig.count`` it reads."""
 
@@ -105,12 +112,12 @@ class LayerConfig:
     @property
     def attends(self) -> bool:
         """Whether its rows see keys and values."""
-        return self.mixer in ("attention", "latent", "attention+mamba2")
+        return self.mixer in ("attention", "latent", "compressed", "attention+mamba2")
 
     @property
     def keeps_state(self) -> bool:
         """Whether it keeps a state instead, or as well."""
-        return self.mixer not in ("attention", "latent", "none")
+        return self.mixer not in ("attention", "latent", "compressed", "none")
 
 
 @dataclass(frozen=True)
@@ -329,6 +336,8 @@ class ModelConfig:
     layer_inputs: LayerInputsConfig | None = None
     latent: LatentConfig | None = None
     """Of layers whose mixer is "latent"."""
+    compressed: CompressedConfig | None = None
+    """Of layers whose mixer is "compressed"."""
     convolution: ConvolutionConfig | None = None
     """Of layers whose mixer is "convolution"; the next three likewise."""
     mamba: MambaConfig | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-ExpertScore = Literal["softmax", "sigmoid", "sparsemixer"]
+ExpertScore = Literal["softmax", "sigmoid", "sqrtsoftplus", "sparsemixer"]
 GroupScore = Literal["best", "two_best"]
 
 
@@ -27,7 +27,8 @@ class ExpertsConfig:
     """What that gives is times sigmoid(gate(row)) (Qwen2-MoE); a gate that no file names is 0, and a half counts
     (Cohere's average)."""
     score: ExpertScore = "softmax"
-    """What makes scores of the router's logits; sparsemixer: Phi-3.5-MoE, section 2.1."""
+    """What makes scores of the router's logits; sparsemixer: Phi-3.5-MoE, section 2.1; sqrtsoftplus:
+    the root of its softplus (DeepSeek-V4)."""
     correction: bool = False
     """A number for each expert is added to its score for the choice alone (DeepSeek-V3, section 2.1.2)."""
     groups: int = 1

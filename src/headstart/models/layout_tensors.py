@@ -215,6 +215,24 @@ class LayoutTensors:
             shape = self.layout.folded[role](self.config)
         return self.converted(role, self.fetch(name, shape).float()).view(-1 if count is None else shape)
 
+    def numbers(self, index: int, role: str, shape: Shape, count: int) -> Tensor:
+        """int64 [*shape] whole numbers below ``count`` of a role.
+
+        Raises:
+            CheckpointError: the file has something else.
+        """
+        name = self.name_of(index, role)
+        if self.source is None:
+            return self.fetch(name, shape)
+        stored = self.source.stored(name)
+        found = self.source.read(name).long() if stored.type in ("I64", "I32") else torch.full((1,), -1)
+        if stored.shape != shape or found.amin() < 0 or found.amax() >= count:
+            raise CheckpointError(
+                f"tensor {name!r} holds no whole numbers from 0 to {count - 1} of shape {list(shape)}; fetch the model "
+                "again."
+            )
+        return found
+
     def name_of(self, index: int, role: str, expert: int = 0) -> str:
         """The tensor of a role in a layer."""
         name = self.prefix + self.layout.layer[role].format(i=index, e=expert)

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from headstart.models.compressed_weights import CompressedWeights
 from headstart.models.files import WeightsIdentity
 from headstart.models.linear_weights import Held, LinearWeights, NormWeights
 from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
@@ -114,6 +115,7 @@ class TwoMixersWeights:
 MixerWeights = (
     AttentionWeights
     | LatentWeights
+    | CompressedWeights
     | ConvolutionWeights
     | MambaWeights
     | Mamba2Weights
@@ -152,6 +154,8 @@ class ExpertsWeights:
     router_norm: NormWeights | None = None
     own_scales: Tensor | None = None
     """[count] float32."""
+    table: Tensor | None = None
+    """int64 [vocab, used]: those that each token goes through."""
 
     @property
     def linears(self) -> Iterator[LinearWeights]:

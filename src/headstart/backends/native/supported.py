@@ -35,6 +35,7 @@ def _lacking(config: ModelConfig) -> str | None:
     """What such a model needs that the native pass does not have."""
     norms = config.attention.qk_norm
     needs = {
+        "attention to compressed keys": config.compressed is not None,
         "layers of one part beside each other": config.residual.parallel
         and any("none" in (layer.mixer, layer.channel) for layer in config.layers),
         "gates, sinks or post norms of two mixers": any(layer.mixer == "attention+mamba2" for layer in config.layers)

@@ -27,6 +27,14 @@ FOLDED_ROWS = 64
 """Up to this many rows, the query heads that share a key-value head become rows of one product."""
 MEMORY: Sight = (-1, None)
 """Stands for a window: the sequence's encoder memory, all of which every row sees."""
+
+
+def ends_of(ratio: int) -> Sight:
+    """Stands for a chunk: the last tokens of windows of ``ratio``, whose rows hold what is made of these; no heads are
+    folded in what is added to the scores."""
+    return None, -ratio
+
+
 _SHORT_CONTEXT = 256
 """Contexts up to this length may share a group; above, lengths within a factor of 4 do."""
 
@@ -57,6 +65,18 @@ class RowGroup:
     folded: bool
     views: dict[Sight, KeyView]
     """How far layers see, or ``MEMORY`` -> the keys of those that see so far."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of tokens that end with rows of a pass, along their paths."""
+
+    rows: Tensor
+    """[window] the last of each."""
+    slots: Tensor
+    """[window, token] of the tokens of the window before, then of its own; -1: before the text begins."""
+    starts: Tensor
+    """[window] position of its first token."""
 
 
 class Layout(Protocol):
@@ -99,7 +119,10 @@ class AttentionLayout:
 
         sequence = np.repeat(np.arange(batch.num_sequences), self._counts)
         logical = self._cached[sequence] + np.arange(batch.num_rows) - self._starts[sequence]
-        self.new_slots = self._index(self._physical(sequence, logical))
+        new_slots = self._physical(sequence, logical)
+        self.new_slots = self._index(new_slots)
+        ratios = [-chunk for _, chunk in sights if chunk is not None and chunk < 0]
+        self.windows = {ratio: self._windows(sequence, new_slots, ratio) for ratio in ratios}
 
         self.groups: list[RowGroup] = []
         place = np.empty(batch.num_rows, dtype=np.int64)
@@ -132,7 +155,9 @@ class AttentionLayout:
         ancestors = None if is_chain else _ancestors(np.where(parents < 0, -1, parents - rows[:, :1]), num_rows)
         folded = num_rows <= FOLDED_ROWS
         views = {
-            sight: self._view(members, rows, ancestors, sight, shared if folded else 1)
+            sight: self._ends_view(members, rows, ancestors, sight)
+            if (sight[1] or 0) < 0
+            else self._view(members, rows, ancestors, sight, shared if folded else 1)
             for sight, shared in sights.items()
         }
         if self._batch.memory_lengths is not None:
@@ -181,6 +206,40 @@ class AttentionLayout:
                 bias = alibi_bias(self._alibi, slopes, *at)
         told = self._index(distances.astype(np.int64)) if distances is not None and self._with_distances else None
         return KeyView(self._slots(slots, len(members)), num_keys, self._mask(visible, folded, bias), told)
+
+    def _ends_view(self, members: Indices, rows: Indices, ancestors: NDArray[np.bool_] | None, sight: Sight) -> KeyView:
+        """Of the last tokens of windows."""
+        ratio, local = -(sight[1] or 0), np.arange(rows.shape[1])
+        found = []
+        for index, member in enumerate(members):
+            ends = np.flatnonzero((self._batch.positions[rows[index, : self._counts[member]]] + 1) % ratio == 0)
+            before = self._cached[member]
+            found.append(np.concatenate((np.arange(ratio - 1, before, ratio), before + ends)))
+        lengths = np.array([len(each) for each in found])[:, None]
+        # Padding reads the sequence's first key.
+        keys = np.array([np.pad(each, (0, int(lengths.max()) - len(each))) for each in found], dtype=np.int64)
+        cached = self._cached[members][:, None]
+        new = np.clip(keys - cached, 0, len(local) - 1)
+        if ancestors is None:
+            visible = new[:, None] <= np.minimum(local, self._counts[members][:, None] - 1)[:, :, None]
+        else:
+            of_row = np.take_along_axis(ancestors, (rows - rows[:, :1])[:, :, None], axis=1)
+            visible = np.take_along_axis(of_row, np.repeat(new[:, None], len(local), axis=1), axis=2)
+        visible = (visible | (keys < cached)[:, None]) & (np.arange(keys.shape[1]) < lengths)[:, None]
+        slots = self._index(self._physical(members[:, None], keys).ravel())
+        return KeyView(slots, keys.shape[1], self._mask(visible, 1))
+
+    def _windows(self, sequence: Indices, new_slots: Indices, ratio: int) -> Windows:
+        """Those that end with rows of the pass."""
+        ends = np.flatnonzero((self._batch.positions + 1) % ratio == 0)
+        row, slots = ends.copy(), np.full((len(ends), 2 * ratio), -1, dtype=np.int64)
+        for step in range(2 * ratio):
+            place = self._batch.positions[ends].astype(np.int64) - step
+            cached = self._physical(sequence[ends], np.maximum(place, 0))
+            slots[:, -1 - step] = np.where(row >= 0, new_slots[row], np.where(place >= 0, cached, -1))
+            row = np.where(row >= 0, self._batch.parents[row], -1)
+        starts = self._batch.positions[ends].astype(np.int64) - ratio + 1
+        return Windows(self._index(ends), self._index(slots), self._index(starts))
 
     def _memory_view(self, members: Indices, num_rows: int) -> KeyView:
         """Of decoders whose heads share no keys."""
@@ -281,6 +340,7 @@ def attend(
     masks: Sequence[Tensor] | None = None,
     sinks: Tensor | None = None,
     value_dim: int | None = None,
+    further: Sequence[tuple[Tensor, Tensor] | None] | None = None,
 ) -> Tensor:
     """[row, head * value_dim] attention output of one layer.
 
@@ -289,12 +349,13 @@ def attend(
     key are its value.
     ``softcap``: scores become softcap * tanh(score / softcap) before the mask (Gemma 2, section 2). ``masks``: [group]
     in place of the views', with biases [sequence, head, row, key]; every query head has a key-value head of its own
-    then. ``sinks``: float32 [head] a score of every head that no key has.
+    then. ``sinks``: float32 [head] a score of every head that no key has. ``further``: [group] keys that are their own
+    values [sequence, key, head_dim], for a single head, and what is added to their scores [sequence, 1, row, key].
     """
     given = [group.views[sight].mask for group in layout.groups] if masks is None else masks
     outputs = [
-        _attend_group(queries, cache, group, sight, scale, softcap, mask, sinks, value_dim)
-        for group, mask in zip(layout.groups, given, strict=True)
+        _attend_group(queries, cache, group, sight, scale, softcap, mask, sinks, value_dim, more)
+        for group, mask, more in zip(layout.groups, given, further or [None] * len(given), strict=True)
     ]
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return joined if layout.output_rows is None else joined.index_select(0, layout.output_rows)
@@ -310,6 +371,7 @@ def _attend_group(
     mask: Tensor | None,
     sinks: Tensor | None,
     value_dim: int | None,
+    further: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
     """[sequence * row, head * value_dim]."""
     view = group.views[sight]
@@ -323,6 +385,11 @@ def _attend_group(
     keys, values = by_plane[0], by_plane[-1][..., :value_dim]
 
     sequences, rows, shared = group.num_sequences, group.num_rows, heads // kv_heads
+    if further is not None:
+        keys = values = torch.cat((keys, further[0][:, None]), dim=2)
+        added = further[1].repeat_interleave(shared, 2) if group.folded else further[1]
+        before = added.new_zeros(1) if mask is None else mask
+        mask = torch.cat((before.expand(*added.shape[:3], view.num_keys), added), dim=-1)
     if group.folded:
         grid = queries.view(sequences, rows, kv_heads, shared, head_dim).transpose(1, 2)
         grid = grid.reshape(sequences, kv_heads, rows * shared, head_dim)

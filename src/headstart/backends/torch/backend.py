@@ -218,8 +218,8 @@ class TorchBackend:
         states = None
         if config.keeps_states:
             states = StateLayout(batch, storage.num_states, self.device)
-        shared = decoder.at(positions, layout, states)
         tokens = self._tensor(batch.tokens)
+        shared = decoder.at(positions, layout, states, tokens, layout.windows)
         hidden = decoder.embed(tokens, positions, self._inputs(batch.inputs))
         inputs = decoder.inputs_of_layers(tokens, hidden)
         rows, best_rows = self._tensor(batch.logit_rows), self._tensor(batch.best_rows)

@@ -84,15 +84,16 @@ class Experts:
         self.shared_gate = None if weights.shared_gate is None else Linear(weights.shared_gate, dtype, device)
         self.router_norm = None if weights.router_norm is None else Norm.of(config, weights.router_norm, device)
         self.own_scales = None if weights.own_scales is None else weights.own_scales.to(device)
+        self.table = None if weights.table is None else weights.table.to(device)
 
     @property
     def nbytes(self) -> int:
         parts = [self.router, *self.experts, *(part for part in (self.shared, self.shared_gate) if part is not None)]
         return sum(part.nbytes for part in parts)
 
-    def __call__(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
+    def __call__(self, x: Tensor, routed: Tensor | None = None, tokens: Tensor | None = None) -> Tensor:
         limits = self.layer.cuts(self.layer.expert_limit), self.layer.cuts(self.layer.mlp_limit)
-        mixed, shared, self.called = run_experts(self.config, self, x, self.activation, routed, limits)
+        mixed, shared, self.called = run_experts(self.config, self, x, self.activation, routed, limits, tokens)
         if self.layer.delays:
             self.held, mixed = mixed, torch.zeros_like(mixed)
         return mixed if shared is None else mixed + shared

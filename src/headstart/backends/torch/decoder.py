@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 from typing import NamedTuple
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headstart.backends.torch.around import LayerInput, LayerInputs, Side, StreamEnds, Streams
-from headstart.backends.torch.attention import Layout
+from headstart.backends.torch.attention import Layout, Windows
 from headstart.backends.torch.channels import Channel, Experts, MlpAndExperts, channel_of
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.mixers import MixerPass, mixer_of
@@ -63,7 +63,7 @@ class DecoderLayer:
         if self.streams is not None:
             return self._run_streams(self.streams, hidden, mix, given)
         if self.hyper is not None:
-            return self._run_hyper(self.hyper, hidden, mix)
+            return self._run_hyper(self.hyper, hidden, mix, shared.tokens)
         hidden = run_layer(self.config, self, hidden, mix)
         if self.input is not None and given is not None:
             hidden = hidden + self.input(hidden, given)
@@ -77,8 +77,13 @@ class DecoderLayer:
             after[:, 1:] += self.input(first, given)[:, None]
         return after
 
-    def _run_hyper(self, hyper: Sequence[HyperWeights], hidden: Tensor, mix: Operation | None) -> Tensor:
-        norms, parts = (self.attention_norm, self.mlp_norm), (mix, self.channel)
+    def _run_hyper(
+        self, hyper: Sequence[HyperWeights], hidden: Tensor, mix: Operation | None, tokens: Tensor | None
+    ) -> Tensor:
+        channel: Operation | None = self.channel
+        if isinstance(self.channel, Experts) and self.layer.by_token:
+            channel = partial(self.channel, tokens=tokens)
+        norms, parts = (self.attention_norm, self.mlp_norm), (mix, channel)
         for weights, norm, part in zip(hyper, norms, parts, strict=True):
             hidden = run_connected(self.config, weights, hidden, norm, part)
         return hidden
@@ -151,8 +156,15 @@ class Decoder:
         """[row] ids and what ``embed`` gave for them -> what layers read beside it [row, count, size], if they do."""
         return None if self.layer_inputs is None else self.layer_inputs(tokens, embedded)
 
-    def at(self, positions: Tensor, layout: Layout, states: StateLayout | None = None) -> MixerPass:
-        """What the mixers need to know of rows at ``positions`` [row]."""
+    def at(
+        self,
+        positions: Tensor,
+        layout: Layout,
+        states: StateLayout | None = None,
+        tokens: Tensor | None = None,
+        windows: Mapping[int, Windows] | None = None,
+    ) -> MixerPass:
+        """What the layers need to know of rows at ``positions`` [row]."""
         rotations = [
             Rotation(positions, frequencies, self.dtype, amplitude(rope))
             for rope, frequencies in zip(self.config.ropes, self.frequencies, strict=True)
@@ -162,7 +174,7 @@ class Decoder:
             counted = positions if grown.everywhere else positions + 1
             growth = 1 + grown.weight * torch.log1p(counted.div(grown.trained, rounding_mode="floor"))
             growth = growth.to(self.dtype)[:, None, None]
-        return MixerPass(layout, rotations, growth, states)
+        return MixerPass(layout, rotations, growth, states, tokens, windows or {})
 
     def run(
         self,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -11,11 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.backends.torch.attention import Layout, attend
+from headstart.backends.torch.attention import Layout, Windows, attend, ends_of
+from headstart.backends.torch.compressed import CompressedAttention
 from headstart.backends.torch.few_bit_rows import write_rows
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.norms import HeadNorm, Norm
 from headstart.backends.torch.states import LayerStore, StateLayout
+from headstart.models.compressed_weights import CompressedWeights
 from headstart.models.config import LayerConfig, ModelConfig, Sight
 from headstart.models.layers.convolution import run_convolution
 from headstart.models.layers.delta import run_delta
@@ -31,7 +33,7 @@ from headstart.models.weights import AttentionWeights, LatentWeights, MixerWeigh
 
 @dataclass(frozen=True)
 class MixerPass:
-    """What the mixers of one pass share."""
+    """What the layers of one pass share."""
 
     layout: Layout
     rotations: Sequence[Rotation]
@@ -40,6 +42,10 @@ class MixerPass:
     """[row, 1, 1] what queries are multiplied by, see ``QueryGrowth``."""
     states: StateLayout | None = None
     """None: no layer keeps a state."""
+    tokens: Tensor | None = None
+    """[row]"""
+    windows: Mapping[int, Windows] = field(default_factory=dict)
+    """By their ratio, those that end with rows of the pass; of each that a layer compresses."""
 
 
 class Mixer(Protocol):
@@ -67,6 +73,8 @@ def mixer_of(
         return TwoMixers(config, layer, weights, dtype, device)
     if isinstance(weights, DeltaWeights):
         return GatedDelta(config, weights, dtype, device)
+    if isinstance(weights, CompressedWeights):
+        return CompressedAttention(config, layer, weights, dtype, device)
     if isinstance(weights, LatentWeights):
         return LatentAttention(config, layer, weights, dtype, device)
     return SelfAttention(config, layer, weights, dtype, device)
@@ -98,15 +106,20 @@ def state_shapes(
 
 def cache_row(config: ModelConfig, layer: LayerConfig) -> tuple[int, int, int]:
     """Shape of what one token keeps in a layer that attends: keys and values of heads [2, kv_head, head_dim]; of
-    latent attention the state, which is key and value in one [1, 1, size]."""
+    latent attention the state, which is key and value in one [1, 1, size], and of attention to compressed keys what
+    ``CompressedConfig.kept`` says."""
+    if config.compressed is not None:
+        return 1, 1, config.compressed.kept(layer.compression, config.head_dim)[2]
     if config.latent is not None:
         return 1, 1, config.latent.kv_rank + config.latent.rope_dim
     return 2, config.kv_heads_of(layer), config.head_dim_of(layer)
 
 
-def sights_of(config: ModelConfig, layers: Iterable[LayerConfig]) -> dict[Sight, int]:
+def sights_of(config: ModelConfig, layers: Sequence[LayerConfig]) -> dict[Sight, int]:
     """How far those of some layers see that attend, and how many query heads share a key-value head in them."""
-    return {layer.sight: config.heads_of(layer) // cache_row(config, layer)[1] for layer in layers if layer.attends}
+    sights = {layer.sight: config.heads_of(layer) // cache_row(config, layer)[1] for layer in layers if layer.attends}
+    ratios = {layer.compression.ratio for layer in layers if layer.compression is not None}
+    return sights | {ends_of(ratio): 1 for ratio in ratios}
 
 
 class SelfAttention:

@@ -15,6 +15,7 @@ from headstart.models.families import (
     cohere,
     dbrx,
     deepseek,
+    deepseek_v4,
     gemma,
     gemma3n,
     gemma4,
@@ -48,7 +49,6 @@ from headstart.models.families.encoder_decoder import EncoderDecoderFamily, Enco
 from headstart.models.families.fields import Fields
 from headstart.models.families.gguf import described
 from headstart.models.families.rope import reach
-from headstart.models.families.unread import LACKING
 
 FAMILIES: tuple[Family, ...] = (
     *llama.FAMILIES,
@@ -70,6 +70,7 @@ FAMILIES: tuple[Family, ...] = (
     *sigmoid_mixtures.FAMILIES,
     *windowed_mixtures.FAMILIES,
     *deepseek.FAMILIES,
+    *deepseek_v4.FAMILIES,
     *gpt_oss.FAMILIES,
     *dbrx.FAMILIES,
     *llama4.FAMILIES,
@@ -254,11 +255,6 @@ def _has_bias(layout: TensorLayout, tensors: Container[str], *roles: str) -> boo
 def _known(families: Mapping[str, Kind], name: str, key: str, source: str) -> Kind:
     if name in families:
         return families[name]
-    if name in LACKING:
-        raise UnsupportedModelError(
-            f"{source} has {key} {name!r}, which is not supported: its layers need {LACKING[name]}; use another model, "
-            "or a Hugging Face folder of it where transformers has its code."
-        )
     kinds = {"dense": "dense decoders", "experts": "mixtures of experts", "encoder": "encoder-decoders"}
     listed = {words: _names(families, kind) for kind, words in kinds.items()}
     known = (f"{words} ({', '.join(names)})" for words, names in listed.items() if names)

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 
 from torch import Tensor
 
+from headstart.models.compressed_config import CompressedConfig
 from headstart.models.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -51,6 +52,7 @@ class Parts(TypedDict, total=False):
     folded: FoldedConfig
     layer_inputs: LayerInputsConfig | None
     latent: LatentConfig | None
+    compressed: CompressedConfig | None
     convolution: ConvolutionConfig | None
     mamba: MambaConfig | None
     mamba2: Mamba2Config | None

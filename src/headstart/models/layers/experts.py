@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from headstart.models.experts_config import ExpertsConfig
@@ -37,6 +38,8 @@ class ExpertsParts(Protocol):
     def router_norm(self) -> Operation | None: ...
     @property
     def own_scales(self) -> Tensor | None: ...
+    @property
+    def table(self) -> Tensor | None: ...
 
 
 def run_experts(
@@ -46,14 +49,16 @@ def run_experts(
     activation: str,
     routed: Tensor | None = None,
     limits: tuple[tuple[float, float] | None, tuple[float, float] | None] = (None, None),
+    tokens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None, int]:
     """What rows [..., hidden] get of the experts that they call, what of the one that all rows go through, if there is
     one, and how many distinct ones they call; ``routed``: what the router reads in place of ``x``; ``limits``: of the
-    former, and of the latter (``LayerConfig.cuts``)."""
+    former, and of the latter (``LayerConfig.cuts``); ``tokens`` [row]: where a table says which experts they call."""
     rows, (limit, limit_of_shared) = x.reshape(-1, x.shape[-1]), limits
     told = (x if routed is None else routed).reshape(rows.shape).float()
     told = told if parts.router_norm is None else parts.router_norm(told)
-    chosen, weights = choose_experts(config, parts.router(told), parts.correction)
+    given = None if parts.table is None or tokens is None else parts.table[tokens]
+    chosen, weights = choose_experts(config, parts.router(told), parts.correction, given)
     if parts.own_scales is not None:
         weights = weights * parts.own_scales[chosen]
     mixed = torch.zeros_like(rows)
@@ -77,16 +82,22 @@ def run_experts(
     return mixed.view(x.shape), shared, sum(expert < config.count for expert in called)
 
 
-def choose_experts(config: ExpertsConfig, logits: Tensor, correction: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The router's float32 logits [row, expert] -> the experts of each row and their weights, both [row, rank]."""
+def choose_experts(
+    config: ExpertsConfig, logits: Tensor, correction: Tensor | None, given: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The router's float32 logits [row, expert] -> the experts of each row, unless they are ``given``, and their
+    weights, both [row, rank]."""
     if config.score == "sparsemixer":
         return _sparsemixer(config, logits)
     # PyTorch's sigmoid has other last bits at the end of a tensor; from float64 they are the same.
-    scores = logits.double().sigmoid().float() if config.score == "sigmoid" else logits.softmax(-1)
+    if config.score == "sqrtsoftplus":
+        scores = F.softplus(logits.double()).sqrt().float()
+    else:
+        scores = logits.double().sigmoid().float() if config.score == "sigmoid" else logits.softmax(-1)
     ranked = scores if correction is None else scores + correction
     if config.groups > 1:
         ranked = ranked.masked_fill(~_in_good_groups(config, ranked), -torch.inf)
-    chosen = ranked.topk(config.used, dim=-1).indices
+    chosen = ranked.topk(config.used, dim=-1).indices if given is None else given
     weights = scores.gather(-1, chosen)
     if config.normalised:
         weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)

@@ -16,9 +16,9 @@ class Rotation:
         self._cos = torch.cat((cos, cos), dim=-1)[:, None]
         self._sin = torch.cat((-sin, sin), dim=-1)[:, None]
 
-    def apply_(self, heads: Tensor) -> None:
-        """Rotate the first ``dim`` dimensions of [row, head, head_dim] in place."""
+    def apply_(self, heads: Tensor, back: bool = False) -> None:
+        """Rotate the first ``dim`` dimensions of [row, head, head_dim] in place, or turn them back."""
         rotated = heads[..., : self.dim]
         halves = rotated.view(*rotated.shape[:-1], 2, self.dim // 2)
         swapped = halves.flip(-2).flatten(-2)
-        rotated.mul_(self._cos).addcmul_(swapped, self._sin)
+        rotated.mul_(self._cos).addcmul_(swapped, self._sin, value=-1 if back else 1)

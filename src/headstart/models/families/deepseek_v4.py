@@ -1,0 +1,187 @@
+"""DeepSeek-V4: a window and compressed keys, several streams, experts by token in the first layers.
+
+Sources: the configuration and modelling files of transformers (models/deepseek_v4) and its table of names; for GGUF
+llama.cpp's converter and model (deepseek4.cpp).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from headstart.models.compressed_config import CompressedConfig, Compression
+from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
+from headstart.models.experts_config import ExpertsConfig
+from headstart.models.families.base import WHOLE, Family, TensorLayout
+from headstart.models.families.experts import swiglu_limits, used_of
+from headstart.models.families.fields import MAX_POSITIONS, Fields
+from headstart.models.families.kimi import hyper_roles
+from headstart.models.families.llama import base_of
+from headstart.models.families.rope import rope_of
+from headstart.models.streams_config import HyperConfig
+
+_WINDOW, _INDEXED, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
+_RATIOS = {0: _WINDOW, 4: _INDEXED, 128: _HEAVY}
+_BY_TOKEN, _BY_SCORE = "hash_moe", "moe"
+_MOST_RATIO = 1 << 12
+
+
+def _deepseek_v4(fields: Fields) -> ModelConfig:
+    size = fields.integer("moe_intermediate_size", 2048)
+    fields = fields.with_defaults({"intermediate_size": size, "head_dim": 512, "num_key_value_heads": 1})
+    fields.require("num_key_value_heads", 1, default=1)
+    fields.require("attention_bias", False, default=False)
+    fields.require("mlp_bias", False, default=False)
+    config = base_of(fields, "deepseek_v4", False, ropes=_ropes(fields))
+    groups = fields.integer("o_groups", 8, maximum=config.num_heads)
+    if config.num_heads % groups:
+        raise fields.bad("o_groups", groups, f"a divisor of {config.num_heads} heads")
+    hyper = HyperConfig(
+        fields.integer("hc_mult", 4, maximum=8),
+        fields.integer("hc_sinkhorn_iters", 20, maximum=1000),
+        fields.number("hc_eps", 1e-6),
+        merges=True,
+    )
+    compressed = CompressedConfig(
+        fields.integer("q_lora_rank", 1024),
+        groups,
+        fields.integer("o_lora_rank", 1024),
+        fields.integer("index_n_heads", 64),
+        fields.integer("index_head_dim", 128, minimum=config.ropes[0].dim),
+    )
+    count = fields.integer("n_routed_experts", 256)
+    score = fields.text("scoring_func", "sqrtsoftplus")
+    if score not in ("sqrtsoftplus", "sigmoid", "softmax"):
+        raise fields.unsupported("scoring_func", score, "sqrtsoftplus, sigmoid or softmax")
+    experts = ExpertsConfig(
+        count,
+        used_of(fields, count, 6),
+        size,
+        shared_size=size * fields.integer("n_shared_experts", 1),
+        score=score,  # type: ignore[arg-type]
+        correction=True,
+        normalised=True,
+        scale=fields.number("routed_scaling_factor", 1.5),
+    )
+    return replace(
+        config,
+        compressed=compressed,
+        experts=experts,
+        layers=_layers(fields, config.num_layers),
+        residual=replace(config.residual, hyper=hyper),
+    )
+
+
+def _layers(fields: Fields, count: int) -> tuple[LayerConfig, ...]:
+    rates = fields.within("compress_rates") or Fields({}, fields.source)
+    ratios = {
+        _INDEXED: rates.integer(_INDEXED, fields.integer("compress_rate_csa", 4), maximum=_MOST_RATIO),
+        _HEAVY: rates.integer(_HEAVY, fields.integer("compress_rate_hca", 128), maximum=_MOST_RATIO),
+    }
+    chosen = fields.integer("index_topk", 512, maximum=MAX_POSITIONS)
+    made = {_WINDOW: None, _INDEXED: Compression(ratios[_INDEXED], chosen), _HEAVY: Compression(ratios[_HEAVY])}
+    kinds = fields.kinds("layer_types", count, tuple(made))
+    given = fields.get("compress_ratios")
+    if kinds is None and given is not None:
+        known = isinstance(given, list) and len(given) >= count and all(each in (0, 4, 128) for each in given)
+        if not known:
+            raise fields.bad("compress_ratios", given, f"{count} entries, each 0, 4 or 128")
+        kinds = [_RATIOS[each] for each in given[:count]]
+    elif kinds is None:
+        kinds = [_INDEXED if index > 1 and index % 2 else _HEAVY for index in range(count)]
+    by_token = fields.kinds("mlp_layer_types", count, (_BY_TOKEN, _BY_SCORE))
+    if by_token is None:
+        first = fields.integer("num_hash_layers", 3, minimum=0)
+        by_token = [_BY_TOKEN if index < first else _BY_SCORE for index in range(count)]
+    window = fields.integer("sliding_window", 128)
+    limits = swiglu_limits(fields, count, 10.0)
+    return tuple(
+        LayerConfig(
+            window=window,
+            rope=0 if kind == _WINDOW else 1,
+            mixer="compressed",
+            channel="experts",
+            mlp_limit=limit or None,
+            expert_limit=limit or None,
+            limits_raw=True,
+            by_token=chosen_by == _BY_TOKEN,
+            compression=made[kind],
+        )
+        for kind, chosen_by, limit in zip(kinds, by_token, limits, strict=True)
+    )
+
+
+def _ropes(fields: Fields) -> tuple[RopeConfig, RopeConfig]:
+    """Of layers that see their window alone, and of the others, whose scaled rotation is not grown."""
+    size = fields.integer("head_dim")
+    dim = fields.integer("qk_rope_head_dim", size // 8)
+    share = fields.optional_number("partial_rotary_factor")
+    dim = dim if share is None else int(size * share)
+    theta, of_others = fields.number("rope_theta", 10_000.0), fields.number("compress_rope_theta", 160_000.0)
+    if fields.of_gguf:
+        scaled = rope_of(fields.with_entries(rope_theta=of_others), dim, whole_heads=False)
+        scaling = None if scaled.scaling is None else scaled.scaling | {"attention_factor": 1.0}
+        return RopeConfig(theta, dim), replace(scaled, scaling=scaling)
+    parameters = fields.within("rope_parameters")
+    main = None if parameters is None else parameters.within("main")
+    others = None if parameters is None else parameters.within("compress")
+    if main is not None:
+        theta = main.number("rope_theta", theta)
+        main.require("rope_type", "default", default="default")
+    if others is not None:
+        of_others = others.number("rope_theta", of_others)
+    said = others or fields.within("rope_scaling") or parameters
+    scaling_entries: dict[str, Any] = {} if said is None else dict(said.entries)
+    entries = {"attention_factor": 1.0, **scaling_entries, "rope_theta": of_others}
+    others = fields.with_entries(rope_scaling=None, rope_parameters=entries)
+    return RopeConfig(theta, dim), rope_of(others, dim, whole_heads=False)
+
+
+_ATTENTION = {
+    "q_down": "wq_a",
+    "q_norm": "q_norm",
+    "q_up": "wq_b",
+    "kv": "wkv",
+    "kv_norm": "kv_norm",
+    "output_down": "wo_a",
+    "output": "wo_b",
+    "sinks": "attn_sink",
+    "index_q": "indexer.wq_b",
+    "index_shares": "indexer.weights_proj",
+}
+_COMPRESSOR = {"kv": "wkv", "gate": "wgate", "places": "ape", "norm": "norm"}
+_CHANNEL = {
+    "router": "gate",
+    "router_correction": "gate.bias",
+    "expert_table": "gate.tid2eid",
+    **{f"expert_{part}": f"experts.{{e}}.w{number}" for part, number in (("gate", 1), ("up", 3), ("down", 2))},
+    **{f"shared_{part}": f"shared_experts.w{number}" for part, number in (("gate", 1), ("up", 3), ("down", 2))},
+}
+_HYPER = hyper_roles("layers.{i}.hc_", mixer="attn", channel="ffn") | hyper_roles("hc_", end="head")
+_HF = TensorLayout(
+    embedding="embed",
+    final_norm="norm",
+    head="head",
+    layer={
+        "attention_norm": "layers.{i}.attn_norm",
+        "mlp_norm": "layers.{i}.ffn_norm",
+        **{role: f"layers.{{i}}.attn.{name}" for role, name in _ATTENTION.items()},
+        **{f"compressor_{part}": f"layers.{{i}}.attn.compressor.{name}" for part, name in _COMPRESSOR.items()},
+        **{
+            f"index_compressor_{part}": f"layers.{{i}}.attn.indexer.compressor.{name}"
+            for part, name in _COMPRESSOR.items()
+        },
+        **{role: f"layers.{{i}}.ffn.{name}" for role, name in _CHANNEL.items()},
+        **_HYPER,
+    },
+    whole=WHOLE | _HYPER.keys() | {"sinks", "expert_table", "compressor_places", "index_compressor_places"},
+)
+# As transformers saves it.
+_SAVED = replace(
+    _HF,
+    prefix="model.",
+    embedding="embed_tokens",
+    spellings={"kv_norm": "layers.{i}.attn.norm", **hyper_roles("hc_head.", end="hc")},
+)
+
+FAMILIES = (Family("deepseek_v4", "deepseek_v4", _deepseek_v4, replace(_SAVED, other=_HF), None, "experts"),)
