@@ -11,6 +11,7 @@ import torch
 from bailing_models import as_bailing
 from gguf_alibi import write_alibi
 from gguf_dbrx import write_dbrx
+from gguf_deepseek_v4 import write_deepseek_v4
 from gguf_gemma import write_gemma
 from gguf_hybrids import write_hybrid
 from gguf_latent import write_latent
@@ -268,6 +269,16 @@ def test_so_do_files_with_latent_attention(name: str, changes: dict[str, Any], j
     later = ("index_topk", "linear_head_dim")
     joint = joint and not any(hasattr(model.config.get_text_config(), each) for each in later)
     logits = logits_of(write_latent(model, tmp_path / "tiny.gguf", joint), tokens)
+    assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
+
+
+def test_so_do_files_of_deepseek_v4(tmp_path: Path) -> None:
+    """Beyond a window of 128 tokens."""
+    rates = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+    kinds = ["hash_moe", "hash_moe", "moe", "moe"]
+    model = make_model("deepseek_v4", compress_rates=rates, mlp_layer_types=kinds)
+    tokens = [3 + (7 * i) % 90 for i in range(150)]
+    logits = logits_of(write_deepseek_v4(model, tmp_path / "tiny.gguf"), tokens)
     assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
 
 

@@ -156,6 +156,9 @@ def config_from_gguf(
         guessing = {int(found[1]) for name in tensors if (found := _GUESSING.match(name))}
         counted = sum(layer < fields.integer("block_count", 0, minimum=0) for layer in guessing)
         fields = fields.with_defaults({"nextn_predict_layers": counted})
+        if architecture == "deepseek4" and not guessing:
+            # Files may say how many there were and leave them out.
+            fields = fields.with_entries(nextn_predict_layers=0)
     if fields.integer("expert_count", 0, minimum=0) and architecture in _MIXTURES:
         family = _MIXTURES[architecture]
     if isinstance(family, EncoderDecoderFamily):

@@ -12,10 +12,11 @@ from typing import Any
 from headstart.models.compressed_config import CompressedConfig, Compression
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.experts_config import ExpertsConfig
-from headstart.models.families.base import WHOLE, Family, TensorLayout
+from headstart.models.families.base import WHOLE, Family, Gguf, TensorLayout
 from headstart.models.families.experts import swiglu_limits, used_of
 from headstart.models.families.fields import MAX_POSITIONS, Fields
-from headstart.models.families.kimi import hyper_roles
+from headstart.models.families.gguf import GGUF_MIXED
+from headstart.models.families.kimi import GGUF_HYPER, hyper_roles
 from headstart.models.families.llama import base_of
 from headstart.models.families.rope import rope_of
 from headstart.models.streams_config import HyperConfig
@@ -184,4 +185,63 @@ _SAVED = replace(
     spellings={"kv_norm": "layers.{i}.attn.norm", **hyper_roles("hc_head.", end="hc")},
 )
 
-FAMILIES = (Family("deepseek_v4", "deepseek_v4", _deepseek_v4, replace(_SAVED, other=_HF), None, "experts"),)
+_GGUF_ATTENTION = {
+    "q_down": "attn_q_a",
+    "q_norm": "attn_q_a_norm",
+    "q_up": "attn_q_b",
+    "kv": "attn_kv",
+    "kv_norm": "attn_kv_a_norm",
+    "output_down": "attn_output_a",
+    "output": "attn_output_b",
+    "index_q": "indexer.attn_q_b",
+    "index_shares": "indexer.proj",
+    "expert_table": "ffn_gate_tid2eid",
+    **{
+        f"{of}_{part}": f"{name}_{'ape' if part == 'places' else part}"
+        for of, name in (("compressor", "attn_compressor"), ("index_compressor", "indexer_compressor"))
+        for part in _COMPRESSOR
+    },
+}
+_GGUF = replace(
+    GGUF_MIXED,
+    layer={
+        **GGUF_MIXED.layer,
+        **{role: f"blk.{{i}}.{name}" for role, name in _GGUF_ATTENTION.items()},
+        **GGUF_HYPER,
+        **hyper_roles("output_", end="hc"),
+    },
+)
+_NAMES = {
+    "qk_rope_head_dim": "rope.dimension_count",
+    "compress_rope_theta": "attention.compress_rope_freq_base",
+    "compress_ratios": "attention.compress_ratios",
+    "o_lora_rank": "attention.output_lora_rank",
+    "o_groups": "attention.output_group_count",
+    "index_n_heads": "attention.indexer.head_count",
+    "index_head_dim": "attention.indexer.key_length",
+    "index_topk": "attention.indexer.top_k",
+    "num_hash_layers": "hash_layer_count",
+    "swiglu_limit": "swiglu_clamp_exp",
+    "hc_mult": "hyper_connection.count",
+    "hc_sinkhorn_iters": "hyper_connection.sinkhorn_iterations",
+    "hc_eps": "hyper_connection.epsilon",
+}
+_SQRT_SOFTPLUS = 4
+
+
+def _entries(fields: Fields) -> dict[str, Any]:
+    """No entries; refuses experts that are chosen otherwise."""
+    fields.require("expert_gating_func", _SQRT_SOFTPLUS, default=_SQRT_SOFTPLUS)
+    return {}
+
+
+FAMILIES = (
+    Family(
+        "deepseek_v4",
+        "deepseek_v4",
+        _deepseek_v4,
+        replace(_SAVED, other=_HF),
+        Gguf("deepseek4", _GGUF, _NAMES, {"swiglu_limit": 0.0}, _entries),
+        "experts",
+    ),
+)
