@@ -75,12 +75,14 @@ def test_version() -> None:
         (["generate", "x", "--verify", "never"], "--verify"),
         (["generate"], "PROMPT"),
         (["derive", "--layers", "2"], "--out"),
+        (["plan", "--what-if"], "--what-if"),
     ],
 )
 def test_misuse_is_one_sentence_with_status_2(arguments: list[str], named: str) -> None:
     sentence = refusal(headstart(*arguments), status=2)
     assert named in sentence
-    assert "--help" in sentence
+    whose = "" if arguments[0] not in COMMANDS else f" {arguments[0]}"
+    assert f"Try 'headstart{whose} --help'" in sentence
     assert "Value error" not in sentence
 
 

@@ -50,7 +50,11 @@ class _Spoken:
         hinted = other_programs.hints(before, self.params)
         self._more += [option for name, hint in hinted.items() for option in _refusing(name, hint)]
         named = [word.partition("=")[0] if word.partition("=")[0] in hinted else word for word in before]
-        return super().parse_args(ctx, named + args[len(before) :])  # type: ignore[misc]
+        try:
+            return super().parse_args(ctx, named + args[len(before) :])  # type: ignore[misc]
+        except UsageError as error:
+            error.ctx = error.ctx or ctx  # an option without its value does not know whose it is
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         """As the base class, if what is named is there."""

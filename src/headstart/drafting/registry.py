@@ -219,15 +219,21 @@ def create_drafter(drafter: str | type[Any], context: DraftContext, **options: o
     return created
 
 
+def is_foreign(name: str) -> bool:
+    """Whether a drafter is a single one of another package."""
+    return _row(name) is None and name in _entry_points()
+
+
 def blamed(name: str, error: Exception) -> Exception:
     """The error of a drafter as it is raised: of one of another package as a ``DrafterError``, which says so."""
-    point = None if _row(name) is not None else _entry_points().get(name)
-    if point is None or isinstance(error, HeadstartError | OSError) or is_lack_of_memory(error):
+    if not is_foreign(name) or isinstance(error, HeadstartError | OSError) or is_lack_of_memory(error):
         return error
+    point = _entry_points()[name]
     whose = _info(point).source or point.value
+    what = " ".join(str(error).split()).rstrip(".")
     failed = DrafterError(
-        f"drafter {name!r} of {whose} failed with {type(error).__name__}: {' '.join(str(error).split())}. Tell its "
-        "authors, or use another drafter."
+        f"drafter {name!r} of {whose} failed with {type(error).__name__}: {what}. Tell its authors, or use another "
+        "drafter."
     )
     failed.__cause__ = error
     return failed

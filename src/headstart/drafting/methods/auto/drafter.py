@@ -25,6 +25,7 @@ from headstart.drafting.beam_trees import chosen_nodes, groups_of
 from headstart.drafting.context import DraftContext
 from headstart.drafting.inner_sequence import InnerSequence
 from headstart.drafting.methods.auto.members import FREE, ITSELF, AutoOptions, found_drafters, small_model
+from headstart.drafting.methods.auto.outsiders import Outsiders
 from headstart.drafting.options import require
 from headstart.drafting.planning import constants as c
 from headstart.drafting.planning.allowances import Load
@@ -32,7 +33,6 @@ from headstart.drafting.planning.beam_plans import BeamPlans
 from headstart.drafting.planning.followed import Followed
 from headstart.drafting.planning.itself import worth_asking
 from headstart.drafting.planning.members import Brought
-from headstart.drafting.planning.merged import Guesses
 from headstart.drafting.planning.parts import PlannerParts
 from headstart.drafting.planning.planned_stretch import Lane
 from headstart.drafting.planning.round_costs import TreeSize
@@ -89,6 +89,7 @@ class AutoDrafter:
         names = list(drafters)
         self._clock = self.parts.clock
         self._members = [self.parts.member(drafter, 1 << place) for place, drafter in enumerate(drafters.values())]
+        self._outsiders = Outsiders(names, context.vocab_size)
         self._followed: dict[int, Followed] = {}
         self.costs = self.parts.costs()
         """Measured costs of rounds."""
@@ -117,8 +118,8 @@ class AutoDrafter:
         # It is asked to share the target's noise, so that it guesses point masses.
         view = _coupled(sequence)
         self._followed[sequence.id] = Followed.begin(view, self._members)
-        for member in self._members:
-            member.drafter.begin(view)
+        for place, member in enumerate(self._members):
+            self._outsiders.answer(place, member.drafter.begin, view)
         self._need()
 
     def fork(self, source: SequenceView, sequence: SequenceView) -> None:
@@ -129,8 +130,8 @@ class AutoDrafter:
             return
         view = _coupled(sequence)
         self._followed[sequence.id] = known.fork(view)
-        for member in self._members:
-            fork_or_begin(member.drafter, known.view, view)
+        for place, member in enumerate(self._members):
+            self._outsiders.answer(place, fork_or_begin, member.drafter, known.view, view)
         self._need()
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
@@ -201,18 +202,21 @@ class AutoDrafter:
 
     def end(self, sequence_id: int) -> None:
         if self._followed.pop(sequence_id, None) is not None:
-            for member in self._members:
-                member.drafter.end(sequence_id)
+            for place, member in enumerate(self._members):
+                self._outsiders.answer(place, member.drafter.end, sequence_id)
             self._need()
 
     def _need(self) -> None:
         """States are looked up where a drafter reads along, best ids where one that wants them was asked."""
         few = len(self._followed) <= c.FEW
-        taps = {tap for member in self._members if few for tap in member.drafter.needs.taps}
+        going = [member for place, member in enumerate(self._members) if place not in self._outsiders.failed]
+        taps = {tap for member in going if few for tap in member.drafter.needs.taps}
         self.needs = TargetSignals(tuple(sorted(taps)), self._top_ids)
 
     def _follows(self, place: int, sequence_id: int) -> bool:
         """Whether one drafter is shown what becomes of a sequence. One that missed rounds of it reads on after them."""
+        if place in self._outsiders.failed:
+            return False
         few = len(self._followed) <= c.FEW or not self._members[place].reads_along
         return few and sequence_id in self._followed and not self._followed[sequence_id].unheard[place]
 
@@ -230,9 +234,12 @@ class AutoDrafter:
         if not asked:
             return
         start = self._clock()
-        trees = member.drafter.propose([followed[i].view for i in asked], [budgets[i] for i in asked])
-        for i, tree in zip(asked, trees, strict=True):
-            followed[i].guesses.append((place, Guesses.of(tree)))
+        views, allowed = [followed[i].view for i in asked], [budgets[i] for i in asked]
+        guesses = self._outsiders.guesses(place, member.drafter, views, allowed)
+        if not guesses:
+            return
+        for i, own in zip(asked, guesses, strict=True):
+            followed[i].guesses.append((place, own))
         new = frozenset([i for i in asked if not followed[i].asked[place]])
         for i in new:
             followed[i].asked[place] = True
@@ -250,7 +257,7 @@ class AutoDrafter:
             and self._followed[outcome.sequence.id].goes_on_hearing(place, member, load, self.safeguard)
         ]
         if heard:
-            member.drafter.observe(heard)
+            self._outsiders.answer(place, member.drafter.observe, heard)
         return self._clock() - start
 
     def _cut(self, followed: Sequence[Followed], budgets: Sequence[DraftBudget], load: Load) -> list[DraftTree]:
