@@ -140,6 +140,7 @@ def constant(name: str) -> float:
         ("kAgreed", guess_rates.AGREED),
         ("kContradicted", guess_rates.CONTRADICTED),
         ("kMostCertain", constants.MOST_CERTAIN),
+        ("kLeastGain", constants.LEAST_GAIN),
         ("kUnsaid", stretch._UNSAID),
         ("kLinears", matrices.MATRICES),
         ("kHeadGates", 1 + get_args(Gate).index("head")),

@@ -220,7 +220,8 @@ def trees_in_python(
     """What the planner does with the same guesses [sequence] and costs: tokens, parents and gains of each sequence."""
     ranked = [(merged[i].reach[node], i, node) for i, count in enumerate(most) for node in merged[i].ranked(count)]
     ranked.sort(key=lambda each: -each[0])
-    tokens = said = float(len(merged))
+    tokens = float(len(merged))
+    said = tokens * constants.LEAST_GAIN
     taken, size = rule.pass_seconds[0] + rule.other_seconds, 0
     for count, (reach, _, _) in enumerate(ranked[: len(rule.pass_seconds) - 1], start=1):
         tokens += reach

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from headstart.drafting.base import DraftBudget
+from headstart.drafting.planning import constants as c
 from headstart.drafting.planning.round_costs import RoundCosts
 
 
@@ -32,6 +33,17 @@ def test_no_other_number_of_nodes_says_more_tokens_a_second(per_row: float) -> N
 def test_dear_rows_leave_plain_decoding_and_free_ones_everything() -> None:
     assert costs(per_row=2.0).size(1, [0.9, 0.8], 0.0).nodes == 0
     assert costs(per_row=0.0).size(1, [0.9, 0.1, 0.01], 0.0).nodes == 3
+
+
+@pytest.mark.parametrize("roots", [1, 4, 16])
+def test_what_promises_next_to_nothing_is_not_verified(roots: int) -> None:
+    """What a row takes is measured with an error."""
+    alike = RoundCosts()
+    for rows in c.STEPS:
+        alike.add(rows, rows * (0.99 if rows % 5 == 0 else 1.0), 0.0, 0.0)
+    assert alike.size(roots, [0.995] * 40, 0.0).nodes == 0
+    assert costs(per_row=0.94, rows=2).size(1, [0.995], 0.0).nodes == 0
+    assert costs(per_row=0.93, rows=2).size(1, [0.995], 0.0).nodes == 1
 
 
 def test_drafts_do_not_go_on_where_further_rows_cost_more_than_they_may_bring() -> None:

@@ -66,12 +66,13 @@ class RoundCosts:
             self._min_probability.add(min(max(least, c.LEAST_PROBABLE), c.MOST_PROBABLE))
 
     def size(self, roots: int, reach: Sequence[float], context: float) -> TreeSize:
-        """As many nodes as make the most expected tokens per second; ``reach`` lists their reach in falling order."""
+        """As many nodes as make the most expected tokens per second, and none for next to nothing; ``reach`` lists
+        their reach in falling order."""
         if not self.passes.known:
             return TreeSize(min(len(reach), max(c.UNTIMED_ROWS - roots, 0)))
         passes, other = self.passes.seconds(roots, roots + len(reach), context), self._other.value
         tokens, count = float(roots), 0
-        said, taken = tokens, passes[0] + other
+        said, taken = tokens * c.LEAST_GAIN, passes[0] + other
         # Not strict: ``passes`` ends where passes would be much larger than any timed so far.
         for node, (chance, seconds) in enumerate(zip(reach, passes[1:], strict=False), start=1):
             tokens += chance

@@ -157,7 +157,7 @@ class TreeCut {
   void cut(const HeadstartCutRule &rule, HeadstartRound &round) {
     std::stable_sort(ranked_.begin(), ranked_.end(),
                      [](const Ranked &a, const Ranked &b) { return a.reach > b.reach; });
-    double tokens = count_, said = tokens, taken = rule.pass_seconds[0] + rule.other_seconds;
+    double tokens = count_, said = tokens * kLeastGain, taken = rule.pass_seconds[0] + rule.other_seconds;
     int count = 0;
     const int most = std::min(static_cast<int>(ranked_.size()), rule.passes - 1);
     for (int node = 1; node <= most; ++node) {
@@ -184,6 +184,8 @@ class TreeCut {
   }
 
  private:
+  static constexpr double kLeastGain = 1.03;
+
   struct Ranked {
     double reach;
     int sequence, node;
