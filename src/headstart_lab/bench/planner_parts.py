@@ -84,10 +84,10 @@ class _OneRate(GuessRates):
 class _WithoutGrades(Member):
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.rates = _OneRate([_RATE] * (3 * MAX_GRADES), 1.0, c.SHARED_MEMORY)
+        self.rates = _OneRate([_RATE] * (3 * MAX_GRADES), 1.0, c.MEMORY)
 
     def own_rates(self, adapter: Adapter | None = None) -> GuessRates:
-        return _OneRate(self.rates, c.OWN_WEIGHT, c.OWN_MEMORY)
+        return _OneRate(self.rates, c.OWN_WEIGHT, c.MEMORY)
 
 
 class _WithoutOwnRates(Member):

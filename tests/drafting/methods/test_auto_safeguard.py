@@ -169,6 +169,26 @@ def test_a_plain_round_takes_its_mean_where_the_machine_is_disturbed() -> None:
     assert plain.seconds(load) == pytest.approx(1.0 + (c.DISTURBED_MOST - 1.0) / 5, abs=0.02)
 
 
+@pytest.mark.parametrize("length", [1, 4])
+def test_a_sequence_whose_guesses_fail_loses_little_after_many_whose_held(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though they have filled what may be lost: it is seen by what it is, and so is the next one."""
+    drafter, oracles = with_oracles(monkeypatch, only=(length, 0.25))
+    oracle, lost = oracles["only"], list[float]()
+    for number in range(1, 13):
+        oracle.right = number <= 6
+        sequence = begin(drafter, number)
+        rounds = 20 if oracle.right else 64
+        taken, plain = race(drafter, oracle.clock, [sequence], lambda rows: 0.8 + 0.2 * rows, rounds)
+        lost.append(taken - plain)
+        drafter.end(number)
+    assert max(lost[:6]) < -5.0
+    assert lost[6] < 12.0
+    assert max(lost[7:]) < 6.5
+    assert max(lost[9:]) < 3.1
+
+
 def test_a_good_drafter_is_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its guesses hold now and then: in turn none to three, a third more tokens a second than plain decoding's."""
     drafter, oracles = with_oracles(monkeypatch, only=(4, 0.8))
@@ -266,10 +286,10 @@ def test_an_adapter_whose_guesses_fail_takes_nobody_elses_allowance(monkeypatch:
         return oracle.asked - before
 
     bad = Adapter("bad", "", "digest", None)
-    for number in range(8):
+    for number in range(16):
         last = questions(number, bad, right=False)
     assert last < 3
-    assert questions(9, None, right=True) > 30
+    assert questions(17, None, right=True) > 30
 
 
 def test_several_sequences_may_lose_fewer_rounds_at_first() -> None:

@@ -44,20 +44,20 @@ class Member:
     """What showing it prompts and rounds may still take, beyond what it brings."""
 
     def __post_init__(self) -> None:
-        self.rates = first_rates(self.drafter, c.SHARED_MEMORY)
+        self.rates = first_rates(self.drafter, c.MEMORY)
 
     def own_rates(self, adapter: Adapter | None = None) -> GuessRates:
         """Rates of a sequence that begins: they start from those of all with its adapter, and those from what
         the others' have come to."""
         shared = self.rates
         if adapter is not None:
-            known = GuessRates(list(self.rates.rates), c.OWN_WEIGHT, c.SHARED_MEMORY)
+            known = GuessRates(list(self.rates.rates), c.OWN_WEIGHT, c.MEMORY)
             shared = self.adapted.setdefault(adapter, known)
-        return GuessRates(shared, c.OWN_WEIGHT, c.OWN_MEMORY)
+        return GuessRates(shared, c.OWN_WEIGHT, c.MEMORY)
 
     def own_allowance(self, load: Load) -> Allowance:
         """Of a sequence that begins."""
-        return Allowance(min(c.OWN_START, max(self.asking[load.size].rounds, 0.0)), c.OWN_MOST)
+        return Allowance(min(c.OWN, max(self.asking[load.size].rounds, 0.0)), c.OWN)
 
     def asks(self, own: Allowance, load: Load) -> bool:
         """Whether it is to be asked about a sequence."""
