@@ -186,7 +186,7 @@ def _modules(model: Model) -> MultiTokenModules:
     config, weights = load_decoder(model.checkpoint, weights_dtype(model.precision))
     names = multi_token_layout(config, "hf")
     place = names.place(config)
-    if place is None:
+    if place is None or names.streams:
         raise ConfigError(f"{model.name} has no layer like a multi-token module's, which both attends and has an MLP.")
     flat = NormWeights(torch.full((config.hidden_size,), 1.0 - config.norms.offset))
     projection = _linear(config.hidden_size, 2 * config.hidden_size)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gguf
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 _TABLES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
@@ -40,11 +42,15 @@ _WHOLE = {
 }
 
 
-def write_deepseek_v4(model: PreTrainedModel, path: Path) -> Path:
-    """Of a model whose keys are compressed by 4 or 128, and whose first layers choose experts by token."""
+def write_deepseek_v4(model: PreTrainedModel, path: Path, modules: Sequence[Mapping[str, Tensor]] = ()) -> Path:
+    """Of a model whose keys are compressed by 4 or 128, and whose first layers choose experts by token. ``modules``:
+    what stands around the last layers, which are multi-token modules then."""
     config: Any = model.config
     writer = gguf.GGUFWriter(path, "deepseek4")
     _metadata(writer, config)
+    for number, parts in enumerate(modules, config.num_hidden_layers - len(modules)):
+        for name, tensor in parts.items():
+            writer.add_tensor(f"blk.{number}.nextn.{name}.weight", tensor.numpy())
     tensors = dict(model.state_dict()) | {name: each for name, each in model.named_buffers() if "correction" in name}
     for name, tensor in tensors.items():
         stem, _, ending = name.rpartition(".")

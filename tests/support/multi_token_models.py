@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ NAMES["bailing_moe"] = NAMES["deepseek_v3"]  # renamed afterwards
 NAMES["hy_v3"] = ("model.layers.{n}.", "enorm", "hnorm", "eh_proj", "final_layernorm")
 NAMES["bailing_hybrid"] = NAMES["hy_v3"]
 NAMES["longcat_flash"] = ("model.mtp.layers.{k}.", "enorm.m", "hnorm.m", "eh_proj", "model.mtp.norm")
+NAMES["deepseek_v4"] = ("mtp.{k}.", "enorm", "hnorm", "eh_proj", "norm")
 NAMES["hy_v4"] = ("model.mtp_layers.{k}.", *NAMES["hy_v3"][1:])
 NAMES["glm5_next"] = ("model.language_model.layers.{n}.", *NAMES["deepseek_v3"][1:])
 NAMES["ernie4_5_moe"] = (
@@ -97,6 +99,12 @@ class Reference:
     hidden_first: bool
     feeds_unnormed: bool = False
 
+    @property
+    def width(self) -> int:
+        """Of what modules read and feed: of DeepSeek-V4's all streams."""
+        config = self.model.config.get_text_config()
+        return int(config.hidden_size) * (config.hc_mult if config.model_type == "deepseek_v4" else 1)
+
     def states(self, tokens: Sequence[int], hidden: Tensor) -> list[Tensor]:
         """[module][row, hidden] what each module feeds to the next, without any cache.
 
@@ -107,6 +115,9 @@ class Reference:
             before = made[-1] if made else hidden
             before = before[: len(tokens) - 1 - k]
             embeddings = self.model.get_input_embeddings()(torch.tensor(list(tokens[k + 1 : k + 1 + len(before)])))
+            if self.width > embeddings.shape[-1]:
+                before = before.reshape(len(before), -1, embeddings.shape[-1])
+                embeddings = embeddings[:, None].expand(before.shape)
             normed = [self._norm(parts["embedding"], embeddings), self._norm(parts["hidden"], before)]
             x = torch.cat(normed[::-1] if self.hidden_first else normed, dim=-1) @ parts["projection"].T
             x = self._layer(k, x)
@@ -116,6 +127,11 @@ class Reference:
     def logits(self, states: Tensor, k: int = 0) -> Tensor:
         """After what module k feeds."""
         own = self.parts[min(k, len(self.parts) - 1)]
+        if self.width > len(own["final"]):
+            head = deepcopy(self.model.get_decoder().hc_head)
+            if "fn" in own:
+                head.hc_fn.data, head.hc_base.data, head.hc_scale.data = own["fn"], own["base"], own["scale"]
+            states = head(states.view(1, 1, -1, len(own["final"])))[0, 0]
         states = self._norm(own["final"], states) if self.feeds_unnormed else states
         return nn.functional.linear(states, own.get("head", self.model.get_output_embeddings().weight))
 
@@ -127,6 +143,14 @@ class Reference:
             return self._two_parts(x)
         if kind == "longcat_flash":
             return self._second_half(decoder.layers[self.num_layers // 2 + k], x[None])
+        if kind == "deepseek_v4":
+            turned = {"main": decoder.rotary_emb(x, position_ids=positions, layer_type="main")}
+            near = _causal(len(x)).masked_fill(
+                torch.ones(len(x), len(x)).tril(-config.sliding_window).bool(), -torch.inf
+            )
+            layer = decoder.layers[self.num_layers + k]
+            made: Tensor = layer(x[None], position_embeddings=turned, position_ids=positions, attention_mask=near)
+            return made[0].flatten(1)
         if kind in ("glm5_next", "hy_v4"):
             return self._unconnected(decoder.layers[self.num_layers + k], x[None])
         kinds = config.layer_types if kind in _SLIDING else None
@@ -200,6 +224,12 @@ def _released(name: str) -> str:
     return re.sub(r"\.(mlp|shared_experts)\.linear_gate\.", r".\1.gate_proj.", name)
 
 
+def _released_v4(name: str) -> str:
+    """The same of DeepSeek-V4."""
+    name = name.removeprefix("model.").replace("embed_tokens.", "embed.").replace("hc_head.hc_", "hc_head_")
+    return name.replace(".attn.norm.", ".attn.kv_norm.")
+
+
 def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 3, **sizes: object) -> Reference:
     """A tiny checkpoint of ``family`` with modules, in ``directory``; ``sizes`` in place of its own."""
     settings: dict[str, object] = {**sizes, "num_hidden_layers": layers + modules}
@@ -223,6 +253,10 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
         kinds = ["linear_attention", "indexed_attention", "linear_attention"]
         settings["layer_types"] = kinds[:layers] + ["indexed_attention"] * modules
         settings["indexer_types"] = ["full"] * (layers + modules)
+    if family == "deepseek_v4":
+        kinds = ["compressed_sparse_attention", "heavily_compressed_attention", "compressed_sparse_attention"]
+        settings["layer_types"] = kinds[:layers] + ["sliding_attention"] * modules
+        settings["mlp_layer_types"] = ["hash_moe"] + ["moe"] * (layers - 1 + modules)
     if family == "ernie4_5_moe":
         settings["moe_layer_end_index"] = layers - 1
     if family == "nemotron_h":
@@ -244,7 +278,7 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
     layer, *around = NAMES[family]
     generator = torch.Generator().manual_seed(3)
     hidden = model.config.get_text_config().hidden_size
-    reference = Reference(model, layers, [], family == "mimo", family == "step3p7")
+    reference = Reference(model, layers, [], family == "mimo", family in ("step3p7", "deepseek_v4"))
     if family == "longcat_flash":
         tensors = dict(_halves(tensors, layers // 2))
     for k in range(modules):
@@ -266,11 +300,21 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
         if family == "step3p7":
             head = torch.randn(model.get_input_embeddings().weight.shape, generator=generator) * hidden**-0.5
             parts["head"] = tensors[f"{own}transformer.shared_head.output.weight"] = head
+        if family == "deepseek_v4":
+            halves = zip("eh", tensors.pop(f"{own}eh_proj.weight").chunk(2, dim=1), strict=True)
+            tensors |= {f"{own}{part}_proj.weight": half.contiguous() for part, half in halves}
+            for part in ("fn", "base", "scale"):
+                ours = tensors[f"model.hc_head.hc_{part}"]
+                made = ours + 0.2 * torch.randn(ours.shape, generator=generator)
+                parts[part] = tensors[f"{own}hc_head_{part}"] = made
         reference.parts.append(parts)
         if family == "mimo_v2_flash":
             tensors[f"{own}pre_mlp_layernorm.weight"] = tensors.pop(f"{own}post_attention_layernorm.weight")
     modules_of = tuple(layer.format(n=layers + k, k=k) + "hc_" for k in range(modules))
-    tensors = {_released(name): tensor for name, tensor in tensors.items() if not name.startswith(modules_of)}
+    if family == "deepseek_v4":
+        tensors = {_released_v4(name): tensor for name, tensor in tensors.items()}
+    else:
+        tensors = {_released(name): tensor for name, tensor in tensors.items() if not name.startswith(modules_of)}
     save_file(tensors, path, metadata={"format": "pt"})
     whole_config = json.loads((directory / "config.json").read_text())
     config = whole_config["text_config"] if family in _SEEING else whole_config

@@ -16,7 +16,7 @@ from headstart.models.latent_assembly import latent_weights
 from headstart.models.layout_tensors import LayoutTensors, Shape, stacked
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.state_assembly import convolution_weights, delta_weights, mamba2_weights, mamba_weights
-from headstart.models.stored import FileMatrix
+from headstart.models.stored import FileMatrix, MatrixPart
 from headstart.models.streams_config import StreamsConfig
 from headstart.models.weights import (
     AttentionWeights,
@@ -72,7 +72,7 @@ class Assembly(LayoutTensors):
             rope_factors=factors,
             embedding_norm=embedding_norm,
             streams=None if config.residual.streams is None else self._stream_ends(config.residual.streams),
-            hyper_end=self._hyper(0, "end", (hyper.count,)) if hyper is not None and hyper.merges else None,
+            hyper_end=self.hyper(0, "end", (hyper.count,)) if hyper is not None and hyper.merges else None,
             layer_inputs=None if config.layer_inputs is None else self._layer_inputs(config.layer_inputs),
         )
 
@@ -102,6 +102,16 @@ class Assembly(LayoutTensors):
         part = self.part(f"{name}.weight", shape)
         return LinearWeights(FileMatrix((part,), shape[1], self.dtype), stored_bits=self.stored_bits(f"{name}.weight"))
 
+    def beside(self, names: list[str], shape: Shape) -> LinearWeights:
+        """One matrix of several [out, in] that read inputs of their own, side by side."""
+        if len(names) == 1:
+            return self.matrix(names[0], shape)
+        outputs, inputs = shape
+        parts = [self.part(f"{name}.weight", shape) for name in names]
+        joint = MatrixPart(parts[0].name, outputs, lambda: torch.cat([part.read() for part in parts], dim=1))
+        bits = max(self.stored_bits(part.name) for part in parts)
+        return LinearWeights(FileMatrix((joint,), inputs * len(names), self.dtype), stored_bits=bits)
+
     def layer(self, index: int, layer: LayerConfig) -> LayerWeights:
         """The layer that the names give this number."""
         config = self.config
@@ -125,8 +135,8 @@ class Assembly(LayoutTensors):
             hyper=None
             if config.residual.hyper is None
             else (
-                self._hyper(index, "mixer", config.residual.hyper.told),
-                self._hyper(index, "channel", config.residual.hyper.told),
+                self.hyper(index, "mixer", config.residual.hyper.told),
+                self.hyper(index, "channel", config.residual.hyper.told),
             ),
             input=None
             if config.layer_inputs is None or layer.input is None
@@ -152,7 +162,7 @@ class Assembly(LayoutTensors):
             scale=self.vector(index, "stream_scale", hidden) if streams.scaled else None,
         )
 
-    def _hyper(self, index: int, part: str, told: tuple[int, ...]) -> HyperWeights:
+    def hyper(self, index: int, part: str, told: tuple[int, ...]) -> HyperWeights:
         size = sum(told)
         return HyperWeights(
             mix=self.vector(index, f"{part}_mix", told[0] * self.config.hidden_size, size).view(size, told[0], -1),

@@ -25,11 +25,12 @@ Gate = Literal["element", "head"]
 PositionTable = Literal["learned", "sinusoid"]
 """sinusoid: computed: sines, then cosines, of positions counted from 2 (XGLM)."""
 Mixer = Literal[
-    "attention", "latent", "compressed", "convolution", "mamba", "mamba2", "delta", "attention+mamba2", "none"
+    "attention", "latent", "convolution", "mamba", "mamba2", "delta", "attention+mamba2", "none", "compressed"
 ]
-"""Through what the rows of a layer see each other. Those after the first three keep a state in place of keys and
+"""Through what the rows of a layer see each other. "convolution" and those after it keep a state in place of keys and
 values, or beside them where both kinds are added up (Falcon-H1); "none": they do not, and the layer is a channel part
-alone (Nemotron-H)."""
+alone (Nemotron-H); "compressed": a window, and keys made of several tokens each (DeepSeek-V4). The native pass counts
+them in this order, as it does ``ExpertScore``."""
 Channel = Literal["mlp", "experts", "mlp+experts", "none"]
 """What a layer does with every row by itself; "mlp+experts": both, each between norms of its own, added up (Gemma 4);
 "none": nothing."""

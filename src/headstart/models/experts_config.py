@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-ExpertScore = Literal["softmax", "sigmoid", "sqrtsoftplus", "sparsemixer"]
+ExpertScore = Literal["softmax", "sigmoid", "sparsemixer", "sqrtsoftplus"]
 GroupScore = Literal["best", "two_best"]
 
 

@@ -23,7 +23,7 @@ from headstart.models.layout_tensors import Fetch, Shape, noting, reading
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix
 from headstart.models.weight_loading import check_names
-from headstart.models.weights import DecoderWeights, FusionWeights, LayerWeights
+from headstart.models.weights import DecoderWeights, FusionWeights, HyperWeights, LayerWeights
 
 if TYPE_CHECKING:
     from headstart.models.checkpoint import Checkpoint
@@ -49,6 +49,8 @@ class MultiTokenModule:
     projection: LinearWeights
     """[hidden, 2 * hidden]: the normed token and the normed state side by side, in the order of ``hidden_first``."""
     layer: LayerWeights
+    hyper_end: HyperWeights | None = None
+    """Where modules have several residual streams: how they become the state that the last norm reads."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,12 @@ class MultiTokenModules:
     """Output heads of their own: none, one for all, or each module's."""
     feeds_unnormed: bool = False
     """A module reads states before the last norm, the model's and other modules'; else after it."""
+
+    @property
+    def streams(self) -> int | None:
+        """A module reads as many residual streams, the model's or another module's, each behind its norm and its
+        projection with the token, and feeds its own side by side; None: states."""
+        return None if self.config.residual.hyper is None else self.config.residual.hyper.count
 
     def head_of(self, module: int) -> Matrix | None:
         """[vocab, hidden] that says what a module guesses; None: the model's."""
@@ -115,8 +123,10 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
     layers = tuple(
         _with_channel(names.like(config, module), layout, number, shapes) for module, number in enumerate(numbers)
     )
-    config = replace(config, layers=layers, residual=replace(config.residual, hyper=None))
-    projection = (config.hidden_size, 2 * config.hidden_size)
+    hyper = config.residual.hyper if names.streams else None
+    config = replace(config, layers=layers, residual=replace(config.residual, hyper=hyper))
+    projections = [names.projection, names.of_states] if names.of_states else [names.projection]
+    projection = (config.hidden_size, 2 // len(projections) * config.hidden_size)
     expected: dict[str, Shape] = {}
 
     def modules(fetch: Fetch, source: Checkpoint | None) -> tuple[MultiTokenModule, ...]:
@@ -126,8 +136,9 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
                 embedding_norm=assembly.stream_norm(names.embedding_norm.format(i=number)),
                 hidden_norm=assembly.stream_norm(names.hidden_norm.format(i=number)),
                 final_norm=assembly.stream_norm(final_norm.format(i=number), "final_norm"),
-                projection=assembly.matrix(names.projection.format(i=number), projection),
+                projection=assembly.beside([each.format(i=number) for each in projections], projection),
                 layer=assembly.layer(number, layer),
+                hyper_end=None if hyper is None else assembly.hyper(number, "end", (hyper.count,)),
             )
             for number, layer in zip(numbers, layers, strict=True)
         )

@@ -24,6 +24,11 @@ FINAL_TAP = -1
 """The tap that names the state after the final norm (what the head reads)."""
 
 
+def stream_taps(count: int) -> tuple[int, ...]:
+    """Of each of ``count`` residual streams behind the last layer, before they become one."""
+    return tuple(range(FINAL_TAP - 1, FINAL_TAP - 1 - count, -1))
+
+
 def path_lengths(parents: Sequence[int]) -> list[int]:
     """[row] rows on its path down to it, its own included. A parent (none: -1) always stands before its child."""
     lengths: list[int] = []

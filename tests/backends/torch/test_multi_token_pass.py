@@ -35,6 +35,8 @@ CASES = [
     ("step3p7", 3),
     ("hy_v4", 2),
     ("longcat_flash", 1),
+    ("deepseek_v4", 1),
+    ("deepseek_v4", 2),
 ]
 
 
@@ -73,11 +75,11 @@ def path(*rows: int) -> np.ndarray:
 def test_chains(family: str, modules: int, chunks: tuple[int, ...], device: str, tmp_path: Path) -> None:
     """Each module is told the guesses before; the last one goes on from its own states."""
     reference, running = opened(family, modules, tmp_path, device)
-    hidden = states_of(len(TOKENS) - 1, running.config.hidden_size)
+    hidden = states_of(len(TOKENS) - 1, reference.width)
     cache = running.new_cache()
     for end in (*chunks, len(TOKENS) - 1):
         states, logits = read(running, cache, TOKENS, hidden, end)
-    assert states.shape == (1, modules * running.config.hidden_size)
+    assert states.shape == (1, modules * reference.width)
     text = list(TOKENS)
     for depth in range(modules):
         made = reference.states(text, hidden)

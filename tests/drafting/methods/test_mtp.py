@@ -267,6 +267,7 @@ def test_the_planner_runs_what_came_with_the_target(target: Model) -> None:
     [
         ("deepseek_v3", {}),
         ("mellum", {}),
+        ("deepseek_v4", {}),
         ("qwen3_next", {"head_dim": 32, "linear_key_head_dim": 32, "linear_value_head_dim": 32}),
     ],
 )

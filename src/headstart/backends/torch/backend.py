@@ -36,6 +36,7 @@ from headstart.passes.batch import (
     RowInputs,
     TapStates,
     safe_steps,
+    stream_taps,
 )
 
 NAMES = {torch.float32: "torch-fp32", torch.bfloat16: "torch-bf16"}
@@ -196,7 +197,8 @@ class TorchBackend:
             raise TypeError(f"storage is a {type(storage).__name__}; allocate it with this backend")
         decoder, config = self.decoder, self.config
         depth = config.num_layers if batch.num_layers is None else batch.num_layers
-        beyond = [tap for tap in batch.taps if tap != FINAL_TAP and not 0 <= tap <= depth]
+        streams = () if config.residual.hyper is None else stream_taps(config.residual.hyper.count)
+        beyond = [tap for tap in batch.taps if tap not in (FINAL_TAP, *streams) and not 0 <= tap <= depth]
         if not 0 < depth <= config.num_layers or beyond:
             raise ValueError(f"taps {list(batch.taps)} and num_layers {depth} do not fit {config.num_layers} layers")
 

@@ -25,7 +25,7 @@ from headstart.models.layers.positions import counted_sinusoids
 from headstart.models.layers.rotary import Rotation
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.weights import DecoderWeights, HyperWeights, LayerWeights
-from headstart.passes.batch import FINAL_TAP
+from headstart.passes.batch import FINAL_TAP, stream_taps
 
 _ROWS = 512
 """Whose logits are held at once where no more than their best tokens are wanted."""
@@ -48,7 +48,7 @@ class DecoderLayer:
         self.streams = None if weights.streams is None else Streams(config, weights.streams, dtype, device)
         self.input = None if weights.input is None else LayerInput(config, weights.input, dtype, device)
         self.scale = None if weights.scale is None else weights.scale.to(device, dtype)
-        self.hyper = None if weights.hyper is None else [_moved(each, device) for each in weights.hyper]
+        self.hyper = None if weights.hyper is None else [moved(each, device) for each in weights.hyper]
 
     @property
     def nbytes(self) -> int:
@@ -89,7 +89,8 @@ class DecoderLayer:
         return hidden
 
 
-def _moved(weights: HyperWeights, device: torch.device) -> HyperWeights:
+def moved(weights: HyperWeights, device: torch.device) -> HyperWeights:
+    """Where they are used."""
     return HyperWeights(*(each.to(device) for each in (weights.mix, weights.base, weights.scale)))
 
 
@@ -122,7 +123,7 @@ class Decoder:
         if weights.embedding_norm is not None:
             self.embedding_norm = Norm.of(config, weights.embedding_norm, device)
         self.streams = None if weights.streams is None else StreamEnds(weights.streams, dtype, device)
-        self.hyper_end = None if weights.hyper_end is None else _moved(weights.hyper_end, device)
+        self.hyper_end = None if weights.hyper_end is None else moved(weights.hyper_end, device)
         self.layer_inputs = None
         if weights.layer_inputs is not None:
             self.layer_inputs = LayerInputs(config, weights.layer_inputs, dtype, device)
@@ -215,6 +216,9 @@ class Decoder:
         if self.streams is not None:
             hidden = self.streams.merged(hidden)
         if self.config.residual.hyper is not None:
+            for stream, tap in enumerate(stream_taps(self.config.residual.hyper.count)):
+                if tap in taps:
+                    states[tap] = hidden[:, stream]
             hidden = merged(self.config, self.hyper_end, hidden)
         if FINAL_TAP in taps:
             hidden = states[FINAL_TAP] = self.final_norm(hidden)

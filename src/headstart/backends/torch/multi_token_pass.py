@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.torch.decoder import Decoder
+from headstart.backends.torch.decoder import Decoder, moved
 from headstart.backends.torch.draft_pool import DraftLayout, DraftPool, PooledDraftCache
 from headstart.backends.torch.head_kit import Kit, best_tokens
 from headstart.backends.torch.linear import Linear
@@ -21,6 +21,7 @@ from headstart.backends.torch.states import LayerStore
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.heads.text_vocabulary import TextRowSource, TextTokens
+from headstart.models.layers.hyper import merged
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.multi_token_modules import MultiTokenModule, MultiTokenModules
 from headstart.models.weights import DecoderWeights
@@ -37,15 +38,26 @@ class _Module:
         self._hidden_norm = Norm.of(config, own.hidden_norm, device)
         self._projection = Linear(own.projection, dtype, device)
         self.final_norm = Norm.of(config, own.final_norm, device)
+        self._streams = modules.streams
+        self._config, self._end = config, None if own.hyper_end is None else moved(own.hyper_end, device)
 
     @property
     def nbytes(self) -> int:
         return self._projection.nbytes
 
     def read(self, embeddings: Tensor, states: Tensor) -> Tensor:
-        """Tokens and the states before them, [row, hidden] each -> the layer's input."""
+        """Tokens and the states before them, [row, hidden] each -> the layer's input; of streams, which stand side by
+        side, [row, stream, hidden]."""
+        if self._streams is not None:
+            states = states.view(-1, embeddings.shape[-1])
+            embeddings = embeddings.repeat_interleave(self._streams, 0)
         parts = [self._embedding_norm(embeddings), self._hidden_norm(states)]
-        return self._projection(torch.cat(parts[::-1] if self._hidden_first else parts, dim=-1))
+        made = self._projection(torch.cat(parts[::-1] if self._hidden_first else parts, dim=-1))
+        return made if self._streams is None else made.view(-1, self._streams, made.shape[-1])
+
+    def normed(self, states: Tensor) -> Tensor:
+        """What the layer gives -> what the output head reads."""
+        return self.final_norm(states if self._streams is None else merged(self._config, self._end, states))
 
 
 class MultiTokenPass(ModuleChain):
@@ -64,8 +76,9 @@ class MultiTokenPass(ModuleChain):
         self, modules: MultiTokenModules, tables: TargetTables, dtype: torch.dtype, device: torch.device | str = "cpu"
     ) -> None:
         self.config = config = modules.config
-        super().__init__(len(modules.modules), config.hidden_size, dtype, torch.device(device))
-        self._feeds_unnormed = modules.feeds_unnormed
+        width = config.hidden_size * (modules.streams or 1)
+        super().__init__(len(modules.modules), width, dtype, torch.device(device))
+        self._feeds_unnormed = modules.feeds_unnormed or modules.streams is not None
         self._modules = [_Module(modules, own, dtype, self.device) for own in modules.modules]
         first, own_heads = modules.modules[0], [tables.with_others(None, each) for each in modules.heads]
         tables = tables.with_others(modules.embedding, None)
@@ -82,7 +95,7 @@ class MultiTokenPass(ModuleChain):
         shapes: list[tuple[int, ...]] = [cache_row(config, layer) for layer in config.layers]
         if self._last:
             # What the next module reads of the row before.
-            shapes.append((self._last, config.hidden_size))
+            shapes.append((self._last, width))
         self._pool = DraftPool(shapes, dtype, self.device)
 
     @property
@@ -136,9 +149,9 @@ class MultiTokenPass(ModuleChain):
         embeddings, shared = self._decoder.embed(ids, places), self._decoder.at(places, layout)
         store = LayerStore(self._pool.tensors[index])
         states, speaking = layer(module.read(embeddings, before), store, shared), torch.from_numpy(said).long()
-        normed, head = module.final_norm(states), self._heads[min(index, len(self._heads) - 1)]
+        normed, head = module.normed(states), self._heads[min(index, len(self._heads) - 1)]
         logits = self._decoder.logits(normed[speaking.to(self.device)], head)
-        return states if self._feeds_unnormed else normed, logits
+        return states.flatten(1) if self._feeds_unnormed else normed, logits
 
     def _lacking(self, cache: DraftCache, index: int) -> int:
         return _cache(cache).lacking[index]

@@ -15,6 +15,7 @@ from typing import Any
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.families.base import CheckpointKind, LayerNumber
 from headstart.models.families.deepseek import LATENT_LAYER
+from headstart.models.families.kimi import hyper_roles
 
 MOST_MODULES = 16
 _PREFIX = "model."
@@ -49,6 +50,10 @@ class MultiTokenLayout:
     """Where it has no last norm, that is the decoder's."""
     spellings: Mapping[str, str] = field(default_factory=dict)
     """Name -> what files of other writers have in its place."""
+    of_states: str = ""
+    """The half of the projection that reads states, where each has a tensor of its own."""
+    streams: bool = False
+    """Modules read all residual streams, where the decoder has several, and have as many; else one."""
     feeds_unnormed: bool = False
     """Modules read states before the last norm, not after it."""
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -94,7 +99,8 @@ class MultiTokenLayout:
 
     def _alike(self, config: ModelConfig) -> LayerConfig:
         if not self.windowed:
-            attending = next(layer for layer in config.layers[::-1] if layer.mixer in ("attention", "latent"))
+            kinds = ("attention", "latent", "compressed")
+            attending = next(layer for layer in config.layers[::-1] if layer.mixer in kinds)
             if attending.channel != "none":
                 return attending
             changing = next(layer for layer in config.layers[::-1] if layer.channel != "none")
@@ -179,6 +185,19 @@ _MIMO_V2 = _in_layer(
     changes={"channel": "mlp"},
 )
 _HY_V4 = _in_layer("model.mtp_layers.{i}", ("enorm", "hnorm", "eh_proj", "final_layernorm"))
+_BEHIND_WINDOW: Mapping[str, Any] = {"rope": 0, "compression": None, "by_token": False}
+_OF_V4 = "mtp.{i}"
+_DEEPSEEK_V4 = _in_layer(
+    _OF_V4,
+    ("enorm", "hnorm", "e_proj", "norm"),
+    of_states=f"{_OF_V4}.h_proj",
+    streams=True,
+    embedding=f"{_OF_V4}.emb.tok_emb",
+    head=f"{_OF_V4}.head",
+    own=hyper_roles(f"{_OF_V4}.hc_", end="head"),
+    changes=_BEHIND_WINDOW,
+)
+_GGUF_DEEPSEEK_V4 = replace(_GGUF, streams=True, changes=_BEHIND_WINDOW)
 _OF_LONGCAT = "model.mtp.layers.{i}"
 _LONGCAT = MultiTokenLayout(
     _OF_LONGCAT,
@@ -202,6 +221,7 @@ _LAYOUTS: Mapping[CheckpointKind, Mapping[str, MultiTokenLayout]] = {
         **dict.fromkeys(("glm5_next", "glm5_next_text"), _DEEPSEEK_INSIDE),
         **dict.fromkeys(("bailing_moe", "bailing_hybrid", "hy_v3"), _WITH_LAST_NORM),
         "cohere2_moe": _COHERE,
+        "deepseek_v4": _DEEPSEEK_V4,
         "ernie4_5_moe": _ERNIE,
         "hy_v4": _HY_V4,
         "longcat_flash": _LONGCAT,
@@ -214,6 +234,7 @@ _LAYOUTS: Mapping[CheckpointKind, Mapping[str, MultiTokenLayout]] = {
     },
     "gguf": {
         "cohere2_moe": _GGUF_COHERE,
+        "deepseek_v4": _GGUF_DEEPSEEK_V4,
         **dict.fromkeys(("exaone_moe", "exaone4", "mellum", "mimo_v2_flash"), _GGUF_WINDOWED),
         "step3p5": _GGUF_STEP,
         **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _GGUF_NEMOTRON),

@@ -22,7 +22,7 @@ from headstart.drafting.head_trees.trees import CONFIDENCE_RATES
 from headstart.drafting.methods.mtp import PASSES
 from headstart.drafting.options import require
 from headstart.models.checkpoint import open_modules
-from headstart.passes.batch import FINAL_TAP
+from headstart.passes.batch import FINAL_TAP, stream_taps
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ class MtpDrafter(HeadDrafter):
         # Each further module begins one token later.
         least = max(1, len(modules.modules))
         window = options.window or None
-        taps = (config.num_layers,) if modules.feeds_unnormed else (FINAL_TAP,)
+        taps: tuple[int, ...] = (config.num_layers,) if modules.feeds_unnormed else (FINAL_TAP,)
+        taps = taps if modules.streams is None else stream_taps(modules.streams)
         reader = Reader(context, taps, running, running.read, vocabulary, least_known=least, window=window)
         called = running.growth(options.width, vocabulary.ids)
         growth: TreeGrowth
