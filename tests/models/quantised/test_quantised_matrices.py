@@ -245,6 +245,21 @@ def test_nvfp4(tmp_path: Path, generator: torch.Generator, method: str) -> None:
     check(tmp_path, tensors, matrix, quant_method=method, **settings)
 
 
+def test_float8_and_experts_of_4_bits_with_exponents_as_scales(tmp_path: Path, generator: torch.Generator) -> None:
+    """As DeepSeek-V4 was released."""
+    octets, numbers = float4_numbers(generator)
+    exponents = torch.randint(110, 130, (24, 4), generator=generator)
+    matrix = torch.stack([numbers[:, i] * 2.0 ** (exponents[:, i // 32] - 127) for i in range(128)], 1)
+    scales = exponents.to(torch.uint8).view(torch.float8_e8m0fnu)
+    settings = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    check(tmp_path, {"weight": octets.view(torch.int8), "scale": scales}, matrix, **settings)
+    float8 = torch.randn(256, 128, generator=generator).to(torch.float8_e4m3fn)
+    exponents = torch.tensor([[120], [129]])
+    matrix = float8.float() * (2.0 ** (exponents - 127)).repeat_interleave(128, 0)
+    scales = exponents.to(torch.uint8).view(torch.float8_e8m0fnu)
+    check(tmp_path, {"weight": float8, "scale": scales}, matrix, **settings)
+
+
 def test_packed_mxfp4(tmp_path: Path, generator: torch.Generator) -> None:
     octets, numbers = float4_numbers(generator)
     exponents = torch.randint(110, 130, (24, 4), generator=generator)

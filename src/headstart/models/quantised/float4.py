@@ -4,6 +4,8 @@ compressed-tensors: ``weight_packed`` uint8 [out, in / 2]. "nvfp4-pack-quantized
 [out, in / 16] and ``weight_global_scale`` [1]; weight = number * (scale / global scale). "mxfp4-pack-quantized":
 ``weight_scale`` uint8 [out, in / 32], exponents of two with bias 127.
 
+DeepSeek-V4: experts' ``weight`` int8 [out, in / 2] and ``scale`` [out, in / 32], such exponents; others: ``fp8``.
+
 modelopt (NVIDIA's Model Optimizer), "NVFP4": ``weight`` uint8 [out, in / 2], ``weight_scale`` float8 [out, in / 16],
 ``weight_scale_2``, one number; weight = number * (scale * second scale). "FP8": see ``fp8``.
 """
@@ -21,7 +23,7 @@ from torch import Tensor
 
 from headstart.errors import CheckpointError
 from headstart.models.derived import Derived, OpenWeights, OwnRows
-from headstart.models.quantised.fp8 import TYPES, add_fp8
+from headstart.models.quantised.fp8 import TYPES, add_fp8, read_fp8
 from headstart.models.quantised.parts import Found, Module, modules
 from headstart.models.quantised.rows import mxfp4_rows
 
@@ -30,6 +32,19 @@ _NV_INPUTS, _MX_INPUTS = 16, 32
 """Numbers that share a scale."""
 _ALGORITHMS = ("NVFP4", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "MIXED_PRECISION")
 _IGNORED = ("input_scale", "input_global_scale")
+
+
+def read_fp8_and_fp4(weights: OpenWeights, settings: Mapping[str, Any]) -> Found:
+    """As ``read_fp8``, and experts as DeepSeek-V4 has them.
+
+    Raises:
+        CheckpointError: a module's tensors do not fit each other.
+    """
+    found = read_fp8(weights, settings)
+    for module in modules(weights, "weight"):
+        if "scale" in module and module.stored_type("weight") == "I8":
+            add_mxfp4(found, module, "weight", "scale")
+    return found
 
 
 def read_modelopt(weights: OpenWeights, settings: Mapping[str, Any]) -> Found:
@@ -62,7 +77,7 @@ def add_nvfp4(found: Found, module: Module, leaf: str, second: str, divides: boo
     Raises:
         CheckpointError: its tensors do not fit each other.
     """
-    shape = _shape(module, leaf, _NV_INPUTS, "F8_E4M3")
+    shape = _shape(module, leaf, _NV_INPUTS, "weight_scale", "F8_E4M3")
     if module.shape(second) not in ((), (1,)):
         raise module.fault(f"has {second} of shape {list(module.shape(second))} instead of one number")
     module.require(second, module.shape(second), "F32")
@@ -71,31 +86,31 @@ def add_nvfp4(found: Found, module: Module, leaf: str, second: str, divides: boo
     found.used.update(map(module.full, (leaf, "weight_scale", second, *_IGNORED)))
 
 
-def add_mxfp4(found: Found, module: Module) -> None:
+def add_mxfp4(found: Found, module: Module, leaf: str = "weight_packed", scale: str = "weight_scale") -> None:
     """One module with exponents.
 
     Raises:
         CheckpointError: its tensors do not fit each other.
     """
-    shape = _shape(module, "weight_packed", _MX_INPUTS, "U8")
-    read, own = partial(_mxfp4_matrix, module), partial(_mxfp4_rows, module)
+    shape = _shape(module, leaf, _MX_INPUTS, scale, "U8", "F8_E8M0")
+    read, own = partial(_mxfp4_matrix, module, leaf, scale), partial(_mxfp4_rows, module, leaf, scale)
     found.derived[module.full("weight")] = Derived(shape, "MXFP4-ROWS", 4.25, read, own_rows=own)
-    found.used.update(map(module.full, ("weight_packed", "weight_scale", *_IGNORED)))
+    found.used.update(map(module.full, (leaf, scale, *_IGNORED)))
 
 
-def _shape(module: Module, leaf: str, inputs: int, scales: str) -> tuple[int, int]:
+def _shape(module: Module, leaf: str, inputs: int, scale: str, *scales: str) -> tuple[int, int]:
     outputs, octets = module.matrix(leaf)
-    module.require(leaf, (outputs, octets), "U8")
+    module.require(leaf, (outputs, octets), "U8", "I8")
     if 2 * octets % inputs:
         raise module.fault(f"has {2 * octets} inputs, which are no multiple of {inputs}")
-    module.require("weight_scale", (outputs, 2 * octets // inputs), scales)
+    module.require(scale, (outputs, 2 * octets // inputs), *scales)
     return outputs, 2 * octets
 
 
 def _numbers(module: Module, leaf: str) -> Tensor:
     """float32 [out, in], without scales."""
     table = torch.tensor([*_MAGNITUDES, *(-each for each in _MAGNITUDES)])
-    octets = module.read(leaf)
+    octets = module.read(leaf).view(torch.uint8)
     return table[torch.stack([octets & 15, octets >> 4], -1).flatten(-2).long()]
 
 
@@ -106,15 +121,15 @@ def _nvfp4_matrix(module: Module, leaf: str, second: str, divides: bool) -> Tens
     return _numbers(module, leaf) * scales.repeat_interleave(_NV_INPUTS, 1)
 
 
-def _mxfp4_matrix(module: Module) -> Tensor:
+def _mxfp4_matrix(module: Module, leaf: str, scale: str) -> Tensor:
     """float32 [out, in]."""
-    exponents = module.read("weight_scale").to(torch.int32) - 127
-    return torch.ldexp(_numbers(module, "weight_packed"), exponents.repeat_interleave(_MX_INPUTS, 1))
+    exponents = module.read(scale).view(torch.uint8).to(torch.int32) - 127
+    return torch.ldexp(_numbers(module, leaf), exponents.repeat_interleave(_MX_INPUTS, 1))
 
 
-def _mxfp4_rows(module: Module) -> OwnRows:
+def _mxfp4_rows(module: Module, leaf: str, scale: str) -> OwnRows:
     def make(_: int | None) -> NDArray[np.uint8]:
-        octets = module.read("weight_packed")
-        return mxfp4_rows(octets.view(len(octets), -1, _MX_INPUTS // 2), module.read("weight_scale"))
+        octets, exponents = (module.read(each).view(torch.uint8) for each in (leaf, scale))
+        return mxfp4_rows(octets.view(len(octets), -1, _MX_INPUTS // 2), exponents)
 
     return OwnRows("MXFP4", make)

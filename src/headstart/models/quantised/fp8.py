@@ -1,7 +1,7 @@
 """Folders in 8-bit floating-point numbers (E4M3, E5M2), as DeepSeek, transformers, vLLM and Neural Magic write them.
 
-``weight`` float8 [out, in]; its scales as ``weight_scale_inv`` or ``weight_scale``, whichever name: one for the tensor,
-one for each output ([out] or [out, 1]), or one for each block ([out / rows, in / columns], 128 x 128 as a rule, the
+``weight`` float8 [out, in]; its scales as ``weight_scale_inv``, ``weight_scale`` or ``scale``: one for the tensor, one
+for each output ([out] or [out, 1]), or one for each block ([out / rows, in / columns], 128 x 128 as a rule, the
 last blocks perhaps partial). Weight = number * scale, in spite of the first name. Scales of activations
 (``input_scale``) are no part of the model: activations are not rounded here.
 
@@ -26,7 +26,7 @@ from headstart.models.quantised.parts import Found, Module, modules
 from headstart.models.quantised.rows import float8_rows, float8_type
 
 TYPES = ("F8_E4M3", "F8_E5M2")
-_SCALES = ("weight_scale_inv", "weight_scale")
+_SCALES = ("weight_scale_inv", "weight_scale", "scale")
 _FUSED = ".qkv_proj"
 Places = tuple[Tensor, Tensor] | None
 _IGNORED = ("input_scale", "activation_scale", "input_zero_point")
@@ -59,7 +59,7 @@ def add_fp8(found: Found, module: Module, name: str, block: object = None) -> No
     """
     shape, scales = module.matrix("weight"), module.shape(name)
     size = _block(module, shape, scales, block)
-    module.require(name, scales, "F32", "F16", "BF16")
+    module.require(name, scales, "F32", "F16", "BF16", "F8_E8M0")
     read = partial(_matrix, module, name, size)
     own = partial(_own_rows, module, name, size)
     bits = 8 + 32 * math.prod(scales) / max(math.prod(shape), 1)

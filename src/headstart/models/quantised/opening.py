@@ -18,7 +18,7 @@ from headstart.models.quantised.auto_round import read_auto_round
 from headstart.models.quantised.awq import read_awq
 from headstart.models.quantised.bitsandbytes import read_bitsandbytes
 from headstart.models.quantised.compressed import read_compressed
-from headstart.models.quantised.float4 import read_modelopt
+from headstart.models.quantised.float4 import read_fp8_and_fp4, read_modelopt
 from headstart.models.quantised.fp8 import read_fp8
 from headstart.models.quantised.gptq import read_gptq
 from headstart.models.quantised.mxfp4 import read_mxfp4
@@ -27,7 +27,7 @@ from headstart.models.quantised.parts import Found
 _READERS: Mapping[str, Callable[[OpenWeights, Mapping[str, Any]], Found]] = {
     "gptq": read_gptq,
     "awq": read_awq,
-    "fp8": read_fp8,
+    "fp8": read_fp8_and_fp4,
     "compressed-tensors": read_compressed,
     "bitsandbytes": read_bitsandbytes,
     "mxfp4": read_mxfp4,
