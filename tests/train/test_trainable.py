@@ -98,7 +98,13 @@ def test_what_is_learnt_can_be_taken_out_and_does_not_touch_the_original(tmp_pat
 
 @pytest.mark.parametrize(
     ("family", "kind"),
-    [("bloom", "ALiBi"), ("gpt_oss", "attention sinks"), ("youtu", "latent attention"), ("ministral3", "queries that")],
+    [
+        ("bloom", "ALiBi"),
+        ("gpt_oss", "attention sinks"),
+        ("youtu", "latent attention"),
+        ("deepseek_v4", "attention to compressed"),
+        ("ministral3", "queries that"),
+    ],
 )
 def test_what_nothing_is_trained_through_is_refused(family: str, kind: str, tmp_path: Path) -> None:
     config, weights = load(family, tmp_path)

@@ -334,6 +334,7 @@ def _lacking(config: ModelConfig) -> str | None:
         "attention sinks": config.attention.sinks,
         "attention within chunks": any(layer.chunk is not None for layer in config.layers),
         "latent attention": config.latent is not None,
+        "attention to compressed keys": config.compressed is not None,
         "layers that keep states": config.keeps_states,
         "queries that grow with their position": config.attention.query_growth is not None,
         "layers that read another one's keys": any(layer.reads is not None for layer in config.layers),

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from headstart.backends.torch.channels import Experts, MlpAndExperts
+from headstart.backends.torch.compressed import CompressedAttention
 from headstart.backends.torch.decoder import DecoderLayer
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.mixers import LatentAttention, TwoMixers
@@ -52,6 +53,6 @@ def _linears(layer: DecoderLayer) -> tuple[Linear | None, ...]:
     mixer = layer.mixer.attention if isinstance(layer.mixer, TwoMixers) else layer.mixer
     dense = layer.channel.mlp if isinstance(layer.channel, MlpAndExperts) else layer.channel
     dense = dense.shared if isinstance(dense, Experts) else dense
-    first = mixer.down if isinstance(mixer, LatentAttention) else getattr(mixer, "input", None)
+    first = mixer.down if isinstance(mixer, LatentAttention | CompressedAttention) else getattr(mixer, "input", None)
     named = ((mixer, "output"), (dense, "up"), (dense, "down"), (mixer, "gate"))
     return first, *(getattr(part, name, None) for part, name in named)

@@ -233,7 +233,7 @@ class AttentionLayout:
         """Those that end with rows of the pass."""
         ends = np.flatnonzero((self._batch.positions + 1) % ratio == 0)
         row, slots = ends.copy(), np.full((len(ends), 2 * ratio), -1, dtype=np.int64)
-        for step in range(2 * ratio):
+        for step in range(2 * ratio if len(ends) else 0):
             place = self._batch.positions[ends].astype(np.int64) - step
             cached = self._physical(sequence[ends], np.maximum(place, 0))
             slots[:, -1 - step] = np.where(row >= 0, new_slots[row], np.where(place >= 0, cached, -1))
