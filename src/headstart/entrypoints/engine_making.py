@@ -63,7 +63,7 @@ def make_engine(
     )
     if options.prefix_cache_dir is not None:
         _keep_in_files(target, kept_as, runner.cache, Path(options.prefix_cache_dir), options.prefix_cache_bytes)
-    notices = [sentence for sentence in (target.notice, target.kept, target.recorded) if sentence]
+    notices = [sentence for sentence in (target.notice, target.elsewhere, target.kept, target.recorded) if sentence]
     if cache_type is not CacheType.AUTO:
         notices.append(
             f"Keys and values are kept in 8 bits (cache_type {cache_type.value}), which is LOSSY: answers are those of "

@@ -278,7 +278,9 @@ def test_families_guess_for_themselves(family: str, sizes: dict[str, int], tmp_p
     prompts, params = [[5, 17, 3, 44, 9]], SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     target = load_model(tmp_path, "fp32")
     assert target.backend.name.startswith("native" if sizes and load_library() else "torch")
-    plain = LLM(target, "none").generate(prompts, params)[0].outputs[0]
+    llm = LLM(target, "none")
+    assert any("which alone has attention to comp" in each for each in llm.notices) == (family == "deepseek_v4")
+    plain = llm.generate(prompts, params)[0].outputs[0]
     output = LLM(target, "mtp", drafter_options=OPTIONS).generate(prompts, params)[0].outputs[0]
     assert output.token_ids == plain.token_ids
     assert output.stats.drafted > 0
