@@ -191,6 +191,18 @@ def test_damaged_modules_are_told_and_decoding_goes_on(fault: str, said: str, fo
     assert next(each for each in found if each.drafter == "mtp").standing is Standing.REFUSED
 
 
+def test_modules_like_no_layer_of_the_model_are_told_and_decoding_goes_on(tmp_path: Path) -> None:
+    """They attend, and nothing else does."""
+    write_modules("qwen3_5_text", tmp_path, 1, layers=1, **NATIVE_SIZES["qwen3_5_text"])
+    write_tokenizer(tmp_path)
+    model = load_model(tmp_path, "bf16")
+    llm = LLM(model, "auto")
+    assert sum("no layer of its qwen3_5_text decoder is like" in notice for notice in llm.notices) == 1
+    assert texts(llm) == texts(LLM(model, "none"))
+    with pytest.raises(HeadstartError, match="no layer of its qwen3_5_text decoder is like"):
+        LLM(model, "mtp")
+
+
 def test_modules_that_hold_no_numbers_are_told_and_decoding_goes_on(folder: Path) -> None:
     """An expert that few rows come to, say."""
     tensors = load_file(folder / "model.safetensors")

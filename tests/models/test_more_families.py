@@ -27,7 +27,7 @@ TEXT = [3 + (7 * i * i + i) % 250 for i in range(40)]
 PLAIN = SpeculationParams(enabled=False)
 FEW = (
     *("gpt2-relu", "llama-partial", "olmo", "gpt_bigcode-mha", "llava", "qwen2_5_vl", "llama4-seeing"),
-    *("dbrx-unnormalised", "gemma4_text-experts", "mamba-biased", "qwen3_5_moe_text"),
+    *("dbrx-unnormalised", "gemma4_text-experts", "mamba-biased", "qwen3_5_moe_text", "bailing_hybrid-biased"),
 )
 """Those of ``make test``: most are none of ``test_native_families.py`` or ``test_kinds_of_layers.py``."""
 

@@ -62,6 +62,11 @@ KDA = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]
     "linear_head_dim": 12,
     "linear_num_heads": 4,
 }
+LING = {**TINY, **MOE, **JOINT_LATENT, **KDA, "num_expert_group": 4, "topk_group": 2} | {
+    "num_experts_per_token": 3,
+    "model_max_length": 256,
+    "num_nextn_predict_layers": 0,
+}
 GLM5_NEXT = {**TINY, **MOE, **LATENT, **KDA, "qk_rope_head_dim": 0, "n_shared_experts": 1, "pad_token_id": 0} | {
     "layer_types": ["linear_attention", "indexed_attention", "linear_attention"],
     "indexer_types": ["full"] * 3,
@@ -373,11 +378,8 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "longcat_flash": ("LongcatFlash", {**TINY, **MOE, **LATENT, **LONGCAT}),
     "hy_v4": ("HYV4", {**TINY, **MOE, **LATENT, **HY_V4}),
     "glm5_next": ("Glm5Next", {"text_config": GLM5_NEXT, "vision_config": GLM5_EYES}),
-    "bailing_hybrid": (
-        "BailingHybrid",
-        {**TINY, **MOE, **JOINT_LATENT, **KDA, "num_expert_group": 4, "topk_group": 2, "num_experts_per_token": 3}
-        | {"model_max_length": 256, "num_nextn_predict_layers": 0},
-    ),
+    "bailing_hybrid": ("BailingHybrid", LING),
+    "bailing_hybrid-biased": ("BailingHybrid", {**LING, "attention_bias": True}),
     "glm4_moe_lite": (
         "Glm4MoeLite",
         {**TINY, **MOE, **GROUPED, **LATENT, "mlp_layer_types": ["dense", "sparse", "sparse"]},

@@ -193,6 +193,7 @@ _KIMI = layout_with(
     | _LOW_RANK,
     layer=LATENT_LAYER,
     folded={"log_decay": _heads(1, 1, -1, 1)},
+    without_bias=frozenset({"q"}),
     # As transformers saves them.
     spellings=_MLP,
 )
@@ -206,6 +207,7 @@ _LING = layout_with(
     layer={role: name.replace("self_attn", "attention") for role, name in LATENT_LAYER.items()},
     embedding="word_embeddings",
     convert=TURNED,
+    without_bias=frozenset({"q"}),
     beyond=True,
     spellings={"delta_output": "layers.{i}.attention.dense"},
 )

@@ -8,10 +8,11 @@ llama.cpp's converter (conversion/*.py) and what it loads (src/models, "NEXTN").
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from headstart.errors import CheckpointError
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.families.base import CheckpointKind, LayerNumber
 from headstart.models.families.deepseek import LATENT_LAYER
@@ -92,18 +93,21 @@ class MultiTokenLayout:
         return replace(self, **names, own=own, spellings=spellings)
 
     def like(self, config: ModelConfig, module: int = 0) -> LayerConfig:
-        """What a module's layer is like; it has both parts, also where the decoder's have one of them."""
+        """What a module's layer is like; it has both parts, also where the decoder's have one of them.
+
+        Raises:
+            CheckpointError: none of the decoder's is like it.
+        """
         if module < len(config.module_layers):
             return config.module_layers[module]
         return replace(self._alike(config), **self.changes)
 
     def _alike(self, config: ModelConfig) -> LayerConfig:
         if not self.windowed:
-            kinds = ("attention", "latent", "compressed")
-            attending = next(layer for layer in config.layers[::-1] if layer.mixer in kinds)
+            attending = _last(config, lambda layer: layer.mixer in ("attention", "latent", "compressed"))
             if attending.channel != "none":
                 return attending
-            changing = next(layer for layer in config.layers[::-1] if layer.channel != "none")
+            changing = _last(config, lambda layer: layer.channel != "none")
             return replace(attending, channel=changing.channel, mlp_size=changing.mlp_size)
         return next((layer for layer in config.layers if layer.window is not None), config.layers[0])
 
@@ -111,6 +115,14 @@ class MultiTokenLayout:
         """The decoder's last layer of this kind; None: its layers have one part each."""
         like = self.like(config)
         return max((place for place, layer in enumerate(config.layers) if layer == like), default=None)
+
+
+def _last(config: ModelConfig, fits: Callable[[LayerConfig], bool]) -> LayerConfig:
+    """The decoder's last layer that ``fits``."""
+    found = [layer for layer in config.layers if fits(layer)]
+    if not found:
+        raise CheckpointError(f"no layer of its {config.family} decoder is like those of multi-token modules.")
+    return found[-1]
 
 
 def _in_layer(layer: str, parts: tuple[str, str, str, str], **more: Any) -> MultiTokenLayout:
