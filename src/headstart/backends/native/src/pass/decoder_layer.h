@@ -9,8 +9,9 @@
 #include "pass/experts.h"
 #include "pass/rotation.h"
 
-// Through what the rows of a layer see each other, and what it does with every row by itself.
-enum class Mixer { attention, latent, convolution, mamba, mamba2, delta, attention_mamba2, none };
+// Through what the rows of a layer see each other (compressed keys in PyTorch alone), and what it does with every row
+// by itself.
+enum class Mixer { attention, latent, convolution, mamba, mamba2, delta, attention_mamba2, none, compressed };
 enum class Channel { mlp, experts, mlp_experts, none };
 enum class StateNorm { after_gate, before_gate, none };  // where the norm of what a state gives stands
 

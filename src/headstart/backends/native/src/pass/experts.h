@@ -6,7 +6,7 @@
 #include "api.h"
 #include "kernels/kernel.h"
 
-enum class ExpertScore { softmax, sigmoid, sparsemixer };
+enum class ExpertScore { softmax, sigmoid, sparsemixer, sqrtsoftplus };  // the last in PyTorch alone
 enum class GroupScore { best, two_best };
 enum ExpertLinearIndex { kExpertUp, kExpertDown, kExpertLinears };
 
