@@ -55,7 +55,7 @@ NATIVE = {
     "streams, native": "gemma3n_text",
 }
 """Those of layers that differ from each other, with heads as wide as the native pass needs."""
-FEW = ("chunks", "compressed keys", "Mamba-2", "Mamba, native", "hyper-connections, native")
+FEW = ("chunks", "Mamba-2", "Mamba, native", "hyper-connections, native")
 """Those of ``make test``."""
 DRAFTERS = ("suffix", "early-exit", "draft-model", "auto")
 PROMPTS = [[5 + length, *range(10, 10 + length)] for length in (26, 25, 2, 33)]

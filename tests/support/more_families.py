@@ -102,6 +102,7 @@ DEEPSEEK_V4 = {
     "compress_rates": dict(zip(_COMPRESSED, (4, 16), strict=True)),
     "mlp_layer_types": ["hash_moe", "moe", "hash_moe", "moe"],
     "swiglu_limit": 0.9,
+    "hc_sinkhorn_iters": 3,
     "rope_parameters": {key: value for key, value in YARN.items() if key != "rope_theta"},
 }
 """More heads of the indexer than make a tie of zeros likely, which transformers may break in any order."""

@@ -231,12 +231,13 @@ class AttentionLayout:
 
     def _windows(self, sequence: Indices, new_slots: Indices, ratio: int) -> Windows:
         """Those that end with rows of the pass."""
-        ends = np.flatnonzero((self._batch.positions + 1) % ratio == 0)
-        row, slots = ends.copy(), np.full((len(ends), 2 * ratio), -1, dtype=np.int64)
-        for step in range(2 * ratio if len(ends) else 0):
-            place = self._batch.positions[ends].astype(np.int64) - step
-            cached = self._physical(sequence[ends], np.maximum(place, 0))
-            slots[:, -1 - step] = np.where(row >= 0, new_slots[row], np.where(place >= 0, cached, -1))
+        row = ends = np.flatnonzero((self._batch.positions + 1) % ratio == 0)
+        places = self._batch.positions[ends].astype(np.int64)[:, None] + np.arange(1 - 2 * ratio, 1)
+        slots = np.where(places >= 0, self._physical(sequence[ends][:, None], np.maximum(places, 0)), -1)
+        for column in slots.T[::-1]:  # along the paths, up to the cached tokens
+            if not (row >= 0).any():
+                break
+            column[row >= 0] = new_slots[row[row >= 0]]
             row = np.where(row >= 0, self._batch.parents[row], -1)
         starts = self._batch.positions[ends].astype(np.int64) - ratio + 1
         return Windows(self._index(ends), self._index(slots), self._index(starts))
