@@ -22,8 +22,8 @@ from headstart.models.families.rope import rope_of
 from headstart.models.streams_config import HyperConfig
 
 _WINDOW, _INDEXED, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
-_RATIOS = {0: _WINDOW, 4: _INDEXED, 128: _HEAVY}
-_BY_TOKEN, _BY_SCORE = "hash_moe", "moe"
+_KINDS = {0: _WINDOW, 4: _INDEXED, 128: _HEAVY}
+_BY_TOKEN = "hash_moe"
 _MOST_RATIO = 1 << 12
 
 
@@ -75,67 +75,51 @@ def _deepseek_v4(fields: Fields) -> ModelConfig:
 
 def _layers(fields: Fields, count: int) -> tuple[LayerConfig, ...]:
     rates = fields.within("compress_rates") or Fields({}, fields.source)
-    ratios = {
-        _INDEXED: rates.integer(_INDEXED, fields.integer("compress_rate_csa", 4), maximum=_MOST_RATIO),
-        _HEAVY: rates.integer(_HEAVY, fields.integer("compress_rate_hca", 128), maximum=_MOST_RATIO),
-    }
+    ratios = {kind: rates.integer(kind, ratio, maximum=_MOST_RATIO) for ratio, kind in _KINDS.items() if ratio}
     chosen = fields.integer("index_topk", 512, maximum=MAX_POSITIONS)
     made = {_WINDOW: None, _INDEXED: Compression(ratios[_INDEXED], chosen), _HEAVY: Compression(ratios[_HEAVY])}
     kinds = fields.kinds("layer_types", count, tuple(made))
-    given = fields.get("compress_ratios")
-    if kinds is None and given is not None:
-        known = isinstance(given, list) and len(given) >= count and all(each in (0, 4, 128) for each in given)
-        if not known:
+    if kinds is None:
+        given = fields.get("compress_ratios")
+        given = [4 if index > 1 and index % 2 else 128 for index in range(count)] if given is None else given
+        if not isinstance(given, list) or len(given) < count or not all(each in (0, 4, 128) for each in given):
             raise fields.bad("compress_ratios", given, f"{count} entries, each 0, 4 or 128")
-        kinds = [_RATIOS[each] for each in given[:count]]
-    elif kinds is None:
-        kinds = [_INDEXED if index > 1 and index % 2 else _HEAVY for index in range(count)]
-    by_token = fields.kinds("mlp_layer_types", count, (_BY_TOKEN, _BY_SCORE))
-    if by_token is None:
-        first = fields.integer("num_hash_layers", 3, minimum=0)
-        by_token = [_BY_TOKEN if index < first else _BY_SCORE for index in range(count)]
-    window = fields.integer("sliding_window", 128)
-    limits = swiglu_limits(fields, count, 10.0)
+        kinds = [_KINDS[each] for each in given[:count]]
+    first = fields.integer("num_hash_layers", 3, minimum=0)
+    by_token = fields.kinds("mlp_layer_types", count, (_BY_TOKEN, "moe"))
+    by_token = [_BY_TOKEN if index < first else "moe" for index in range(count)] if by_token is None else by_token
+    layer = LayerConfig(fields.integer("sliding_window", 128), 1, "compressed", "experts", limits_raw=True)
     return tuple(
-        LayerConfig(
-            window=window,
+        replace(
+            layer,
             rope=0 if kind == _WINDOW else 1,
-            mixer="compressed",
-            channel="experts",
             mlp_limit=limit or None,
             expert_limit=limit or None,
-            limits_raw=True,
             by_token=chosen_by == _BY_TOKEN,
             compression=made[kind],
         )
-        for kind, chosen_by, limit in zip(kinds, by_token, limits, strict=True)
+        for kind, chosen_by, limit in zip(kinds, by_token, swiglu_limits(fields, count, 10.0), strict=True)
     )
 
 
 def _ropes(fields: Fields) -> tuple[RopeConfig, RopeConfig]:
     """Of layers that see their window alone, and of the others, whose scaled rotation is not grown."""
     size = fields.integer("head_dim")
-    dim = fields.integer("qk_rope_head_dim", size // 8)
     share = fields.optional_number("partial_rotary_factor")
-    dim = dim if share is None else int(size * share)
+    dim = fields.integer("qk_rope_head_dim", size // 8) if share is None else int(size * share)
     theta, of_others = fields.number("rope_theta", 10_000.0), fields.number("compress_rope_theta", 160_000.0)
-    if fields.of_gguf:
-        scaled = rope_of(fields.with_entries(rope_theta=of_others), dim, whole_heads=False)
-        scaling = None if scaled.scaling is None else scaled.scaling | {"attention_factor": 1.0}
-        return RopeConfig(theta, dim), replace(scaled, scaling=scaling)
     parameters = fields.within("rope_parameters")
-    main = None if parameters is None else parameters.within("main")
-    others = None if parameters is None else parameters.within("compress")
-    if main is not None:
-        theta = main.number("rope_theta", theta)
+    said = fields.within("rope_scaling") or parameters
+    if parameters is not None and parameters.within("compress") is not None:
+        main, said = parameters.within("main") or Fields({}, fields.source), parameters.within("compress")
         main.require("rope_type", "default", default="default")
-    if others is not None:
-        of_others = others.number("rope_theta", of_others)
-    said = others or fields.within("rope_scaling") or parameters
-    scaling_entries: dict[str, Any] = {} if said is None else dict(said.entries)
-    entries = {"attention_factor": 1.0, **scaling_entries, "rope_theta": of_others}
-    others = fields.with_entries(rope_scaling=None, rope_parameters=entries)
-    return RopeConfig(theta, dim), rope_of(others, dim, whole_heads=False)
+        theta, of_others = (of.number("rope_theta", known) for of, known in ((main, theta), (said or main, of_others)))
+    entries = {} if said is None else {**said.entries, "rope_theta": of_others}
+    others = fields.with_entries(rope_scaling=None, rope_parameters=entries, rope_theta=of_others)
+    scaled = rope_of(others, dim, whole_heads=False)
+    grown = 1.0 if said is None else said.number("attention_factor", 1.0)
+    scaling = None if scaled.scaling is None else scaled.scaling | {"attention_factor": grown}
+    return RopeConfig(theta, dim), replace(scaled, scaling=scaling)
 
 
 _ATTENTION = {
