@@ -114,11 +114,13 @@ class Oracle:
         return trees
 
 
-def with_oracles(monkeypatch: pytest.MonkeyPatch, **oracles: tuple[int, float]) -> tuple[Drafter, dict[str, Oracle]]:
+def with_oracles(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Oracle] = Oracle, **oracles: tuple[int, float]
+) -> tuple[Drafter, dict[str, Oracle]]:
     """``auto`` over oracles of given lengths and prices. Nothing else takes any time but passes."""
     clock = Clock()
     monkeypatch.setattr(AutoDrafter, "parts", PlannerParts(clock=clock))
-    built = {name: Oracle(PREDICTABLE, length, price, clock) for name, (length, price) in oracles.items()}
+    built = {name: kind(PREDICTABLE, length, price, clock) for name, (length, price) in oracles.items()}
     monkeypatch.setattr(
         "headstart.drafting.methods.auto.drafter.create_drafter", lambda name, context, **options: built[name]
     )
