@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backends.torch.few_bit_rows import read_rows
+from headstart.backends.torch.window_ends import last_tokens, windows_of
 from headstart.models.config import Alibi, Sight
 from headstart.passes.batch import IntArray, PassBatch
 
@@ -27,14 +28,6 @@ FOLDED_ROWS = 64
 """Up to this many rows, the query heads that share a key-value head become rows of one product."""
 MEMORY: Sight = (-1, None)
 """Stands for a window: the sequence's encoder memory, all of which every row sees."""
-
-
-def ends_of(ratio: int) -> Sight:
-    """Stands for a chunk: the last tokens of windows of ``ratio``, whose rows hold what is made of these; no heads are
-    folded in what is added to the scores."""
-    return None, -ratio
-
-
 _SHORT_CONTEXT = 256
 """Contexts up to this length may share a group; above, lengths within a factor of 4 do."""
 
@@ -65,18 +58,6 @@ class RowGroup:
     folded: bool
     views: dict[Sight, KeyView]
     """How far layers see, or ``MEMORY`` -> the keys of those that see so far."""
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Windows of tokens that end with rows of a pass, along their paths."""
-
-    rows: Tensor
-    """[window] the last of each."""
-    slots: Tensor
-    """[window, token] of the tokens of the window before, then of its own; -1: before the text begins."""
-    starts: Tensor
-    """[window] position of its first token."""
 
 
 class Layout(Protocol):
@@ -122,7 +103,8 @@ class AttentionLayout:
         new_slots = self._physical(sequence, logical)
         self.new_slots = self._index(new_slots)
         ratios = [-chunk for _, chunk in sights if chunk is not None and chunk < 0]
-        self.windows = {ratio: self._windows(sequence, new_slots, ratio) for ratio in ratios}
+        known = sequence, new_slots, self._physical, self._index
+        self.windows = {ratio: windows_of(batch, ratio, *known) for ratio in ratios}
 
         self.groups: list[RowGroup] = []
         place = np.empty(batch.num_rows, dtype=np.int64)
@@ -209,38 +191,9 @@ class AttentionLayout:
 
     def _ends_view(self, members: Indices, rows: Indices, ancestors: NDArray[np.bool_] | None, sight: Sight) -> KeyView:
         """Of the last tokens of windows."""
-        ratio, local = -(sight[1] or 0), np.arange(rows.shape[1])
-        found = []
-        for index, member in enumerate(members):
-            ends = np.flatnonzero((self._batch.positions[rows[index, : self._counts[member]]] + 1) % ratio == 0)
-            before = self._cached[member]
-            found.append(np.concatenate((np.arange(ratio - 1, before, ratio), before + ends)))
-        lengths = np.array([len(each) for each in found])[:, None]
-        # Padding reads the sequence's first key.
-        keys = np.array([np.pad(each, (0, int(lengths.max()) - len(each))) for each in found], dtype=np.int64)
-        cached = self._cached[members][:, None]
-        new = np.clip(keys - cached, 0, len(local) - 1)
-        if ancestors is None:
-            visible = new[:, None] <= np.minimum(local, self._counts[members][:, None] - 1)[:, :, None]
-        else:
-            of_row = np.take_along_axis(ancestors, (rows - rows[:, :1])[:, :, None], axis=1)
-            visible = np.take_along_axis(of_row, np.repeat(new[:, None], len(local), axis=1), axis=2)
-        visible = (visible | (keys < cached)[:, None]) & (np.arange(keys.shape[1]) < lengths)[:, None]
+        keys, visible = last_tokens(self._batch, -(sight[1] or 0), members, rows, ancestors)
         slots = self._index(self._physical(members[:, None], keys).ravel())
         return KeyView(slots, keys.shape[1], self._mask(visible, 1))
-
-    def _windows(self, sequence: Indices, new_slots: Indices, ratio: int) -> Windows:
-        """Those that end with rows of the pass."""
-        row = ends = np.flatnonzero((self._batch.positions + 1) % ratio == 0)
-        places = self._batch.positions[ends].astype(np.int64)[:, None] + np.arange(1 - 2 * ratio, 1)
-        slots = np.where(places >= 0, self._physical(sequence[ends][:, None], np.maximum(places, 0)), -1)
-        for column in slots.T[::-1]:  # along the paths, up to the cached tokens
-            if not (row >= 0).any():
-                break
-            column[row >= 0] = new_slots[row[row >= 0]]
-            row = np.where(row >= 0, self._batch.parents[row], -1)
-        starts = self._batch.positions[ends].astype(np.int64) - ratio + 1
-        return Windows(self._index(ends), self._index(slots), self._index(starts))
 
     def _memory_view(self, members: Indices, num_rows: int) -> KeyView:
         """Of decoders whose heads share no keys."""

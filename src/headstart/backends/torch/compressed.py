@@ -13,11 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.backends.torch.attention import RowGroup, attend, ends_of
+from headstart.backends.torch.attention import RowGroup, attend
 from headstart.backends.torch.few_bit_rows import read_rows, write_rows
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.norms import Norm
 from headstart.backends.torch.states import LayerStore
+from headstart.backends.torch.window_ends import ends_of
 from headstart.models.compressed_config import Compression
 from headstart.models.compressed_weights import CompressedWeights
 from headstart.models.config import LayerConfig, ModelConfig

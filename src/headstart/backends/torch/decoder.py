@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headstart.backends.torch.around import LayerInput, LayerInputs, Side, StreamEnds, Streams
-from headstart.backends.torch.attention import Layout, Windows
+from headstart.backends.torch.attention import Layout
 from headstart.backends.torch.channels import Channel, Experts, MlpAndExperts, channel_of
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.mixers import MixerPass, mixer_of
 from headstart.backends.torch.norms import Norm
 from headstart.backends.torch.states import LayerStore, StateLayout
+from headstart.backends.torch.window_ends import Windows
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.layers.hyper import merged, run_connected
 from headstart.models.layers.layer import Operation, run_layer

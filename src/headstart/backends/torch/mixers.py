@@ -11,12 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.backends.torch.attention import Layout, Windows, attend, ends_of
+from headstart.backends.torch.attention import Layout, attend
 from headstart.backends.torch.compressed import CompressedAttention
 from headstart.backends.torch.few_bit_rows import write_rows
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.norms import HeadNorm, Norm
 from headstart.backends.torch.states import LayerStore, StateLayout
+from headstart.backends.torch.window_ends import Windows, ends_of
 from headstart.models.compressed_weights import CompressedWeights
 from headstart.models.config import LayerConfig, ModelConfig, Sight
 from headstart.models.layers.convolution import run_convolution
