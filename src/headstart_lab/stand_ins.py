@@ -186,13 +186,15 @@ def _modules(model: Model) -> MultiTokenModules:
     config, weights = load_decoder(model.checkpoint, weights_dtype(model.precision))
     names = multi_token_layout(config, "hf")
     place = names.place(config)
-    if place is None or names.streams:
+    if place is None:
         raise ConfigError(f"{model.name} has no layer like a multi-token module's, which both attends and has an MLP.")
     flat = NormWeights(torch.full((config.hidden_size,), 1.0 - config.norms.offset))
     projection = _linear(config.hidden_size, 2 * config.hidden_size)
-    module = MultiTokenModule(flat, flat, flat, projection, weights.layers[place])
+    hyper = config.residual.hyper if names.streams else None
+    layer = weights.layers[place] if names.streams else replace(weights.layers[place], hyper=None)
+    module = MultiTokenModule(flat, flat, flat, projection, layer, None if hyper is None else weights.hyper_end)
     return MultiTokenModules(
-        replace(config, layers=(config.layers[place],)),
+        replace(config, layers=(config.layers[place],), residual=replace(config.residual, hyper=hyper)),
         (module,),
         names.hidden_first,
         feeds_unnormed=names.feeds_unnormed,
