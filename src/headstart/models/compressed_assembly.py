@@ -6,7 +6,7 @@ from headstart.models.compressed_config import CompressedConfig
 from headstart.models.compressed_weights import CompressedWeights, CompressorWeights
 from headstart.models.config import LayerConfig
 from headstart.models.layout_tensors import LayoutTensors
-from headstart.models.linear_weights import NormWeights
+from headstart.models.linear_weights import LinearWeights, NormWeights
 
 _OF = ("compressor", "index_compressor")
 
@@ -15,13 +15,12 @@ def compressed_weights(
     tensors: LayoutTensors, index: int, layer: LayerConfig, compressed: CompressedConfig
 ) -> CompressedWeights:
     """Of the layer of this number."""
-    config = tensors.config
-    size, heads, compression = config.head_dim, config.num_heads, layer.compression
-    made = compressed.made(compression, size)
-    down = {"q_down": compressed.q_rank, "kv": size}
+    config, compression = tensors.config, layer.compression
+    size, heads, groups = config.head_dim, config.num_heads, compressed.groups
+    made, ratio = compressed.made(compression, size), 0 if compression is None else compression.ratio
+    down, up = {"q_down": compressed.q_rank, "kv": size}, {"q_up": heads * size}
     for of, given in zip(_OF, made, strict=False):
         down |= {f"{of}_kv": given, f"{of}_gate": given}
-    up = {"q_up": heads * size}
     if len(made) > 1:
         down["index_shares"] = compressed.index_heads
         up["index_q"] = compressed.index_heads * compressed.index_dim
@@ -29,24 +28,19 @@ def compressed_weights(
     def norm(role: str, of: int) -> NormWeights:
         return tensors.norm(tensors.layout.layer[role].format(i=index), role, of)
 
+    def linear(parts: dict[str, int], inputs: int) -> LinearWeights:
+        return tensors.linear(index, parts, inputs, False)
+
     return CompressedWeights(
-        down=tensors.linear(index, down, config.hidden_size, False),
+        down=linear(down, config.hidden_size),
         q_norm=norm("q_norm", compressed.q_rank),
-        q_up=tensors.linear(index, up, compressed.q_rank, False),
+        q_up=linear(up, compressed.q_rank),
         kv_norm=norm("kv_norm", size),
         compressors=tuple(
-            CompressorWeights(
-                tensors.vector(index, f"{of}_places", given, 0 if compression is None else compression.ratio),
-                norm(f"{of}_norm", own),
-            )
+            CompressorWeights(tensors.vector(index, f"{of}_places", given, ratio), norm(f"{of}_norm", own))
             for of, given, own in zip(_OF, made, (size, compressed.index_dim), strict=False)
         ),
-        lower=tensors.linear(
-            index,
-            {"output_down": compressed.groups * compressed.output_rank},
-            heads * size // compressed.groups,
-            False,
-        ),
-        output=tensors.linear(index, {"output": config.hidden_size}, compressed.groups * compressed.output_rank, False),
+        lower=linear({"output_down": groups * compressed.output_rank}, heads * size // groups),
+        output=linear({"output": config.hidden_size}, groups * compressed.output_rank),
         sinks=tensors.vector(index, "sinks", heads),
     )

@@ -51,15 +51,13 @@ def _deepseek_v4(fields: Fields) -> ModelConfig:
         fields.integer("index_head_dim", 128, minimum=config.ropes[0].dim),
     )
     count = fields.integer("n_routed_experts", 256)
-    score = fields.text("scoring_func", "sqrtsoftplus")
-    if score not in ("sqrtsoftplus", "sigmoid", "softmax"):
-        raise fields.unsupported("scoring_func", score, "sqrtsoftplus, sigmoid or softmax")
+    fields.require("scoring_func", "sqrtsoftplus", default="sqrtsoftplus")
     experts = ExpertsConfig(
         count,
         used_of(fields, count, 6),
         size,
         shared_size=size * fields.integer("n_shared_experts", 1),
-        score=score,  # type: ignore[arg-type]
+        score="sqrtsoftplus",
         correction=True,
         normalised=True,
         scale=fields.number("routed_scaling_factor", 1.5),
@@ -123,18 +121,23 @@ def _ropes(fields: Fields) -> tuple[RopeConfig, RopeConfig]:
 
 
 _ATTENTION = {
-    "q_down": "wq_a",
-    "q_norm": "q_norm",
-    "q_up": "wq_b",
-    "kv": "wkv",
-    "kv_norm": "kv_norm",
-    "output_down": "wo_a",
-    "output": "wo_b",
-    "sinks": "attn_sink",
-    "index_q": "indexer.wq_b",
-    "index_shares": "indexer.weights_proj",
+    "q_down": ("wq_a", "attn_q_a"),
+    "q_norm": ("q_norm", "attn_q_a_norm"),
+    "q_up": ("wq_b", "attn_q_b"),
+    "kv": ("wkv", "attn_kv"),
+    "kv_norm": ("kv_norm", "attn_kv_a_norm"),
+    "output_down": ("wo_a", "attn_output_a"),
+    "output": ("wo_b", "attn_output_b"),
+    "sinks": ("attn_sink", "attn_sinks"),
+    "index_q": ("indexer.wq_b", "indexer.attn_q_b"),
+    "index_shares": ("indexer.weights_proj", "indexer.proj"),
+    **{
+        f"{of}_{part}": (f"{before}compressor.{name}", f"{after}_compressor_{name.removeprefix('w')}")
+        for of, before, after in (("compressor", "", "attn"), ("index_compressor", "indexer.", "indexer"))
+        for part, name in (("kv", "wkv"), ("gate", "wgate"), ("places", "ape"), ("norm", "norm"))
+    },
 }
-_COMPRESSOR = {"kv": "wkv", "gate": "wgate", "places": "ape", "norm": "norm"}
+"""In folders, and in GGUF files."""
 _CHANNEL = {
     "router": "gate",
     "router_correction": "gate.bias",
@@ -150,12 +153,7 @@ _HF = TensorLayout(
     layer={
         "attention_norm": "layers.{i}.attn_norm",
         "mlp_norm": "layers.{i}.ffn_norm",
-        **{role: f"layers.{{i}}.attn.{name}" for role, name in _ATTENTION.items()},
-        **{f"compressor_{part}": f"layers.{{i}}.attn.compressor.{name}" for part, name in _COMPRESSOR.items()},
-        **{
-            f"index_compressor_{part}": f"layers.{{i}}.attn.indexer.compressor.{name}"
-            for part, name in _COMPRESSOR.items()
-        },
+        **{role: f"layers.{{i}}.attn.{name}" for role, (name, _) in _ATTENTION.items()},
         **{role: f"layers.{{i}}.ffn.{name}" for role, name in _CHANNEL.items()},
         **_HYPER,
     },
@@ -169,28 +167,12 @@ _SAVED = replace(
     spellings={"kv_norm": "layers.{i}.attn.norm", **hyper_roles("hc_head.", end="hc")},
 )
 
-_GGUF_ATTENTION = {
-    "q_down": "attn_q_a",
-    "q_norm": "attn_q_a_norm",
-    "q_up": "attn_q_b",
-    "kv": "attn_kv",
-    "kv_norm": "attn_kv_a_norm",
-    "output_down": "attn_output_a",
-    "output": "attn_output_b",
-    "index_q": "indexer.attn_q_b",
-    "index_shares": "indexer.proj",
-    "expert_table": "ffn_gate_tid2eid",
-    **{
-        f"{of}_{part}": f"{name}_{'ape' if part == 'places' else part}"
-        for of, name in (("compressor", "attn_compressor"), ("index_compressor", "indexer_compressor"))
-        for part in _COMPRESSOR
-    },
-}
 _GGUF = replace(
     GGUF_MIXED,
     layer={
         **GGUF_MIXED.layer,
-        **{role: f"blk.{{i}}.{name}" for role, name in _GGUF_ATTENTION.items()},
+        **{role: f"blk.{{i}}.{name}" for role, (_, name) in _ATTENTION.items()},
+        "expert_table": "blk.{i}.ffn_gate_tid2eid",
         **GGUF_HYPER,
         **hyper_roles("output_", end="hc"),
     },
