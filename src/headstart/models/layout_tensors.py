@@ -227,10 +227,8 @@ class LayoutTensors:
         stored = self.source.stored(name)
         found = self.source.read(name).long() if stored.type in ("I64", "I32") else torch.full((1,), -1)
         if stored.shape != shape or found.amin() < 0 or found.amax() >= count:
-            raise CheckpointError(
-                f"tensor {name!r} holds no whole numbers from 0 to {count - 1} of shape {list(shape)}; fetch the model "
-                "again."
-            )
+            wanted = f"whole numbers from 0 to {count - 1} of shape {list(shape)}"
+            raise CheckpointError(f"tensor {name!r} does not hold {wanted}; fetch the model again.")
         return found
 
     def name_of(self, index: int, role: str, expert: int = 0) -> str:

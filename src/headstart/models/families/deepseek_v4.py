@@ -7,7 +7,6 @@ llama.cpp's converter and model (deepseek4.cpp).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from headstart.models.compressed_config import CompressedConfig, Compression
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
@@ -37,12 +36,8 @@ def _deepseek_v4(fields: Fields) -> ModelConfig:
     groups = fields.integer("o_groups", 8, maximum=config.num_heads)
     if config.num_heads % groups:
         raise fields.bad("o_groups", groups, f"a divisor of {config.num_heads} heads")
-    hyper = HyperConfig(
-        fields.integer("hc_mult", 4, maximum=8),
-        fields.integer("hc_sinkhorn_iters", 20, maximum=1000),
-        fields.number("hc_eps", 1e-6),
-        merges=True,
-    )
+    streams, rounds = fields.integer("hc_mult", 4, maximum=8), fields.integer("hc_sinkhorn_iters", 20, maximum=1000)
+    hyper = HyperConfig(streams, rounds, fields.number("hc_eps", 1e-6), merges=True)
     compressed = CompressedConfig(
         fields.integer("q_lora_rank", 1024),
         groups,
@@ -52,6 +47,7 @@ def _deepseek_v4(fields: Fields) -> ModelConfig:
     )
     count = fields.integer("n_routed_experts", 256)
     fields.require("scoring_func", "sqrtsoftplus", default="sqrtsoftplus")
+    fields.require("expert_gating_func", _SQRT_SOFTPLUS, default=_SQRT_SOFTPLUS)
     experts = ExpertsConfig(
         count,
         used_of(fields, count, 6),
@@ -194,20 +190,13 @@ _NAMES = {
 }
 _SQRT_SOFTPLUS = 4
 
-
-def _entries(fields: Fields) -> dict[str, Any]:
-    """No entries; refuses experts that are chosen otherwise."""
-    fields.require("expert_gating_func", _SQRT_SOFTPLUS, default=_SQRT_SOFTPLUS)
-    return {}
-
-
 FAMILIES = (
     Family(
         "deepseek_v4",
         "deepseek_v4",
         _deepseek_v4,
         replace(_SAVED, other=_HF),
-        Gguf("deepseek4", _GGUF, _NAMES, {"swiglu_limit": 0.0}, _entries),
+        Gguf("deepseek4", _GGUF, _NAMES, {"swiglu_limit": 0.0}),
         "experts",
     ),
 )
