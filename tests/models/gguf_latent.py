@@ -83,6 +83,8 @@ def write_latent(
         block, rest = f"blk.{layer[1]}", layer[2]
         if config.model_type == "hy_v4" and rest.endswith(("q_b_proj", "kv_a_proj_with_mqa")):
             tensor = _as_neighbours(tensor, config, heads if rest.endswith("q_b_proj") else 1)
+        if config.model_type == "hy_v4" and rest.endswith(("indexer.wq_b", "indexer.wk", "indexer.k_norm")):
+            tensor = _as_neighbours(tensor, config, config.index_n_heads if rest.endswith("wq_b") else 1)
         if ending == "e_score_correction_bias":
             parts = {"exp_probs_b.bias": tensor}
         elif rest.endswith("kv_b_proj"):
@@ -136,7 +138,7 @@ def write_latent(
 
 def _as_neighbours(tensor: Tensor, config: Any, heads: int) -> Tensor:
     """What transformers turns in halves, for llama.cpp, which turns neighbours."""
-    plain, turned = tensor.view(heads, -1, tensor.shape[1]).split_with_sizes(
+    plain, turned = tensor.view(heads, -1, *tensor.shape[1:]).split_with_sizes(
         [len(tensor) // heads - config.qk_rope_head_dim, config.qk_rope_head_dim], dim=1
     )
     turned = turned.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
@@ -215,6 +217,10 @@ def _metadata(writer: gguf.GGUFWriter, config: Any, joint: bool) -> None:
         writer.add_indexer_head_count(config.index_n_heads)
         writer.add_indexer_key_length(config.index_head_dim)
         writer.add_indexer_top_k(config.index_topk)
+        if config.model_type in ("glm_moe_dsa", "hy_v4"):
+            writer.add_array(
+                f"{writer.arch}.attention.indexer.types", [each == "full" for each in config.indexer_types]
+            )
     writer.add_expert_count(getattr(config, "n_routed_experts", None) or config.num_local_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
     writer.add_expert_weights_scale(config.routed_scaling_factor)

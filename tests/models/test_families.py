@@ -344,9 +344,24 @@ def test_whatever_an_entry_of_its_text_holds_is_read_or_refused(family: str) -> 
                 assert 0 < config_from_hf(original | {"text_config": text}).num_layers <= 4096
 
 
-@pytest.mark.parametrize("family", ["deepseek_v32", "glm_moe_dsa"])
-def test_an_indexers_choice_bounds_the_context(family: str) -> None:
-    """Rows see all tokens before them where it chooses as many."""
-    assert read(family).max_positions == 200
-    stretched = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
-    assert read(family, rope_parameters=stretched).max_positions == 200
+@pytest.mark.parametrize("family", ["deepseek_v32", "glm_moe_dsa", "hy_v4"])
+def test_an_indexers_choice_does_not_bound_the_context(family: str) -> None:
+    config = read(family)
+    assert config.max_positions == 256
+    assert config.latent is not None
+    assert config.latent.indexer is not None
+    assert config.latent.indexer.chosen == 24
+    with pytest.raises(CheckpointError, match="index_head_dim is 6"):
+        read(family, index_head_dim=6)
+
+
+def test_layers_share_a_choice_as_entries_say() -> None:
+    def shared(family: str, **entries: object) -> list[bool]:
+        return [layer.shares_choice for layer in read(family, indexer_types=None, **entries).layers]
+
+    assert shared("deepseek_v32") == shared("glm_moe_dsa") == [False] * 3
+    assert shared("glm_moe_dsa", index_topk_freq=2) == [False, False, True]
+    assert shared("glm_moe_dsa", index_topk_pattern="FSS") == [False, True, True]
+    assert shared("hy_v4") == [False, False, True]
+    with pytest.raises(CheckpointError, match="begins with full"):
+        read("hy_v4", indexer_types=["shared", "full", "full"])

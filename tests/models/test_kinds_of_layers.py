@@ -38,6 +38,7 @@ KINDS = {
     "decays by key": "bailing_hybrid",
     "hyper-connections": "glm5_next",
     "hyper-connections alone": "hy_v4",
+    "chosen tokens": "glm_moe_dsa",
     "delayed experts": "longcat_flash",
 }
 """Some have experts, too."""
@@ -50,6 +51,7 @@ NATIVE = {
     "decays by key, native": "kimi_linear",
     "hyper-connections, native": "glm5_next",
     "hyper-connections alone, native": "hy_v4",
+    "chosen tokens, native": "glm_moe_dsa",
     "delayed experts, native": "longcat_flash",
     "keys of earlier layers, native": "gemma4_text",
     "streams, native": "gemma3n_text",

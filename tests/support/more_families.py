@@ -55,7 +55,7 @@ GROUPED = {"n_group": 4, "topk_group": 2, "n_shared_experts": 2, "first_k_dense_
 LATENT = {"q_lora_rank": 20, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10} | {
     "num_key_value_heads": 4
 }
-INDEXED = {"index_topk": 200, "index_head_dim": 16, "index_n_heads": 2}
+INDEXED = {"index_topk": 24, "index_head_dim": 64, "index_n_heads": 16}
 JOINT_LATENT = {key: size for key, size in LATENT.items() if key != "q_lora_rank"}
 KDA = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]} | {
     "mlp_layer_types": ["dense", "sparse", "sparse"],
@@ -79,7 +79,7 @@ GLM5_NEXT = {**TINY, **MOE, **LATENT, **KDA, "qk_rope_head_dim": 0, "n_shared_ex
 GLM5_EYES = {"hidden_size": 32, "intermediate_size": 32, "depth": 1, "num_heads": 2, "image_size": 28} | {
     "out_hidden_size": 64
 }
-HY_V4 = {"num_experts_per_tok": 3, "index_topk": 208, "index_head_dim": 48, "index_n_heads": 2} | {
+HY_V4 = {"num_experts_per_tok": 3, **INDEXED} | {
     "mlp_layer_types": ["dense", "sparse", "sparse"],
     "indexer_types": ["full", "shared", "full"],
     "swiglu_limit": 0.9,

@@ -118,14 +118,18 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
         shape = (heads * head_dim,) if norms.reach == "all" else (heads, head_dim) if norms.own else (head_dim,)
         return NormWeights(1 + normal(*shape, scale=0.2), normal(*shape, scale=0.2) if norms.bias else None)
 
-    def latent() -> LatentWeights:
+    def latent(layer: LayerConfig) -> LatentWeights:
         of, heads = config.latent, config.num_heads
         assert of is not None
-        rank = of.q_rank
+        rank, index = of.q_rank, of.indexer_of(layer)
+        key, queries = (0, 0) if index is None else (index.dim + index.heads, index.heads * index.dim)
         return LatentWeights(
-            down=linear((rank or heads_width) + of.kv_rank + of.rope_dim, hidden, scale=1.5),
+            down=linear((rank or heads_width) + of.kv_rank + of.rope_dim + key, hidden, scale=1.5),
             q_norm=None if rank is None else norm(rank),
-            q_up=None if rank is None else linear(heads_width, rank, scale=1.5),
+            q_up=None if rank is None else linear(heads_width + queries, rank, scale=1.5),
+            index_norm=None
+            if index is None
+            else NormWeights(1 + normal(index.dim, scale=0.2), normal(index.dim, scale=0.2)),
             kv_norm=norm(of.kv_rank),
             key_up=linear(heads * of.kv_rank, of.plain_dim),
             value_up=linear(heads * of.value_dim, of.kv_rank),
@@ -209,8 +213,8 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             scale=0.5 + normal(hidden).abs() if of.scaled else None,
         )
 
+    of_layer: dict[str, Callable[[LayerConfig], MixerWeights]] = {"attention": attention, "latent": latent}
     mixers: dict[str, Callable[[], MixerWeights | None]] = {
-        "latent": latent,
         "convolution": convolution,
         "mamba": mamba,
         "mamba2": mamba2,
@@ -223,7 +227,7 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
     layers = tuple(
         LayerWeights(
             attention_norm=norm(hidden) if config.norms.pre and layer.mixer != "none" else None,
-            mixer=attention(layer) if layer.mixer == "attention" else mixers[layer.mixer](),
+            mixer=of_layer[layer.mixer](layer) if layer.mixer in of_layer else mixers[layer.mixer](),
             mlp_norm=norm(hidden)
             if config.norms.pre and not config.norms.shared and layer.channel not in ("none", "mlp+experts")
             else None,

@@ -209,7 +209,7 @@ class Assembly(LayoutTensors):
         config = self.config
         if layer.mixer == "latent":
             assert config.latent is not None
-            return latent_weights(self, index, config.latent)
+            return latent_weights(self, index, config.latent, layer)
         if layer.mixer == "compressed":
             assert config.compressed is not None
             return compressed_weights(self, index, layer, config.compressed)

@@ -98,6 +98,8 @@ class LayerConfig:
     """Of layers whose mixer is "compressed"; None: they see their window alone."""
     input: int | None = None
     """Which of the ``LayerInputsConfig.count`` it reads."""
+    shares_choice: bool = False
+    """It has no indexer (``LatentConfig``): rows see what the last one before it has chosen."""
 
     def cuts(self, limit: float | None) -> tuple[float, float] | None:
         """What activated gates, and ups, are cut off at where the ``limit`` is one of the above. Of silu, which grows
@@ -176,6 +178,21 @@ class QueryGrowth:
 
 
 @dataclass(frozen=True)
+class IndexerConfig:
+    """What chooses the tokens that a row sees by small keys of their own (DeepSeek-V3.2, section 2.1); the model's rope
+    turns the first dimensions of these."""
+
+    heads: int
+    dim: int
+    chosen: int
+    """Tokens that a row sees."""
+    norm_eps: float = 1e-6
+    """Of the keys' layer norm."""
+    turns_last: bool = False
+    """The rope turns the last dimensions (HY-V4)."""
+
+
+@dataclass(frozen=True)
 class LatentConfig:
     """Latent attention: keys and values of all heads are made from one small state of a row (DeepSeek-V2, section 2.1).
 
@@ -193,9 +210,14 @@ class LatentConfig:
     """Of the norms of the small states."""
     bias: bool = False
     """Of the projections to the small states."""
-    chosen: int | None = None
-    """Rows see so many tokens, which an indexer chooses (DeepSeek-V3.2): all of them in texts of that length, which are
-    all that is read here. None: there is no indexer."""
+    indexer: IndexerConfig | None = None
+    """None: rows see all tokens."""
+    unread: int | None = None
+    """Tokens that an indexer chooses which is not read: texts may be no longer."""
+
+    def indexer_of(self, layer: LayerConfig) -> IndexerConfig | None:
+        """A layer's own."""
+        return None if layer.shares_choice else self.indexer
 
 
 @dataclass(frozen=True)

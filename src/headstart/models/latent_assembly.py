@@ -7,25 +7,34 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from headstart.models.config import LatentConfig
+from headstart.models.config import LatentConfig, LayerConfig
 from headstart.models.layout_tensors import LayoutTensors, require_weights
-from headstart.models.linear_weights import LinearWeights
+from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import FileMatrix, MatrixPart
 from headstart.models.weights import LatentWeights
 
 
-def latent_weights(tensors: LayoutTensors, index: int, latent: LatentConfig) -> LatentWeights:
+def latent_weights(tensors: LayoutTensors, index: int, latent: LatentConfig, layer: LayerConfig) -> LatentWeights:
     """Of the layer of this number."""
     config = tensors.config
     heads = config.num_heads * config.head_dim
     gates = config.num_heads * (latent.value_dim if config.attention.gate == "element" else 1)
     states = {"kv_down": latent.kv_rank + latent.rope_dim}
-    q_up = q_norm = None
+    raised = {"q_up": heads}
+    indexer = latent.indexer_of(layer)
+    if indexer is not None:
+        states |= {"index_key": indexer.dim, "index_shares": indexer.heads}
+        raised |= {"index_q": indexer.heads * indexer.dim}
+    q_up = q_norm = index_norm = None
+    if indexer is not None:
+        weight = tensors.fetch(tensors.name_of(index, "index_norm"), (indexer.dim,)).float()
+        bias = tensors.bias_of(index, "index_norm", indexer.dim)
+        index_norm = NormWeights(tensors.converted("index_norm", weight), bias)
     if latent.q_rank is None:
         states = {"q": heads} | states
     else:
         states = {"q_down": latent.q_rank} | states
-        q_up = tensors.linear(index, {"q_up": heads}, latent.q_rank, False)
+        q_up = tensors.linear(index, raised, latent.q_rank, False)
         q_norm = tensors.norm(tensors.layout.layer["q_norm"].format(i=index), "q_norm", latent.q_rank)
     key_up, value_up = (
         _parted(tensors, index, latent) if "kv_up" in tensors.layout.layer else _stacked_by_head(tensors, index, latent)
@@ -44,6 +53,7 @@ def latent_weights(tensors: LayoutTensors, index: int, latent: LatentConfig) -> 
         if config.attention.gate
         else None,
         sinks=tensors.vector(index, "sinks", config.num_heads) if config.attention.sinks else None,
+        index_norm=index_norm,
     )
 
 

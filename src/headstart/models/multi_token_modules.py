@@ -121,7 +121,7 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
     if names.may_share_norm and f"{final_norm.format(i=numbers[0])}.weight" not in shapes:
         final_norm = decoders.prefix + decoders.final_norm
     layers = tuple(
-        _with_channel(names.like(config, module), layout, number, shapes) for module, number in enumerate(numbers)
+        _as_found(names.like(config, module), layout, number, shapes) for module, number in enumerate(numbers)
     )
     hyper = config.residual.hyper if names.streams else None
     config = replace(config, layers=layers, residual=replace(config.residual, hyper=hyper))
@@ -179,8 +179,11 @@ def _saying(names: MultiTokenLayout, numbers: list[int], checkpoint: Checkpoint)
     return numbers if unlike and len(heads) == len(numbers) else numbers[:1]
 
 
-def _with_channel(layer: LayerConfig, layout: TensorLayout, number: int, shapes: Mapping[str, Shape]) -> LayerConfig:
-    """A module's layer with the channel part that the file has: an MLP among experts, say, or the other way round."""
+def _as_found(layer: LayerConfig, layout: TensorLayout, number: int, shapes: Mapping[str, Shape]) -> LayerConfig:
+    """A module's layer with the channel part that the file has, an MLP among experts, say, or the other way round; and
+    with its indexer, if there is one."""
+    if "index_q" in layout.layer:
+        layer = replace(layer, shares_choice=f"{layout.layer['index_q'].format(i=number)}.weight" not in shapes)
     if layer.channel not in ("mlp", "experts"):
         return layer
     held = {

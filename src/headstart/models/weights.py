@@ -76,11 +76,11 @@ class LatentWeights:
 
     down: LinearWeights
     """Rows: q_rank of the queries' state (without one: num_heads * head_dim of q), kv_rank of the keys' and values',
-    rope_dim of the key that all heads share."""
+    rope_dim of the key that all heads share; dim of an indexer's key, heads of what its heads count for."""
     q_norm: NormWeights | None
     """[q_rank]"""
     q_up: LinearWeights | None
-    """[num_heads * head_dim, q_rank]"""
+    """[num_heads * head_dim, q_rank]; behind these an indexer's queries, [heads * dim, q_rank]."""
     kv_norm: NormWeights
     """[kv_rank]"""
     key_up: LinearWeights
@@ -92,6 +92,8 @@ class LatentWeights:
     gate: LinearWeights | None = None
     """As of other attention; so are the sinks."""
     sinks: Tensor | None = None
+    index_norm: NormWeights | None = None
+    """[dim] of an indexer's keys; None: the layer has none."""
 
     @property
     def linears(self) -> Iterator[LinearWeights]:

@@ -30,6 +30,7 @@ from headstart.backends.native.supported import supports
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.config import (
     AttentionConfig,
+    IndexerConfig,
     LatentConfig,
     LayerConfig,
     ModelConfig,
@@ -40,8 +41,11 @@ from headstart.models.config import (
 from headstart.models.experts_config import ExpertsConfig
 
 
-def latent(of: LatentConfig, heads: int = 3, mixed: bool = False, **changes: object) -> ModelConfig:
-    layers = (LayerConfig(mixer="latent"), LayerConfig(mixer="latent", channel="experts" if mixed else "mlp"))
+def latent(
+    of: LatentConfig, heads: int = 3, mixed: bool = False, shares: bool = False, **changes: object
+) -> ModelConfig:
+    second = LayerConfig(mixer="latent", channel="experts" if mixed else "mlp", shares_choice=shares)
+    layers = (LayerConfig(mixer="latent"), second)
     rope = RopeConfig(theta=1000.0, dim=of.rope_dim)
     sizes = {"num_heads": heads, "num_kv_heads": heads, "head_dim": of.plain_dim + of.rope_dim}
     return small_config(layers=layers, latent=of, ropes=(rope,), **sizes, **changes)
@@ -64,6 +68,10 @@ KINDS = {
         head=OutputHeadConfig(tied=False),
     ),
     "one head": latent(LatentConfig(64, 32, 32, 64, q_rank=64), heads=1),
+    "chosen tokens": latent(LatentConfig(64, 32, 32, 64, q_rank=96, indexer=IndexerConfig(27, 64, 9))),
+    "a shared choice": latent(
+        LatentConfig(64, 32, 32, 64, q_rank=64, indexer=IndexerConfig(3, 96, 9, turns_last=True)), shares=True
+    ),
 }
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -98,13 +106,14 @@ def test_so_they_are_in_every_kind(kind: str, precision: Precision) -> None:
 
 
 @needs_native
-def test_long_texts_and_more_rows_than_a_panel() -> None:
-    """Chunks of 512 positions are merged, dealt by items or by chunks."""
-    config = KINDS["queries of a state"]
+@pytest.mark.parametrize(("kind", "bf16"), [("queries of a state", 1.0), ("chosen tokens", 1e9)])
+def test_long_texts_and_more_rows_than_a_panel(kind: str, bf16: float) -> None:
+    """Chunks of 512 positions are merged, dealt by items or by chunks. In bf16 other tokens are chosen."""
+    config = KINDS[kind]
     tokens, blocks = random_tokens(1100), list(range(35))
     reference = TorchBackend(config, random_weights(config), torch.float32)
     expected = reference.forward(make_pass(Rows(tokens, 0, blocks)), reference.allocate_cache(35, BLOCK)).logits
-    for precision, near in (("fp32", 2e-4), ("bf16", 1.0)):
+    for precision, near in (("fp32", 2e-4), ("bf16", bf16)):
         backend = native(config, precision, FASTEST, 2)  # type: ignore[arg-type]
         whole = backend.forward(make_pass(Rows(tokens, 0, blocks)), backend.allocate_cache(35, BLOCK)).logits
         assert (whole - expected).abs().max().item() <= near
@@ -113,8 +122,9 @@ def test_long_texts_and_more_rows_than_a_panel() -> None:
 
 
 @needs_native
-def test_what_is_moved_and_copied_is_read_again() -> None:
-    backend = native(KINDS["queries of a state"], "bf16", FASTEST, 2)
+@pytest.mark.parametrize("kind", ["queries of a state", "chosen tokens"])
+def test_what_is_moved_and_copied_is_read_again(kind: str) -> None:
+    backend = native(KINDS[kind], "bf16", FASTEST, 2)
     tokens = random_tokens(40)
     storage = backend.allocate_cache(6, BLOCK)
     expected = run_chunks(backend, storage, tokens, [40], [0, 1])

@@ -49,7 +49,7 @@ def load(family: str, device: str = "cpu") -> Case:
 
 KINDS = (
     *("bloom", "falcon-alibi", "olmo2", "ministral3", "granite_swa", "gpt_oss", "mixtral", "deepseek_v3", "llama4"),
-    *("gemma3n_text", "gemma4_text", "gemma4_text-experts"),
+    *("gemma3n_text", "gemma4_text", "gemma4_text-experts", "glm_moe_dsa"),
 )
 """One of each kind of mixer and channel part that the first families do not have."""
 CASES = [(family, device) for device in DEVICES for family in (*FAMILIES, *KINDS)]
@@ -58,6 +58,7 @@ CASES = [(family, device) for device in DEVICES for family in (*FAMILIES, *KINDS
 FEW = (
     *("llama", "llama3", "qwen3-yarn", "qwen2-window", "smollm3", "phi3-longrope", "granite4", "gemma2", "gemma3"),
     *("gpt2", "gpt-neox", "bloom", "gpt_oss", "mixtral", "deepseek_v3", "llama4", "gemma3n_text", "gemma4_text"),
+    "glm_moe_dsa",
 )
 """Those of ``make test``."""
 

@@ -40,6 +40,7 @@ NORMS = (
     *("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm"),
     *("cross_norm", "attention_sum_norm", "cross_sum_norm", "mlp_sum_norm", "value_norm", "input_norm"),
     *("dense_post_norm", "experts_norm", "experts_post_norm", "router_norm", "side_norm", "stream_norm"),
+    "index_norm",
 )
 """Of a layer, by their numbers in the interface."""
 CONSTANTS = (
@@ -204,7 +205,7 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
         norms["router_norm"] = channel.experts.router_norm
     mixer = layer.mixer.attention if isinstance(layer.mixer, TwoMixersWeights) else layer.mixer
     if isinstance(mixer, LatentWeights):
-        norms["q_norm"], norms["k_norm"] = mixer.q_norm, mixer.kv_norm
+        norms["q_norm"], norms["k_norm"], norms["index_norm"] = mixer.q_norm, mixer.kv_norm, mixer.index_norm
     elif isinstance(mixer, AttentionWeights):
         norms["q_norm"], norms["k_norm"] = mixer.q_norm, mixer.k_norm
     return [norms.get(name) for name in NORMS]

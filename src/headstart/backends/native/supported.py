@@ -96,7 +96,8 @@ def _unfit_delta(config: DeltaConfig) -> str | None:
 
 def _unfit_latent(config: LatentConfig) -> str | None:
     """Why the sizes of latent attention do not fit, in a few words."""
-    sizes = (config.kv_rank, config.plain_dim, config.rope_dim, config.value_dim, config.q_rank or 0)
+    index = 0 if config.indexer is None else config.indexer.dim
+    sizes = (config.kv_rank, config.plain_dim, config.rope_dim, config.value_dim, config.q_rank or 0, index)
     if odd := [size for size in sizes if size % 32]:
         return f"a size of latent attention, {odd[0]}, is no multiple of 32"
     kept = config.kv_rank + config.rope_dim

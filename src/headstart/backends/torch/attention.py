@@ -291,7 +291,7 @@ def attend(
     sight: Sight,
     scale: float,
     softcap: float | None = None,
-    masks: Sequence[Tensor] | None = None,
+    masks: Sequence[Tensor | None] | None = None,
     sinks: Tensor | None = None,
     value_dim: int | None = None,
     further: Sequence[tuple[Tensor, Tensor] | None] | None = None,

@@ -34,11 +34,11 @@ def write_rows(cache: Tensor, slots: Tensor, rows: Tensor) -> None:
 
 
 def read_rows(kept: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-    """[..., size] what has been kept of such rows."""
+    """[..., size] the first numbers of what has been kept of such rows."""
     if kept.dtype is torch.uint8:
-        return kept.view(torch.float8_e4m3fn).to(dtype)
+        return kept[..., :size].view(torch.float8_e4m3fn).to(dtype)
     if kept.dtype is not torch.int8:
-        return kept
+        return kept[..., :size]
     blocks = kept.shape[-1] // (BLOCK + _UNIT_BYTES)
     levels = kept[..., : blocks * BLOCK].reshape(*kept.shape[:-1], blocks, BLOCK).to(dtype)
     units = kept[..., blocks * BLOCK :].contiguous().view(torch.bfloat16).to(dtype)

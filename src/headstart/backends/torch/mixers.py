@@ -14,6 +14,7 @@ from torch import Tensor
 from headstart.backends.torch.attention import Layout, attend
 from headstart.backends.torch.compressed import CompressedAttention
 from headstart.backends.torch.few_bit_rows import write_rows
+from headstart.backends.torch.indexer import Chooser
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.norms import HeadNorm, Norm
 from headstart.backends.torch.states import LayerStore, StateLayout
@@ -22,7 +23,7 @@ from headstart.models.compressed_weights import CompressedWeights
 from headstart.models.config import LayerConfig, ModelConfig, Sight
 from headstart.models.layers.convolution import run_convolution
 from headstart.models.layers.delta import run_delta
-from headstart.models.layers.latent import run_latent
+from headstart.models.layers.latent import IndexRows, run_latent
 from headstart.models.layers.layer import run_attention
 from headstart.models.layers.mamba import run_mamba
 from headstart.models.layers.mamba2 import run_mamba2
@@ -47,6 +48,8 @@ class MixerPass:
     """[row]"""
     windows: Mapping[int, Windows] = field(default_factory=dict)
     """By their ratio, those that end with rows of the pass; of each that a layer compresses."""
+    choice: list[Tensor | None] = field(default_factory=list)
+    """[group] what the latest indexer lets rows see, as masks of ``attend``; empty: none has chosen yet."""
 
 
 class Mixer(Protocol):
@@ -107,12 +110,13 @@ def state_shapes(
 
 def cache_row(config: ModelConfig, layer: LayerConfig) -> tuple[int, int, int]:
     """Shape of what one token keeps in a layer that attends: keys and values of heads [2, kv_head, head_dim]; of
-    latent attention the state, which is key and value in one [1, 1, size], and of attention to compressed keys what
-    ``CompressedConfig.kept`` says."""
+    latent attention the state, which is key and value in one, and an indexer's key [1, 1, size]; of attention to
+    compressed keys what ``CompressedConfig.kept`` says."""
     if config.compressed is not None:
         return 1, 1, config.compressed.kept(layer.compression, config.head_dim)[2]
     if config.latent is not None:
-        return 1, 1, config.latent.kv_rank + config.latent.rope_dim
+        indexer = config.latent.indexer_of(layer)
+        return 1, 1, config.latent.kv_rank + config.latent.rope_dim + (0 if indexer is None else indexer.dim)
     return 2, config.kv_heads_of(layer), config.head_dim_of(layer)
 
 
@@ -200,7 +204,7 @@ class SelfAttention:
 
 
 class LatentAttention:
-    """Latent attention; the cache is [slot, 1, 1, kv_rank + rope_dim]."""
+    """Latent attention; the cache is [slot, 1, 1, kv_rank + rope_dim], and an indexer's key behind."""
 
     def __init__(
         self, config: ModelConfig, layer: LayerConfig, weights: LatentWeights, dtype: torch.dtype, device: torch.device
@@ -219,6 +223,8 @@ class LatentAttention:
             each.weight.to(device, dtype).view(config.num_heads, -1, each.matrix.shape[1])
             for each in (weights.key_up, weights.value_up)
         )
+        self.indexer = config.latent.indexer_of(layer)
+        self.chooser = None if weights.index_norm is None else Chooser(config, weights.index_norm, device)
 
     @property
     def nbytes(self) -> int:
@@ -228,17 +234,26 @@ class LatentAttention:
     def __call__(self, x: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
         return run_latent(self.latent, self, x, partial(self._attend, cache=store.pages, shared=shared))
 
-    def _attend(self, queries: Tensor, states: Tensor, cache: Tensor, shared: MixerPass) -> Tensor:
+    def _attend(
+        self, queries: Tensor, states: Tensor, index: IndexRows | None, cache: Tensor, shared: MixerPass
+    ) -> Tensor:
         rank = self.latent.kv_rank
-        if self.layer.rope is not None:
-            rotation = shared.rotations[self.layer.rope]
+        rotation = None if self.layer.rope is None else shared.rotations[self.layer.rope]
+        if rotation is not None:
             rotation.apply_(queries[..., rank:])
             rotation.apply_(states[:, None, rank:])
+        if index is not None and self.chooser is not None:
+            index = self.chooser.turned(index, rotation)
+            states = torch.cat((states, index.keys), dim=-1)
         write_rows(cache, shared.layout.new_slots, states[:, None, None])
+        if index is not None and self.chooser is not None:
+            choose = partial(self.chooser.choose, index, cache, sight=self.layer.sight)
+            shared.choice[:] = [choose(group) for group in shared.layout.groups]
         if shared.growth is not None:
             queries = queries * shared.growth
         seen = attend(
             *(queries, cache, shared.layout, self.layer.sight, self.config.score_scale),
+            masks=shared.choice or None,
             sinks=self.sinks,
             value_dim=rank,
         )

@@ -20,6 +20,7 @@ from headstart.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FoldedConfig,
+    IndexerConfig,
     LatentConfig,
     LayerConfig,
     ModelConfig,
@@ -133,21 +134,48 @@ def _glm_lite(fields: Fields) -> ModelConfig:
     return with_experts(config, experts, first_dense(fields, config, 1))
 
 
-def indexed(fields: Fields, config: ModelConfig, name: str, key: str) -> ModelConfig:
-    """Rows see the tokens that an indexer chooses, as many as the entry ``key`` says."""
+def indexed(fields: Fields, config: ModelConfig, name: str, shares: list[bool], heads: int = 32) -> ModelConfig:
+    """Rows see the tokens that an indexer chooses; ``shares`` [layer] another's choice where no entry says so."""
     assert config.latent is not None
-    chosen = fields.integer(key, 2048, maximum=MAX_POSITIONS)
-    return replace(config, family=name, latent=replace(config.latent, chosen=chosen))
+    if config.latent.q_rank is None:
+        raise fields.unsupported("q_lora_rank", None, "a number, of which the indexer's queries are made")
+    heads, last = fields.integer("index_n_heads", heads), name == "hy_v4"
+    size = fields.integer("index_head_dim", 128, minimum=config.latent.rope_dim)
+    chosen = fields.integer("index_topk", 2048, maximum=MAX_POSITIONS)
+    indexer = IndexerConfig(heads, size, chosen, config.norms.eps if last else 1e-6, turns_last=last)
+    said = fields.get("indexer_types")
+    if isinstance(said, list) and fields.of_gguf:  # one more for each module
+        said = ["full" if each in (1, "full") else "shared" for each in said[: config.num_layers]]
+        fields = fields.with_entries(indexer_types=said)
+    types = fields.kinds("indexer_types", config.num_layers, ("full", "shared"))
+    shares = shares if types is None else [each == "shared" for each in types]
+    if shares[0]:
+        raise fields.bad("indexer_types", types, "a list that begins with full")
+    layers = tuple(replace(each, shares_choice=of) for each, of in zip(config.layers, shares, strict=True))
+    return replace(config, family=name, latent=replace(config.latent, indexer=indexer), layers=layers)
 
 
 def _deepseek_v32(fields: Fields) -> ModelConfig:
-    return indexed(fields, _deepseek_v3(fields), "deepseek_v32", "index_topk")
+    config = _deepseek_v3(fields)
+    return indexed(fields.with_entries(indexer_types=None), config, "deepseek_v32", [False] * config.num_layers, 64)
 
 
 def _glm_dsa(fields: Fields) -> ModelConfig:
     """GLM-5: DeepSeek-V3.2 with defaults of its own."""
     sizes = {"q_lora_rank": 2048, "qk_nope_head_dim": 192, "v_head_dim": 256, "rms_norm_eps": 1e-5}
-    return indexed(fields, _deepseek_v3(fields.with_defaults(sizes)), "glm_moe_dsa", "index_topk")
+    config = _deepseek_v3(fields.with_defaults(sizes))
+    return indexed(fields, config, "glm_moe_dsa", _shared_choices(fields, config.num_layers))
+
+
+def _shared_choices(fields: Fields, layers: int) -> list[bool]:
+    """As GLM-5's entries say it; files of GLM-5.2 that say nothing are known by their context, as in llama.cpp."""
+    pattern = fields.get("index_topk_pattern")
+    if isinstance(pattern, str) and len(pattern) == layers:
+        return [each == "S" for each in pattern]
+    later = fields.of_gguf and fields.integer("max_position_embeddings") >= 1 << 20
+    every = fields.integer("index_topk_freq", 4 if later else 1)
+    first = fields.integer("index_skip_topk_offset", 3 if later else 2, minimum=0)
+    return [max(index - first + 1, 0) % every != 0 for index in range(layers)]
 
 
 def _mistral4(fields: Fields) -> ModelConfig:
@@ -185,19 +213,21 @@ def _scaled(config: ModelConfig, embedding: float, depth: float, base: float) ->
     return with_factor_of_layers(config, depth / config.num_layers**0.5)
 
 
-def _turned_queries(tensor: Tensor, config: ModelConfig) -> Tensor:
+def _turned_last(tensor: Tensor, size: int, dim: int) -> Tensor:
     """Rows head by head, the rotated ones last, in interleaved pairs -> the same in halves."""
+    heads = tensor.reshape(-1, size, *tensor.shape[1:])
+    turned = torch.stack([in_halves(head[size - dim :], dim, dim) for head in heads])
+    return torch.cat((heads[:, : size - dim], turned), dim=1).reshape(tensor.shape)
+
+
+def _turned_queries(tensor: Tensor, config: ModelConfig) -> Tensor:
     assert config.latent is not None
-    heads = tensor.reshape(config.num_heads, config.head_dim, *tensor.shape[1:])
-    plain = config.latent.plain_dim
-    turned = [in_halves(head[plain:], config.latent.rope_dim, config.latent.rope_dim) for head in heads]
-    return torch.cat((heads[:, :plain], torch.stack(turned)), dim=1).reshape(tensor.shape)
+    return _turned_last(tensor, config.head_dim, config.latent.rope_dim)
 
 
 def _turned_key(tensor: Tensor, config: ModelConfig) -> Tensor:
     assert config.latent is not None
-    rank, dim = config.latent.kv_rank, config.latent.rope_dim
-    return torch.cat((tensor[:rank], in_halves(tensor[rank:], dim, dim)))
+    return _turned_last(tensor, len(tensor), config.latent.rope_dim)
 
 
 LATENT_LAYER = without(HF_LAYER, "q", "k", "v", "q_norm", "k_norm") | {
@@ -215,7 +245,7 @@ _MIXED = replace(
     EXPERTS_LAYOUT,
     layer={**EXPERTS_LAYOUT.layer, **LATENT_LAYER},
     convert=TURNED,
-    without_bias=frozenset({"q"}),
+    without_bias=frozenset({"q", "index_key", "index_shares"}),
     beyond=True,
 )
 _STACKED_LAYOUT = replace(
@@ -294,13 +324,37 @@ def _from_gguf(fields: Fields) -> ModelConfig:
 
 def _indexed_from_gguf(fields: Fields, name: str) -> ModelConfig:
     config = _from_gguf(fields.with_defaults({"expert_gating_func": _SIGMOID}))
-    return indexed(fields, config, name, "attention.indexer.top_k")
+    shares = _shared_choices(fields, config.num_layers) if name == "glm_moe_dsa" else [False] * config.num_layers
+    return indexed(fields, config, name, shares)
+
+
+def _turned_index(tensor: Tensor, config: ModelConfig) -> Tensor:
+    """Rows of an indexer's heads, some of them in interleaved pairs -> the same in halves."""
+    assert config.latent is not None
+    indexer, dim = config.latent.indexer, config.latent.rope_dim
+    assert indexer is not None
+    turned = _turned_last if indexer.turns_last else in_halves
+    return turned(tensor, indexer.dim, dim)
 
 
 _GGUF_DEFAULTS = {"norm_topk_prob": False, "n_shared_experts": 0}
+INDEX_NAMES = {
+    "index_n_heads": "attention.indexer.head_count",
+    "index_head_dim": "attention.indexer.key_length",
+    "index_topk": "attention.indexer.top_k",
+    "indexer_types": "attention.indexer.types",
+}
 INDEXER = r"layers\.\d+\.self_attn\.indexer\..*"
-_MIXED_INDEXED = replace(_MIXED, ignored=(*_MIXED.ignored, INDEXER))
-GGUF_INDEXED = replace(GGUF_LATENT, ignored=(*GGUF_LATENT.ignored, r"blk\.\d+\.indexer\..*"))
+_INDEX_ROLES = {"index_q": "wq_b", "index_key": "wk", "index_norm": "k_norm", "index_shares": "weights_proj"}
+INDEX_LAYER = {role: f"layers.{{i}}.self_attn.indexer.{name}" for role, name in _INDEX_ROLES.items()}
+TURNED_INDEX = dict.fromkeys(("index_q", "index_key", "index_norm"), _turned_index)
+_GGUF_INDEX = {"index_q": "attn_q_b", "index_key": "attn_k", "index_norm": "k_norm", "index_shares": "proj"}
+_MIXED_INDEXED = replace(_MIXED, layer={**_MIXED.layer, **INDEX_LAYER}, ignored=(*_MIXED.ignored, INDEXER))
+GGUF_INDEXED = replace(
+    GGUF_LATENT,
+    layer={**GGUF_LATENT.layer, **{role: f"blk.{{i}}.indexer.{name}" for role, name in _GGUF_INDEX.items()}},
+    ignored=(*GGUF_LATENT.ignored, r"blk\.\d+\.indexer\..*"),
+)
 _FROM_GGUF = Gguf("deepseek2", GGUF_LATENT, {}, _GGUF_DEFAULTS, latent_entries, _from_gguf)
 
 FAMILIES = (
@@ -311,15 +365,19 @@ FAMILIES = (
             name,
             name,
             read,
-            _MIXED_INDEXED,
+            replace(_MIXED_INDEXED, convert=convert),
             replace(
-                _FROM_GGUF, architecture=architecture, layout=GGUF_INDEXED, read=partial(_indexed_from_gguf, name=name)
+                _FROM_GGUF,
+                architecture=architecture,
+                layout=replace(GGUF_INDEXED, convert=convert),
+                names=INDEX_NAMES,
+                read=partial(_indexed_from_gguf, name=name),
             ),
             "experts",
         )
-        for name, architecture, read in (
-            ("deepseek_v32", "deepseek32", _deepseek_v32),
-            ("glm_moe_dsa", "glm-dsa", _glm_dsa),
+        for name, architecture, read, convert in (
+            ("deepseek_v32", "deepseek32", _deepseek_v32, TURNED),
+            ("glm_moe_dsa", "glm-dsa", _glm_dsa, TURNED | TURNED_INDEX),
         )
     ),
     Family("glm4_moe_lite", "glm4_moe_lite", _glm_lite, _MIXED, kind="experts"),

@@ -14,8 +14,11 @@ from headstart.models.config import ModelConfig
 from headstart.models.families.base import WHOLE, Family, Gguf, without
 from headstart.models.families.deepseek import (
     GGUF_INDEXED,
+    INDEX_LAYER,
+    INDEX_NAMES,
     INDEXER,
     LATENT_LAYER,
+    TURNED_INDEX,
     indexed,
     latent_entries,
     latent_of,
@@ -42,7 +45,8 @@ def _hy_v4(fields: Fields) -> ModelConfig:
     fields.require("gating_type", "elementwise", default="elementwise")
     config = latent_of(fields, "hy_v4", False, 1536, 512, (192, 64, 256))
     if fields.has("index_topk") or not fields.of_gguf:
-        config = indexed(fields, config, "hy_v4", "index_topk")
+        shares = [index > 0 and index % 4 != 1 for index in range(config.num_layers)]
+        config = indexed(fields, config, "hy_v4", shares, 16)
     hyper = HyperConfig(
         fields.integer("hc_mult", 4, maximum=8),
         rounds=0,
@@ -79,14 +83,18 @@ _SAVED |= {"gate": "layers.{i}.mlp.linear_gate", "shared_gate": "layers.{i}.mlp.
 _HF = layout_with(
     _OWN | _HYPER | STACKED,
     EXPERTS_LAYOUT,
-    without({**EXPERTS_LAYOUT.layer, **LATENT_LAYER}, "expert_gate"),
+    without({**EXPERTS_LAYOUT.layer, **LATENT_LAYER, **INDEX_LAYER}, "expert_gate"),
     whole=WHOLE | STACKED.keys() | _HYPER.keys() | {"sinks"},
     ignored=(*EXPERTS_LAYOUT.ignored, INDEXER),
     spellings=_SAVED,
+    without_bias=frozenset({"index_key", "index_shares"}),
 )
-_GGUF = replace(GGUF_INDEXED, layer={**GGUF_INDEXED.layer, **GGUF_HYPER, **hyper_roles("output_", end="hc")})
-_NAMES = {
-    "index_topk": "attention.indexer.top_k",
+_GGUF = replace(
+    GGUF_INDEXED,
+    layer={**GGUF_INDEXED.layer, **GGUF_HYPER, **hyper_roles("output_", end="hc")},
+    convert={**GGUF_INDEXED.convert, **TURNED_INDEX},
+)
+_NAMES = INDEX_NAMES | {
     "swiglu_limit": "swiglu_clamp_exp",
     "hc_mult": "hyper_connection.count",
     "hc_eps": "hyper_connection.epsilon",

@@ -112,8 +112,8 @@ def _glm5_next(fields: Fields, family: str) -> ModelConfig:
     fields.require("hidden_act", "silu", default="silu")
     config = latent_of(fields, family, False, 1536, 512, (256, 0, 256), rotated=False)
     assert config.latent is not None
-    chosen = fields.integer("index_topk", 2048, maximum=MAX_POSITIONS)
-    config = replace(config, latent=replace(config.latent, chosen=chosen, norm_eps=config.norms.eps))
+    unread = fields.integer("index_topk", 2048, maximum=MAX_POSITIONS)
+    config = replace(config, latent=replace(config.latent, unread=unread, norm_eps=config.norms.eps))
     delta = _delta(fields, 128, True, _least(fields, "linear_lower_bound", fields.of_gguf))
     config = _mixed(config, delta, _attending(fields, config, 4, False))
     layers = (

@@ -7,15 +7,25 @@ state and the key that they share; what they see of it is taken back into their 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from headstart.models.config import LatentConfig
+from headstart.models.config import IndexerConfig, LatentConfig
 from headstart.models.layers.layer import Operation
 
-AttendState = Callable[[Tensor, Tensor], Tensor]
+
+class IndexRows(NamedTuple):
+    """What an indexer makes of rows: queries [row, head, dim] and keys [row, dim], not rotated, and what heads
+    count for [row, head]."""
+
+    queries: Tensor
+    keys: Tensor
+    shares: Tensor
+
+
+AttendState = Callable[[Tensor, Tensor, IndexRows | None], Tensor]
 """Queries [row, head, kv_rank + rope_dim] and the rows' states [row, kv_rank + rope_dim], neither of them rotated in
 their last rope_dim -> what each head sees of the states' first kv_rank, [row, head, kv_rank]."""
 
@@ -44,23 +54,26 @@ class LatentParts(Protocol):
     @property
     def output(self) -> Operation: ...
     @property
+    def indexer(self) -> IndexerConfig | None: ...
+    @property
     def gate(self) -> Operation | None: ...
 
 
 def run_latent(config: LatentConfig, parts: LatentParts, x: Tensor, attend: AttendState) -> Tensor:
     """[row, hidden] -> [row, hidden]."""
     heads = len(parts.key_up)
-    size = config.kv_rank + config.rope_dim
+    size, index = heads * (config.plain_dim + config.rope_dim), parts.indexer
+    sizes = [config.kv_rank, config.rope_dim, *(() if index is None else (index.dim, index.heads))]
     lowered = parts.down(x)
-    queries, state, shared_key = torch.split(
-        lowered, [lowered.shape[-1] - size, config.kv_rank, config.rope_dim], dim=-1
-    )
+    queries, state, shared_key, *of_index = torch.split(lowered, [lowered.shape[-1] - sum(sizes), *sizes], dim=-1)
     if parts.q_norm is not None and parts.q_up is not None:
         queries = parts.q_up(parts.q_norm(queries))
-    queries = queries.reshape(len(x), heads, config.plain_dim + config.rope_dim)
+    rows = None if index is None else IndexRows(queries[:, size:].view(len(x), index.heads, -1), *of_index)
+    queries = queries[:, :size].reshape(len(x), heads, -1)
     plain, turning = torch.split(queries, [config.plain_dim, config.rope_dim], dim=-1)
     taken = torch.einsum("rhd,hkd->rhk", plain, parts.key_up)
-    seen = attend(torch.cat((taken, turning), dim=-1), torch.cat((parts.kv_norm(state), shared_key), dim=-1))
+    states = torch.cat((parts.kv_norm(state), shared_key), dim=-1)
+    seen = attend(torch.cat((taken, turning), dim=-1), states, rows)
     values = torch.einsum("rhk,hvk->rhv", seen, parts.value_up)
     if parts.gate is not None:
         values = values * parts.gate(x).float().sigmoid().to(x.dtype).view(len(x), heads, -1)

@@ -29,6 +29,7 @@ struct HeadstartLayer {
   int32_t head_dim, value_dim, heads, kv_heads;
   int32_t reads;              // the earlier layer whose keys and values it reads; -1: it keeps its own
   int32_t values_are_keys{};  // before their norm and rotation
+  int32_t chooses{};          // it has an indexer of its own
   int32_t delays{};           // what its experts give is added behind the next layer
   int32_t mlp;                // of the dense part or, where there are experts, of the shared one; 0: there is none
   int32_t input{};            // which of the inputs it reads, counted from 1; 0: none
@@ -41,6 +42,13 @@ struct HeadstartLayer {
 // What layers read beside their stream, see headstart.models.config.LayerInputsConfig; `count` 0: nothing.
 struct HeadstartInputs {
   int32_t count, size, tokens;  // the latter: rows of their table; tokens beyond it read the first one
+};
+
+// What chooses the tokens that rows of latent attention see, see headstart.models.config.IndexerConfig; `heads` 0:
+// nothing.
+struct HeadstartIndexer {
+  int32_t heads, dim, chosen, turns_last;
+  float norm_eps;
 };
 
 // Short convolutions, see headstart.models.state_config.ConvolutionConfig; `length` 0: there are none.
@@ -99,6 +107,7 @@ struct HeadstartShape {
   int32_t growth_trained{}, growth_everywhere{};
   HeadstartExperts experts{};
   HeadstartLatent latent{};
+  HeadstartIndexer indexer{};
   HeadstartConvolution convolution{};
   HeadstartMamba mamba{};
   HeadstartMamba2 mamba2{};

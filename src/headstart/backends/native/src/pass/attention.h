@@ -8,6 +8,7 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "kernels/kernel.h"
 #include "pass/attention_scratch.h"
@@ -33,6 +34,17 @@ struct QueryGrowth {
   }
 };
 
+// What an indexer lets rows see: [row of the panel][stride], by position 0 or -inf.
+struct ChosenTokens {
+  int first = 0;  // row of the pass
+  const float *hidden = nullptr;
+  size_t stride = 0;
+  std::vector<bool> some;  // [row of the panel] whether it sees fewer than all
+
+  // Null: the row sees all.
+  const float *of(int row) const { return some[row - first] ? hidden + (row - first) * stride : nullptr; }
+};
+
 struct AttentionLayer {
   const KvCache &cache;
   const PassLayout &layout;
@@ -55,6 +67,7 @@ struct AttentionLayer {
   bool gates_heads = false;      // one for each head
   QueryGrowth growth{};
   float value_scale = 1.f;  // of what is seen
+  const ChosenTokens *chosen = nullptr;
 };
 
 template <class Cell>
@@ -216,6 +229,8 @@ class AttentionTile {
       for (int k = from; k < to; k += 16) work(k, k < begin || k + 16 > end);
     };
     const auto inside = [&](Lanes v, int k, float other) { return select_range(v, begin - k, end - k, splat(other)); };
+    const float *const hidden = layer_.chosen ? layer_.chosen->of(row) : nullptr;
+    const auto hides = [&](int k) { return load(hidden + chunk * kChunkKeys + k); };
     Lanes largest = splat(-INFINITY);
     if (layer_.bias.present()) {
       const int position = layer_.positions[row], start = chunk * kChunkKeys, head = head_of(entry);
@@ -225,14 +240,17 @@ class AttentionTile {
       each([&](int k, bool) {
         store(score + k, splat(layer_.softcap) * tanh(load(score + k) / splat(layer_.softcap)));
       });
+    if (hidden) each([&](int k, bool) { store(score + k, load(score + k) + hides(k)); });
     each([&](int k, bool edge) {
       if (edge) store(score + k, inside(load(score + k), k, -INFINITY));
       largest = max(largest, load(score + k));
     });
     const float maximum = reduce_max(largest);
+    const float least = maximum == -INFINITY ? 0.f : maximum;
     Lanes total = splat(0.f);
     each([&](int k, bool edge) {
-      Lanes v = exp(load(score + k) - splat(maximum));
+      Lanes v = exp(load(score + k) - splat(least));
+      if (hidden) v = max(splat(0.f), v + max(splat(-1.f), hides(k)));  // exp gives more than 0 of -inf
       if (edge) v = inside(v, k, 0.f);
       total = total + v;
       store_query(weight + k, v);

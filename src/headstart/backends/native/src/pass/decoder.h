@@ -295,7 +295,9 @@ class Decoder {
 
   // The keys and values that a layer's rows see.
   KeptKeys seen_by(const DecoderLayer &layer) const {
-    if (layer.is(Mixer::latent)) return {1, shape.latent.kv_rank + shape.latent.rope_dim, shape.latent.kv_rank};
+    if (layer.is(Mixer::latent))
+      return {1, shape.latent.kv_rank + shape.latent.rope_dim, shape.latent.kv_rank,
+              layer.chooses ? shape.indexer.dim : 0};
     if (layer.is(Mixer::attention) || layer.is(Mixer::attention_mamba2))
       return {layer.kv_heads, layer.head_dim, layer.value_dim};
     return {};

@@ -76,6 +76,7 @@ enum NormIndex {
   kRouterNorm,
   kSideNorm,
   kStreamNorm,
+  kIndexNorm,
   kNorms
 };
 

@@ -168,16 +168,18 @@ class DecoderLayout {
     return columns;
   }
 
-  // Heads' matrices stand one below the other in one.
+  // Heads' matrices stand one below the other in one, an indexer's below all.
   void lay_out_latent(DecoderLayer &layer, const uint8_t *forms) const {
     const HeadstartLatent &of = shape_.latent;
     const int heads = shape_.heads * layer.head_dim, keys = of.kv_rank + of.rope_dim;
-    layer.queries = of.q_rank ? of.q_rank : heads, layer.projected = layer.queries + keys;
-    lay_out(layer, kQkv, forms, {layer.queries, keys}, shape_.hidden);
+    const HeadstartIndexer index = layer.chooses ? shape_.indexer : HeadstartIndexer{};
+    layer.queries = of.q_rank ? of.q_rank : heads;
+    layer.projected = layer.queries + keys + index.dim + index.heads;
+    lay_out(layer, kQkv, forms, {layer.queries, keys, index.dim, index.heads}, shape_.hidden);
     lay_out(layer, kOutput, forms, {shape_.hidden}, shape_.heads * of.value_dim);
     lay_out(layer, kKeyUp, forms, {shape_.heads * of.kv_rank}, of.plain_dim);
     lay_out(layer, kValueUp, forms, {shape_.heads * of.value_dim}, of.kv_rank);
-    lay_out(layer, kQueryUp, forms, {of.q_rank ? heads : 0}, of.q_rank);
+    lay_out(layer, kQueryUp, forms, {of.q_rank ? heads : 0, index.heads * index.dim}, of.q_rank);
     const int gates = shape_.heads * (shape_.attention_gate == kHeadGates ? 1 : of.value_dim);
     if (shape_.attention_gate) lay_out(layer, kLatentGate, forms, {gates}, shape_.hidden);
   }

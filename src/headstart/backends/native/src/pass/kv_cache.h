@@ -1,7 +1,7 @@
 // The paged cache: keys and values in tile order, so that attention reads pages without repacking.
 //
 // Order of cells: [layer][page], there keys [kv head][kPageKeys * key_dim], then values [kv head][kPageKeys *
-// value_dim]; or as many bytes with their units (byte_pages.h).
+// value_dim], then an indexer's keys [kPageKeys * index_dim]; or as many bytes with their units (byte_pages.h).
 #pragma once
 #include <vector>
 
@@ -11,7 +11,7 @@
 
 // What a layer keeps of a token; no heads: nothing.
 struct KeptKeys {
-  int kv_heads = 0, key_dim = 0, value_dim = 0;
+  int kv_heads = 0, key_dim = 0, value_dim = 0, index_dim = 0;
 };
 
 // Writes one head's key into its place. `x` holds `size` floats, a multiple of 16.
@@ -97,7 +97,7 @@ class KvCache {
     size_t bytes = 0;
     for (const KeptKeys &kept : layers) {
       const size_t keys = head_bytes(kept.key_dim), values = head_bytes(kept.value_dim);
-      layers_.push_back({kept, keys, values, kept.kv_heads * (keys + values), bytes});
+      layers_.push_back({kept, keys, values, kept.kv_heads * (keys + values) + head_bytes(kept.index_dim), bytes});
       bytes += layers_.back().page_bytes * pages;
     }
     memory_ = HugeBuffer(bytes);
@@ -115,6 +115,7 @@ class KvCache {
     const Layer &of = layers_[layer];
     return page_at(layer, page) + of.kept.kv_heads * of.key_bytes + head * of.value_bytes;
   }
+  char *index_keys(size_t layer, int page) const { return values(layer, page, layers_[layer].kept.kv_heads); }
   size_t key_bytes(size_t layer) const { return layers_[layer].key_bytes; }
   size_t value_bytes(size_t layer) const { return layers_[layer].value_bytes; }
 
@@ -134,14 +135,22 @@ class KvCache {
     return room;
   }
 
+  template <class Cell>
+  const Cell *read_index(size_t layer, int page, Cell *room) const {
+    const char *const kept = index_keys(layer, page);
+    if (!in_bytes_) return reinterpret_cast<const Cell *>(kept);
+    widen_keys(byte_page(kept, layers_[layer].kept.index_dim), room);
+    return room;
+  }
+
   // Writes what one head has of a token, `x` [dim].
   template <class Cell>
   void write_key(size_t layer, int page, int head, int key, const float *x) const {
-    const int dim = layers_[layer].kept.key_dim;
-    if (in_bytes_)
-      write_bytes<KeyPlace<Cell>>(byte_page(keys(layer, page, head), dim), key, x);
-    else
-      write_key_cells(reinterpret_cast<Cell *>(keys(layer, page, head)), key, x, dim);
+    write_key<Cell>(keys(layer, page, head), layers_[layer].kept.key_dim, key, x);
+  }
+  template <class Cell>
+  void write_index(size_t layer, int page, int key, const float *x) const {
+    write_key<Cell>(index_keys(layer, page), layers_[layer].kept.index_dim, key, x);
   }
   template <class Cell>
   void write_value(size_t layer, int page, int head, int key, const float *x) const {
@@ -183,6 +192,14 @@ class KvCache {
     size_t begin;
   };
 
+  template <class Cell>
+  void write_key(char *page, int dim, int key, const float *x) const {
+    if (in_bytes_)
+      write_bytes<KeyPlace<Cell>>(byte_page(page, dim), key, x);
+    else
+      write_key_cells(reinterpret_cast<Cell *>(page), key, x, dim);
+  }
+
   char *page_at(size_t layer, int page) const {
     return memory_.data() + layers_[layer].begin + page * layers_[layer].page_bytes;
   }
@@ -192,15 +209,16 @@ class KvCache {
     const int source = from % kPageKeys, target = to % kPageKeys;
     for (size_t layer = 0; layer < layers_.size(); ++layer) {
       const KeptKeys &kept = layers_[layer].kept;
+      const auto move = [&](auto place, char *page, const char *from_page, int dim) {
+        using Place = decltype(place);
+        if (in_bytes_) return copy_bytes<Place>(byte_page(page, dim), target, byte_page(from_page, dim), source);
+        auto *const cells = reinterpret_cast<Cell *>(page);
+        for (int d = 0; d < dim; ++d)
+          cells[Place::at(target, d)] = reinterpret_cast<const Cell *>(from_page)[Place::at(source, d)];
+      };
+      const int from_page = from / kPageKeys, to_page = to / kPageKeys;
+      move(KeyPlace<Cell>(), index_keys(layer, to_page), index_keys(layer, from_page), kept.index_dim);
       for (int head = 0; head < kept.kv_heads; ++head) {
-        const auto move = [&](auto place, char *page, const char *from_page, int dim) {
-          using Place = decltype(place);
-          if (in_bytes_) return copy_bytes<Place>(byte_page(page, dim), target, byte_page(from_page, dim), source);
-          auto *const cells = reinterpret_cast<Cell *>(page);
-          for (int d = 0; d < dim; ++d)
-            cells[Place::at(target, d)] = reinterpret_cast<const Cell *>(from_page)[Place::at(source, d)];
-        };
-        const int from_page = from / kPageKeys, to_page = to / kPageKeys;
         move(KeyPlace<Cell>(), keys(layer, to_page, head), keys(layer, from_page, head), kept.key_dim);
         move(ValuePlace<Cell>(), values(layer, to_page, head), values(layer, from_page, head), kept.value_dim);
       }

@@ -6,10 +6,12 @@
 // head before.
 #pragma once
 #include <array>
+#include <memory>
 #include <vector>
 
 #include "pass/attention.h"
 #include "pass/decoder.h"
+#include "pass/indexer.h"
 #include "pass/output_head.h"
 
 class LatentAttention {
@@ -26,7 +28,8 @@ class LatentAttention {
         of_heads_[form] = rows(places, std::max(of_.kv_rank, of_.plain_dim));
         if (of_.q_rank) lowered_[form] = rows(kPanelRows, of_.q_rank);
       }
-    queries_stride_ = heads * (of_.plain_dim + of_.rope_dim) + 16;
+    if (m_.shape.indexer.heads) indexer = std::make_unique<Indexer>(m_);
+    queries_stride_ = heads * (of_.plain_dim + of_.rope_dim) + m_.shape.indexer.heads * m_.shape.indexer.dim + 48;
     if (of_.q_rank) queries_ = floats(queries_stride_ * kPanelRows);
     taken_stride_ = heads * m_.key_dim + 16;
     taken_ = floats(taken_stride_ * kPanelRows);
@@ -40,6 +43,13 @@ class LatentAttention {
   size_t taken_stride() const { return taken_stride_; }
   // What attention leaves in the states' space, in floats [row][head * value_dim].
   const Activations &seen() const { return seen_; }
+
+  // What an indexer makes its queries of, of a row at work.
+  const float *index_queries(int row) const {
+    return queries_ + row * queries_stride_ + m_.shape.heads * (of_.plain_dim + of_.rope_dim);
+  }
+
+  std::unique_ptr<Indexer> indexer;  // null where the model has none
 
   // One row's key, whose first numbers are its value. `lowered`: what the layer's first product gave of it.
   const float *state(const DecoderLayer &layer, const RopeTable *rope, int position, const float *lowered,

@@ -91,6 +91,7 @@ struct Panel {
     if (states)
       if (const char *error = states->begin_pass(asked, of_pass.states)) return error;
     if (const char *error = adapted.begin_pass(asked, model, kPanelRows, kMostAlone)) return error;
+    if (latent && latent->indexer) latent->indexer->begin_pass(text.layout);
     cache = &of_pass, pass = &asked;
     const auto reserve = [this](auto &scratch) {
       for (auto &of_thread : scratch) of_thread.reserve(model.key_dim, model.value_dim, text.layout.tree_span());
@@ -115,6 +116,7 @@ struct Panel {
     share_out(text);
     if (model.shape.cross) share_out(encoded);
     head->begin_panel(first, rows);
+    if (latent && latent->indexer) latent->indexer->begin_panel(first);
     if (states) states->begin_panel(first, rows);
     barrier.reset(model.shape.threads);
     deal.reset(model.shape.threads);

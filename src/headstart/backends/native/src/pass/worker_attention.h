@@ -42,6 +42,12 @@ class WorkerAttention {
   // The rows at work look at their sequences' texts.
   void run(const DecoderLayer &layer, int index, bool narrowed) {
     if (p_.latent) take_queries(layer);
+    if (p_.latent && layer.chooses) {
+      if (m_.precision == Precision::fp32)
+        choose<float>(layer, index);
+      else
+        choose<Bf16>(layer, index);
+    }
     attend(p_.text, layer, p_.latent ? latent_attention(index, layer, narrowed) : attention(layer, index, narrowed),
            narrowed);
   }
@@ -144,7 +150,26 @@ class WorkerAttention {
                                                   p_.qkv + panel_row * p_.qkv_stride, t_.thread);
       p_.cache->keys_values.write_key<Cell>(index, page, 0, slot % kPageKeys, state);
       p_.cache->keys_values.write_value<Cell>(index, page, 0, slot % kPageKeys, state);
+      if (layer.chooses)
+        p_.cache->keys_values.write_index<Cell>(
+            index, page, slot % kPageKeys,
+            p_.latent->indexer->key(layer, t_.rope_of(layer), p_.text.layout.text_positions()[row],
+                                    index_columns(layer, panel_row), t_.thread));
     }
+  }
+
+  // What the layer's first product gave of a row for its indexer: a key, and what heads count for.
+  const float *index_columns(const DecoderLayer &layer, int panel_row) const {
+    return p_.qkv + panel_row * p_.qkv_stride + layer.queries + m_.key_dim;
+  }
+
+  template <class Cell>
+  void choose(const DecoderLayer &layer, int index) {
+    p_.latent->indexer->choose<Cell>(
+        p_.cache->keys_values, index, p_.text.layout, t_.rope_of(layer), t_.panel_rows, t_.rows, t_.thread,
+        [&](int row) { return p_.latent->index_queries(row); },
+        [&](int row) { return index_columns(layer, t_.panel_rows[row]) + m_.shape.indexer.dim; },
+        [this] { t_.barrier(); });
   }
 
   // The queries of the rows at work, in the space of latent attention's states.
@@ -239,7 +264,9 @@ class WorkerAttention {
             nullptr,
             0,
             false,
-            growth(layer)};
+            growth(layer),
+            1.f,
+            p_.latent->indexer ? p_.latent->indexer->chosen() : nullptr};
   }
 
   void attend(const Sight &sight, const DecoderLayer &layer, const AttentionLayer &attention, bool narrowed) {

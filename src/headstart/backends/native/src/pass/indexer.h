@@ -1,0 +1,170 @@
+// Which tokens rows of latent attention see (see headstart/backends/torch/indexer.py): those whose small keys give most
+// with the row's own queries, each head's part counted where it is above 0; of equal ones the earlier.
+//
+// A score is one chain over dimensions for each head, then one over heads, and belongs to a slot; a row's choice is
+// made of those along its path. So it is the same in every pass.
+#pragma once
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "pass/attention.h"
+#include "pass/decoder.h"
+#include "pass/output_head.h"
+
+class Indexer {
+ public:
+  explicit Indexer(const Decoder &model) : m_(model), of_(model.shape.indexer) {
+    const int widest = of_.heads * of_.dim + kPadding;
+    for (int t = 0; t < m_.shape.threads; ++t) {
+      key_.push_back(floats(of_.dim + kPadding));
+      page_.push_back(floats((of_.dim + kTileEntries) * kPageKeys));
+    }
+    queries_.stride = widest, queries_.data = floats(static_cast<size_t>(widest) * kPanelRows);
+    choice_.some.resize(kPanelRows);
+  }
+
+  void begin_pass(const PassLayout &layout) {
+    int longest = 0, slots = 0;
+    for (const SequenceLayout &s : layout.sequences()) {
+      slots = std::max(slots, s.slot(s.end_row));
+      for (int row = s.first_row; row < s.end_row; ++row) longest = std::max(longest, layout.positions()[row] + 1);
+    }
+    is_needed_ = longest > of_.chosen;
+    if (!is_needed_) return;
+    const size_t stride = round_up(slots, kChunkKeys) + 16;
+    if (stride <= choice_.stride) return;
+    choice_.stride = stride;
+    scores_ = AlignedBuffer(kPanelRows * stride * sizeof(float));
+    choice_.hidden = scores_.as<float>();
+    path_.assign(m_.shape.threads, {});
+  }
+
+  void begin_panel(int first) {
+    choice_.first = first, has_chosen_ = false;
+    std::fill(choice_.some.begin(), choice_.some.end(), false);
+  }
+
+  // What the latest layer that chooses has chosen; null: none has.
+  const ChosenTokens *chosen() const { return has_chosen_ ? &choice_ : nullptr; }
+
+  // A row's key, of what the layer's first product gave.
+  const float *key(const DecoderLayer &layer, const RopeTable *rope, int position, const float *from,
+                   int thread) const {
+    normalise(NormKind::layer, layer.norms[kIndexNorm], of_.norm_eps, from, of_.dim, key_[thread]);
+    turn(rope, position, key_[thread]);
+    return key_[thread];
+  }
+
+  // One thread's part of the choice of the rows at work. `queries(row)` are what they are before they are turned,
+  // `shares(row)` what heads count for; `meet()` is a barrier.
+  template <class Cell, class Queries, class Shares, class Meet>
+  void choose(const KvCache &cache, int layer, const PassLayout &layout, const RopeTable *rope, const int32_t *rows,
+              int count, int thread, Queries &&queries, Shares &&shares, Meet &&meet) {
+    if (!is_needed_) return;
+    const int threads = m_.shape.threads, *const positions = layout.positions();
+    const auto pass_row = [&](int row) { return choice_.first + rows[row]; };
+    const auto chooses = [&](int row) { return positions[pass_row(row)] >= of_.chosen; };
+    for (int row = thread; row < count; row += threads)
+      if (chooses(row)) turn_queries<Cell>(rope, layout.text_positions()[pass_row(row)], queries(row), row);
+    meet();
+    for (int row = 0, next; row < count; row = next) {
+      const SequenceLayout &s = layout.sequence_of(pass_row(row));
+      for (next = row; next < count && pass_row(next) < s.end_row;) ++next;
+      const int pages = ceil_div(s.slot(pass_row(next - 1)) + 1, kPageKeys);
+      for (int page = thread; page < pages; page += threads) {
+        const Cell *const keys = cache.read_index(layer, layout.page(s, page), reinterpret_cast<Cell *>(page_[thread]));
+        for (int of = row; of < next; ++of)
+          if (chooses(of)) score<Cell>(keys, of, shares(of), thread, scores(rows[of]) + page * kPageKeys);
+      }
+    }
+    meet();
+    for (int row = thread; row < count; row += threads)
+      if (chooses(row)) hide(layout, pass_row(row), scores(rows[row]), path_[thread]);
+    meet();
+    if (thread == 0) {
+      has_chosen_ = true;
+      for (int row = 0; row < count; ++row) choice_.some[rows[row]] = chooses(row);
+    }
+    meet();
+  }
+
+ private:
+  template <class Cell>
+  using Query = typename AttentionScratch<Cell>::Query;
+
+  float *floats(size_t count) { return memory_.emplace_back(count * sizeof(float)).as<float>(); }
+  float *scores(int panel_row) const { return scores_.as<float>() + panel_row * choice_.stride; }
+  template <class Cell>
+  Query<Cell> *turned(int row) const {
+    return reinterpret_cast<Query<Cell> *>(queries_.data + row * queries_.stride);
+  }
+
+  void turn(const RopeTable *rope, int position, float *head) const {
+    if (rope) rope->turn(position, head + (of_.turns_last ? of_.dim - m_.shape.latent.rope_dim : 0));
+  }
+
+  template <class Cell>
+  void turn_queries(const RopeTable *rope, int position, const float *from, int row) const {
+    alignas(64) float head[HeadRotation::kMostDimensions];
+    for (int h = 0; h < of_.heads; ++h) {
+      std::memcpy(head, from + h * of_.dim, of_.dim * sizeof(float));
+      turn(rope, position, head);
+      for (int k = 0; k < of_.dim; k += 16) store_query(turned<Cell>(row) + h * of_.dim + k, load(head + k));
+    }
+  }
+
+  // Of the keys of one page.
+  template <class Cell>
+  void score(const Cell *keys, int row, const float *shares, int thread, float *out) const {
+    float *const products = page_[thread] + of_.dim * kPageKeys;
+    Lanes lower = splat(0.f), upper = splat(0.f);
+    for (int first = 0; first < of_.heads; first += kTileEntries) {
+      const int heads = std::min(of_.heads - first, kTileEntries);
+      multiply_tiles<Cell>(heads, turned<Cell>(row) + first * of_.dim, of_.dim, Stream<Cell>{keys}, of_.dim / 32,
+                           products, kPageKeys, false);
+      for (int h = 0; h < heads; ++h) {
+        const Lanes share = splat(shares[first + h]);
+        lower = fma(share, max(splat(0.f), load(products + h * kPageKeys)), lower);
+        upper = fma(share, max(splat(0.f), load(products + h * kPageKeys + 16)), upper);
+      }
+    }
+    store(out, lower), store(out + 16, upper);
+  }
+
+  // From a row's scores by slot to what hides tokens by position.
+  void hide(const PassLayout &layout, int row, float *scores, std::vector<float> &path) const {
+    const SequenceLayout &s = layout.sequence_of(row);
+    const int end = layout.positions()[row] + 1;
+    const int32_t *const slots = s.straight ? nullptr : layout.path(row);
+    path.resize(2 * end);
+    for (int i = 0; i < end; ++i) {
+      const float score = scores[slots && i >= s.cached ? slots[i - s.cached] : i];
+      path[i] = path[end + i] = score == score ? score : -INFINITY;
+    }
+    const auto sorted = path.begin() + end, last = sorted + of_.chosen - 1;
+    std::nth_element(sorted, last, path.end(), std::greater<float>());
+    const float least = *last;
+    int room = of_.chosen - static_cast<int>(std::count_if(path.begin(), sorted, [&](float x) { return x > least; }));
+    for (int i = 0; i < end; ++i) {
+      const bool sees = path[i] > least || (path[i] == least && room-- > 0);
+      scores[i] = sees ? 0.f : -INFINITY;
+    }
+    std::fill(scores + end, scores + round_up(end, 16), 0.f);
+  }
+
+  struct Rows {
+    float *data;
+    size_t stride;
+  };
+
+  const Decoder &m_;
+  const HeadstartIndexer &of_;
+  std::vector<AlignedBuffer> memory_;
+  std::vector<float *> key_, page_;       // [thread]
+  Rows queries_;                          // [row at work]
+  AlignedBuffer scores_;                  // [panel row] by slot, then what hides tokens by position
+  std::vector<std::vector<float>> path_;  // [thread]
+  ChosenTokens choice_;
+  bool is_needed_ = false, has_chosen_ = false;
+};
