@@ -140,7 +140,7 @@ class TrainableExperts(nn.Module):
         self.correction = None if weights.correction is None else keep(weights.correction)
         self.shared = None if weights.shared is None else TrainableMlp(config, weights.shared, keep)
         self.shared_gate = None if weights.shared_gate is None else TrainableLinear(weights.shared_gate, keep)
-        self.router_norm = self.own_scales = None
+        self.router_norm = self.own_scales = self.table = None
 
     def forward(self, x: Tensor) -> Tensor:
         assert self.config.experts is not None
