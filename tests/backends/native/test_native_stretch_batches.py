@@ -19,6 +19,7 @@ from headstart.backends.native.stretch import NativeStretches
 from headstart.drafting.base import DraftBudget, SpeculationParams
 from headstart.drafting.inner_sequence import InnerSequence
 from headstart.drafting.methods.auto.drafter import AutoDrafter
+from headstart.drafting.methods.auto.outsiders import Outsiders
 from headstart.drafting.methods.suffix.drafter import SuffixDrafter
 from headstart.drafting.planning import constants
 from headstart.drafting.planning.followed import Followed
@@ -202,7 +203,7 @@ def merged_in_python(
     ]
     followed.merge(members)
     before = len(followed.merged.tokens)
-    followed.go_on(members, budget)
+    followed.go_on(members, budget, Outsiders([], 1 << 20).guesses)
     return followed.merged, [guesses for _, guesses in followed.guesses], len(followed.merged.tokens) - before
 
 

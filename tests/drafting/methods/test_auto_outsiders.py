@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from planned_toys import PREDICTABLE, VOCAB, begin, decode, eager_planner
 
+from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
 from headstart.drafting.methods.auto.drafter import AutoDrafter
 from headstart.passes.draft_tree import DraftTree
+from headstart.passes.rounds import StretchLimits
 
 SOURCE = """
 from headstart.drafting.base import TargetSignals
@@ -33,7 +35,7 @@ class Faulty:
 """
 
 
-def broken(given: object) -> None:
+def broken(*given: object) -> None:
     raise KeyError("of their own")
 
 
@@ -59,12 +61,25 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type]:
         ("observe", broken),
         ("end", broken),
         ("right", broken),
+        ("proceed", broken),
+        ("proceed", lambda *given: DraftTree.chain([VOCAB])),
         ("right", lambda sequences: []),
         ("right", lambda sequences: [None] * len(sequences)),
         ("right", lambda sequences: [DraftTree.chain([VOCAB])] * len(sequences)),
         ("right", lambda sequences: [DraftTree.chain([-1])] * len(sequences)),
     ],
-    ids=["begin", "observe", "end", "propose", "too few", "no tree", "unknown token", "negative token"],
+    ids=[
+        "begin",
+        "observe",
+        "end",
+        "propose",
+        "proceed",
+        "unknown further token",
+        "too few",
+        "no tree",
+        "unknown token",
+        "negative token",
+    ],
 )
 def test_one_that_fails_is_asked_no_more_and_the_others_guess_on(
     part: str, does: Callable[[object], object], faulty: type, caplog: pytest.LogCaptureFixture
@@ -72,7 +87,7 @@ def test_one_that_fails_is_asked_no_more_and_the_others_guess_on(
     setattr(faulty, part, does)
     drafter = eager_planner(DraftContext(VOCAB), {"drafters": "faulty+suffix"})
     first, second = begin(drafter), begin(drafter, 2)
-    decode(drafter, [first, second], PREDICTABLE, lambda rows: 1000.0, 3)
+    decode(drafter, [first, second], PREDICTABLE, lambda rows: 1000.0, 20)
     drafter.end(second.id)
     asked = faulty.asked
     _, speedup = decode(drafter, [first], PREDICTABLE, lambda rows: 1000.0, 60)
@@ -80,6 +95,17 @@ def test_one_that_fails_is_asked_no_more_and_the_others_guess_on(
     assert speedup > 2
     (told,) = [record.getMessage() for record in caplog.records]
     assert "auto guesses without it: drafter 'faulty' of package faulty-drafter 0.1 failed with" in told
+
+
+def test_one_that_fails_at_rounds_in_one_call_is_asked_no_more(faulty: type, caplog: pytest.LogCaptureFixture) -> None:
+    faulty.stretch = broken
+    drafter = eager_planner(DraftContext(VOCAB), {"drafters": "faulty+suffix"})
+    sequence, limits = begin(drafter), StretchLimits(16, 1.0, 100, 100, frozenset(), DraftBudget(4, 4))
+    drafter.stretch([sequence], [limits])
+    assert "auto guesses without it" in caplog.text
+    _, speedup = decode(drafter, [sequence], PREDICTABLE, lambda rows: 1000.0, 60)
+    assert faulty.asked == 0
+    assert speedup > 2
 
 
 @pytest.mark.usefixtures("faulty")

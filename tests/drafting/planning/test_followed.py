@@ -8,6 +8,7 @@ from drafting_toys import ToySequence
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
 from headstart.drafting.inner_sequence import InnerSequence
+from headstart.drafting.methods.auto.outsiders import Outsiders
 from headstart.drafting.planning.allowances import Load, Safeguard
 from headstart.drafting.planning.followed import Followed
 from headstart.drafting.planning.guess_rates import AGREED, ALONE, CONTRADICTED
@@ -87,7 +88,7 @@ def test_who_copies_goes_on_behind_what_another_guesses() -> None:
         followed.guesses = [(0, copied), (1, guesses)]
         followed.merge(members)
         before = followed.merged
-        followed.go_on(members, DraftBudget(8, depth))
+        followed.go_on(members, DraftBudget(8, depth), Outsiders([], 50).guesses)
         merged = followed.merged
         assert merged.tokens[: len(before.tokens)] == before.tokens
         assert merged.owners[len(before.tokens) :] == [1] * (len(merged.tokens) - len(before.tokens))

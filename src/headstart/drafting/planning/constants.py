@@ -85,7 +85,7 @@ MEMORY, OWN_WEIGHT = 40.0, 4.0
 """Trials after which a grade's past counts half, over all sequences and in one (0149); and what the former are worth to
 a sequence that begins: some rounds' guesses."""
 MOST_CERTAIN = 0.995
-"""No guess is surer: memory of a thousand trials shows no more."""
+"""No guess is surer: few trials are remembered, and they show no more. Not tuned."""
 ROW_SHARE = 0.75
 """Of what a row takes in tokens, on average over a tree's rows: how likely a path must be to be looked for. The last
 rows cost less, and what is found is weighed again."""

@@ -3,8 +3,9 @@ be accepted, and what is learnt from those that were judged."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from headstart.drafting.abilities import Continuing
 from headstart.drafting.base import DraftBudget
@@ -13,6 +14,10 @@ from headstart.drafting.planning.allowances import Allowance, Load, Safeguard, S
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.members import Member
 from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, Overlay
+from headstart.passes.draft_tree import DraftTree
+
+Guess = Callable[[int, Callable[[], Sequence[DraftTree]], int], list[Guesses]]
+"""What a drafter, by its place, is made to guess for so many sequences; nothing, where it has failed."""
 
 
 @dataclass(slots=True)
@@ -83,18 +88,18 @@ class Followed:
             [[self.rates[place].rates[grade] for grade in guesses.grades] for place, guesses in self.guesses]
         )
 
-    def go_on(self, members: Sequence[Member], budget: DraftBudget) -> None:
+    def go_on(self, members: Sequence[Member], budget: DraftBudget, guess: Guess) -> None:
         """Let a drafter that can guess on behind the likeliest path, if it has not guessed that by itself."""
         path, depth = self.merged.likeliest(), min(budget.depth, budget.nodes)
         for place, _ in self.guesses if 0 < len(path) < depth else ():
-            member, leaf = members[place], path[-1]
-            if not isinstance(member.drafter, Continuing) or self.merged.owners[leaf] & member.bit:
+            drafter, bit, leaf = members[place].drafter, members[place].bit, path[-1]
+            if not isinstance(drafter, Continuing) or self.merged.owners[leaf] & bit:
                 continue
             left = replace(budget, depth=depth - len(path))
             tokens = [self.merged.tokens[node] for node in path]
-            more = Guesses.of(member.drafter.proceed(self.view, tokens, left))
-            rates = self.rates[place].rates
-            self.merged = self.merged.extended(leaf, member.bit, more, [rates[grade] for grade in more.grades])
+            for more in guess(place, partial(_behind, drafter, self.view, tokens, left), 1):
+                rates = self.rates[place].rates
+                self.merged = self.merged.extended(leaf, bit, more, [rates[grade] for grade in more.grades])
             return
 
     def judge(self, said: Sequence[int]) -> None:
@@ -103,3 +108,7 @@ class Followed:
             for guess, holds in guesses.judge(said):
                 self.rates[place].count(guesses.grades[guess], holds)
         self.guesses = []
+
+
+def _behind(drafter: Continuing, view: InnerSequence, tokens: list[int], budget: DraftBudget) -> list[DraftTree]:
+    return [drafter.proceed(view, tokens, budget)]

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
+from operator import call
 
 from headstart.drafting.abilities import RunsInStretches, stretch_drafting
 from headstart.drafting.planning import constants as c
@@ -14,7 +15,7 @@ from headstart.drafting.planning.allowances import Load, Safeguard
 from headstart.drafting.planning.followed import Followed
 from headstart.drafting.planning.members import Brought, Member
 from headstart.drafting.planning.round_costs import RoundCosts
-from headstart.passes.rounds import MOST_GUESSERS, CutRule, Guesser, RoundRecord, StretchLimits
+from headstart.passes.rounds import MOST_GUESSERS, CutRule, Guesser, RoundRecord, StretchDrafting, StretchLimits
 
 
 @dataclass
@@ -25,6 +26,8 @@ class Lane:
     member: Member
     read: Sequence[int]
     """Sequences that it follows."""
+    answer: Callable[..., StretchDrafting | None] = call
+    """Lets it take part; None, too, where it has failed."""
     asked: Sequence[int] = ()
     """Those that it guesses for."""
     new: frozenset[int] = frozenset()
@@ -88,7 +91,8 @@ class PlannedStretch:
                 replace(limits[i], budget=budget, guesses=i in lane.asked)
                 for i, budget in zip(follows, budgets, strict=True)
             ]
-            drafting = stretch_drafting(lane.member.drafter, [followed[i].view for i in follows], allowed)
+            views = [followed[i].view for i in follows]
+            drafting = lane.answer(stretch_drafting, lane.member.drafter, views, allowed)
             if drafting is None or not drafting.guessers or drafting.cut_rule is not None:
                 return None
             for i, (guesser,) in zip(follows, drafting.guessers, strict=True):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import itemgetter
 
 from headstart.common.enumerations import VerifyRule
@@ -182,7 +183,12 @@ class AutoDrafter:
         start = self._clock()
         followed = [self._followed[sequence.id] for sequence in sequences]
         lanes = [
-            Lane(place, member, [i for i, sequence in enumerate(sequences) if self._follows(place, sequence.id)])
+            Lane(
+                place,
+                member,
+                [i for i, sequence in enumerate(sequences) if self._follows(place, sequence.id)],
+                partial(self._outsiders.answer, place),
+            )
             for place, member in enumerate(self._members)
         ]
         planned = self.parts.stretch(followed, limits, lanes, self.costs, self.safeguard, self._clock)
@@ -235,7 +241,7 @@ class AutoDrafter:
             return
         start = self._clock()
         views, allowed = [followed[i].view for i in asked], [budgets[i] for i in asked]
-        guesses = self._outsiders.guesses(place, member.drafter, views, allowed)
+        guesses = self._outsiders.guesses(place, partial(member.drafter.propose, views, allowed), len(asked))
         if not guesses:
             return
         for i, own in zip(asked, guesses, strict=True):
@@ -266,7 +272,7 @@ class AutoDrafter:
         for i, each in enumerate(followed):
             each.merge(self._members)
             if beam_of(each.view) is None:
-                each.go_on(self._members, budgets[i])
+                each.go_on(self._members, budgets[i], self._outsiders.guesses)
                 ranked += [(-each.merged.reach[node], i, node) for node in each.merged.ranked(budgets[i].nodes)]
         # The sort is stable and reach falls along every path, so a parent stays before its child.
         ranked.sort(key=itemgetter(0))

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 from headstart.common.memory import is_lack_of_memory
-from headstart.drafting.base import DraftBudget, Drafter, SequenceView
 from headstart.drafting.planning.merged import Guesses
 from headstart.drafting.registry import blamed, is_foreign
+from headstart.passes.draft_tree import DraftTree
 
 _log = logging.getLogger(__name__)
 Arguments = ParamSpec("Arguments")
@@ -43,14 +43,11 @@ class Outsiders:
             _log.warning("auto guesses without it: %s", blamed(self._names[place], error))
         return None
 
-    def guesses(
-        self, place: int, drafter: Drafter, views: Sequence[SequenceView], budgets: Sequence[DraftBudget]
-    ) -> list[Guesses]:
-        """What a drafter guesses for each sequence; none, where it has failed."""
+    def guesses(self, place: int, propose: Callable[[], Sequence[DraftTree]], count: int) -> list[Guesses]:
+        """What ``propose`` has a drafter guess for ``count`` sequences; none, where it has failed."""
 
         def proposed() -> list[Guesses]:
-            trees = drafter.propose(views, budgets)
-            guesses = [Guesses.of(tree) for _, tree in zip(views, trees, strict=True)]
+            guesses = [Guesses.of(tree) for _, tree in zip(range(count), propose(), strict=True)]
             tokens = [token for each in guesses for token in each.tokens] if place in self._names else ()
             if not all([0 <= token < self._vocab_size for token in tokens]):
                 raise ValueError("a guess is outside the vocabulary")
