@@ -91,9 +91,9 @@ def table() -> str:
         groups.setdefault((KINDS[family.kind], where, guesses), []).append(
             _named(family.model_type, dict.fromkeys(each.architecture for each in kin if each is not None))
         )
-    for other in sorted(ENCODER_DECODER_FAMILIES, key=lambda family: family.model_type):
-        key = ("encoder and decoder", _place(known[other.model_type]), "–")
-        groups.setdefault(key, []).append(_named(other.model_type, [other.architecture]))
+    for other in sorted(ENCODER_DECODER_FAMILIES, key=lambda family: family.name):
+        key = ("encoder and decoder", _place(known[other.name]), "–")
+        groups.setdefault(key, []).append(_named(other.name, [other.architecture]))
     rows = [f"| {' | '.join(key)} | {', '.join(names)} |" for key, names in groups.items()]
     head = "| kind | runs on | what guesses for it | `model_type` (GGUF architectures) |"
     return "\n".join([head, "|---|---|---|---|", *rows])

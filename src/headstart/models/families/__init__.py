@@ -5,92 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Mapping
 from dataclasses import replace
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, TypeVar
 
 from headstart.errors import CheckpointError, UnsupportedModelError
 from headstart.models.config import ModelConfig
-from headstart.models.families import (
-    alibi,
-    bart,
-    cohere,
-    dbrx,
-    deepseek,
-    deepseek_v4,
-    gemma,
-    gemma3n,
-    gemma4,
-    glm,
-    gpt,
-    gpt_kin,
-    gpt_oss,
-    granite,
-    hy_v4,
-    kimi,
-    kin,
-    layer_normed,
-    lfm2,
-    llama,
-    llama4,
-    longcat,
-    mamba,
-    mamba1,
-    mixtures,
-    olmo,
-    phi,
-    qwen_next,
-    seeing,
-    sigmoid_mixtures,
-    t5,
-    whisper,
-    windowed_mixtures,
-)
-from headstart.models.families.base import CheckpointKind, Family, TensorLayout
+from headstart.models.families.base import CheckpointKind, Family, TensorLayout, named
 from headstart.models.families.encoder_decoder import EncoderDecoderFamily, EncoderDecoderLayout
 from headstart.models.families.fields import Fields
 from headstart.models.families.gguf import described
 from headstart.models.families.rope import reach
 
-FAMILIES: tuple[Family, ...] = (
-    *llama.FAMILIES,
-    *phi.FAMILIES,
-    *granite.FAMILIES,
-    *gemma.FAMILIES,
-    *gemma3n.FAMILIES,
-    *gemma4.FAMILIES,
-    *gpt.FAMILIES,
-    *kin.FAMILIES,
-    *olmo.FAMILIES,
-    *cohere.FAMILIES,
-    *glm.FAMILIES,
-    *layer_normed.FAMILIES,
-    *gpt_kin.FAMILIES,
-    *alibi.FAMILIES,
-    *seeing.FAMILIES,
-    *mixtures.FAMILIES,
-    *sigmoid_mixtures.FAMILIES,
-    *windowed_mixtures.FAMILIES,
-    *deepseek.FAMILIES,
-    *deepseek_v4.FAMILIES,
-    *gpt_oss.FAMILIES,
-    *dbrx.FAMILIES,
-    *llama4.FAMILIES,
-    *lfm2.FAMILIES,
-    *mamba1.FAMILIES,
-    *mamba.FAMILIES,
-    *qwen_next.FAMILIES,
-    *kimi.FAMILIES,
-    *longcat.FAMILIES,
-    *hy_v4.FAMILIES,
-)
-
-ENCODER_DECODER_FAMILIES: tuple[EncoderDecoderFamily, ...] = (*t5.FAMILIES, *bart.FAMILIES, *whisper.FAMILIES)
+_ALL = [
+    family
+    for module in iter_modules(__path__)
+    for family in getattr(import_module(f"{__name__}.{module.name}"), "FAMILIES", ())
+]
+FAMILIES = tuple(family for family in _ALL if isinstance(family, Family))
+ENCODER_DECODER_FAMILIES = tuple(family for family in _ALL if isinstance(family, EncoderDecoderFamily))
 
 Kind = TypeVar("Kind")
 _BY_NAME = {family.name: family for family in FAMILIES}
 _ENCODER_DECODERS = {family.name: family for family in ENCODER_DECODER_FAMILIES}
 _BY_MODEL_TYPE: dict[str, Family | EncoderDecoderFamily] = {
     **{family.model_type: family for family in FAMILIES if family.model_type},
-    **{family.model_type: family for family in ENCODER_DECODER_FAMILIES},
+    **{family.name: family for family in ENCODER_DECODER_FAMILIES},
 }
 _BY_ARCHITECTURE: dict[str, Family | EncoderDecoderFamily] = {
     **{
@@ -122,7 +62,7 @@ def config_from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
     source = f"model {name!r}" if name else "config.json"
     fields = Fields(config, source)
     family = _known(_BY_MODEL_TYPE, fields.text("model_type", ""), "model_type", source)
-    return _checked(replace(family.read(fields), name=name), source)
+    return _checked(replace(named(family.read(fields), family.name), name=name), source)
 
 
 def config_from_gguf(
@@ -166,7 +106,7 @@ def config_from_gguf(
         return _checked(replace(family.gguf(fields, tensors), name=name), source)
     fields.refuse("attention.causal", False, because="an encoder's attention")
     assert family.gguf is not None
-    config = (family.gguf.read or family.read)(described(fields, family.gguf))
+    config = named((family.gguf.read or family.read)(described(fields, family.gguf)), family.name)
     if config.experts is None and fields.integer("expert_count", 0, minimum=0) > 1:
         raise UnsupportedModelError(f"{source} is a mixture of experts, which is not supported; use another model.")
     layout = tensor_layout(config, "gguf")

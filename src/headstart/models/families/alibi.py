@@ -39,7 +39,7 @@ def slopes(heads: int) -> tuple[float, ...]:
     return tuple(row(whole) + row(2 * whole)[::2][: heads - whole])
 
 
-def _base(fields: Fields, family: str, **parts: Unpack[Parts]) -> ModelConfig:
+def _base(fields: Fields, family: str = "", **parts: Unpack[Parts]) -> ModelConfig:
     """Layers without a rotation, unless ``parts`` say otherwise."""
     own = {"max_position_embeddings": _NO_POSITIONS, "intermediate_size": 4 * fields.integer("hidden_size")}
     return base_of(
@@ -71,7 +71,6 @@ def _bloom(fields: Fields) -> ModelConfig:
     )
     return _base(
         fields,
-        "bloom",
         ropes=(),
         norms=LAYER_NORMS,
         mlp=MlpConfig("gelu_tanh", gated=False, bias=True),
@@ -92,7 +91,6 @@ def _mpt(fields: Fields) -> ModelConfig:
     steepest = attention.number("alibi_bias_max", 8)
     return _base(
         fields.with_defaults({"intermediate_size": inner}),
-        "mpt",
         ropes=(),
         mlp=MlpConfig("gelu", gated=False),
         norms=NormsConfig("layer", bias=False),
@@ -139,7 +137,7 @@ def _falcon(fields: Fields) -> ModelConfig:
     }
     if alibi:
         parts["ropes"] = ()
-    config = _base(fields.with_entries(num_key_value_heads=kv_heads), "falcon_new" if two_norms else "falcon", **parts)
+    config = _base(fields.with_entries(num_key_value_heads=kv_heads), "falcon_new" if two_norms else "", **parts)
     return config if alibi else replace(config, layers=(FULL,) * config.num_layers)
 
 
@@ -187,14 +185,14 @@ _TWO_NORMS_GGUF = {**GGUF_JOINT_QKV.layer, "attention_norm": "blk.{i}.attn_norm_
 
 
 FAMILIES = (
-    Family("bloom", "bloom", _bloom, _BLOOM, Gguf("bloom", GGUF_JOINT_QKV)),
-    Family("mpt", "mpt", _mpt, _MPT, Gguf("mpt", GGUF_JOINT_QKV, computed=_in_mpt)),
-    Family("falcon", "falcon", _falcon, _BLOOM, Gguf("falcon", GGUF_JOINT_QKV, computed=_in_falcon)),
+    Family("bloom", _bloom, _BLOOM, Gguf("bloom", GGUF_JOINT_QKV)),
+    Family("mpt", _mpt, _MPT, Gguf("mpt", GGUF_JOINT_QKV, computed=_in_mpt)),
+    Family("falcon", _falcon, _BLOOM, Gguf("falcon", GGUF_JOINT_QKV, computed=_in_falcon)),
     Family(
         "falcon_new",
-        "",
         _falcon,
         replace(_BLOOM, layer=_TWO_NORMS),
         Gguf("", replace(GGUF_JOINT_QKV, layer=_TWO_NORMS_GGUF)),
+        described_as="",
     ),
 )

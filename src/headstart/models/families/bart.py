@@ -26,7 +26,7 @@ _LEARNED_OFFSET = 2
 """BART's table of positions has two rows before the first position's."""
 
 
-def decoder_of(fields: Fields, family: str, encoder: EncoderConfig, max_positions: int) -> ModelConfig:
+def decoder_of(fields: Fields, encoder: EncoderConfig, max_positions: int) -> ModelConfig:
     """The decoder of a model of this kind."""
     named = fields.called(
         {
@@ -39,7 +39,6 @@ def decoder_of(fields: Fields, family: str, encoder: EncoderConfig, max_position
     config = base_of(
         # Tensors tell whether the head is tied.
         named.with_entries(max_position_embeddings=max_positions, tie_word_embeddings=None),
-        family,
         tied=True,
         eps="layer_norm_eps",
         default_eps=1e-5,
@@ -99,7 +98,7 @@ def _bart(
         head_bias=head_bias,
         **generation_entries(fields, start),
     )
-    config = decoder_of(fields, family, encoder, max_positions)
+    config = decoder_of(fields, encoder, max_positions)
     return config if shares else replace(config, vocab_size=fields.integer("decoder_vocab_size", config.vocab_size))
 
 
@@ -170,7 +169,7 @@ def _family(
     def layout(config: ModelConfig) -> EncoderDecoderLayout:
         return usual if config.encoder is None or config.encoder.vocab_size is None else _APART
 
-    return EncoderDecoderFamily(name, name, read, layout)
+    return EncoderDecoderFamily(name, read, layout)
 
 
 FAMILIES = (

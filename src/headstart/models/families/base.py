@@ -190,6 +190,11 @@ def _nothing(_: Fields) -> Mapping[str, Any]:
     return {}
 
 
+def named(config: ModelConfig, family: str) -> ModelConfig:
+    """The model, of this family unless its reader named another one."""
+    return config if config.family else replace(config, family=family)
+
+
 @dataclass(frozen=True)
 class Gguf:
     """How GGUF files have a family: their metadata are read as its ``config.json`` (``families.gguf``)."""
@@ -212,13 +217,18 @@ class Family:
     """A kind of decoder."""
 
     name: str
-    model_type: str
-    """``model_type`` in config.json; "": a variant that another family's description leads to."""
     read: Callable[[Fields], ModelConfig]
-    """Reads a description."""
+    """Reads a description; names a family only where that may be another one."""
     hf_layout: TensorLayout
     gguf: Gguf | None = None
     kind: FamilyKind = "dense"
+    described_as: str | None = None
+    """``model_type`` in config.json, where it is not the name; "": a variant that another family's description leads
+    to."""
+
+    @property
+    def model_type(self) -> str:
+        return self.name if self.described_as is None else self.described_as
 
     def layout(self, kind: CheckpointKind) -> TensorLayout:
         if kind == "hf":

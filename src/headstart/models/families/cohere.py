@@ -33,7 +33,6 @@ _NORMS = NormsConfig("layer", bias=False, shared=True)
 
 def _base(
     fields: Fields,
-    family: str,
     theta: float,
     qk_norm: HeadNorms | None = None,
     *,
@@ -42,7 +41,6 @@ def _base(
 ) -> ModelConfig:
     return base_of(
         fields,
-        family,
         tied=True,
         default_theta=theta,
         default_head_dim=head_dim,
@@ -57,11 +55,11 @@ def _base(
 
 def _cohere(fields: Fields) -> ModelConfig:
     normed = fields.flag("use_qk_norm", False)
-    return _base(fields, "cohere", 500_000.0, HeadNorms("layer", own=True) if normed else None)
+    return _base(fields, 500_000.0, HeadNorms("layer", own=True) if normed else None)
 
 
 def _cohere2(fields: Fields) -> ModelConfig:
-    config = _base(fields, "cohere2", 10_000.0)
+    config = _base(fields, 10_000.0)
     every = fields.integer("sliding_window_pattern", 4)
     window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS) if fields.has("sliding_window") else 4096
     # Layers that see everything have no positions.
@@ -73,7 +71,7 @@ def _cohere2_moe(fields: Fields) -> ModelConfig:
     # Where layers without experts have a size of their own, it is that of an MLP.
     size = fields.integer("intermediate_size")
     sized = fields.with_entries(intermediate_size=fields.integer("prefix_dense_intermediate_size", size))
-    config = _base(sized, "cohere2_moe", 10_000.0, head_dim=128, norms=norms)
+    config = _base(sized, 10_000.0, head_dim=128, norms=norms)
     dense, first, rest = (
         first_dense(fields, config, 0),
         fields.integer("prefix_dense_sliding_window_pattern", 1),
@@ -144,10 +142,9 @@ _MOE_LAYOUT = layout_with(BY_EXPERT | shared("shared_experts"), _LAYOUT, beyond=
 _GGUF_MOE_LAYOUT = replace(_GGUF_LAYOUT, layer=without(_GGUF_LAYOUT.layer, "shared_scale"), beyond=True)
 
 FAMILIES = (
-    Family("cohere", "cohere", _cohere, _LAYOUT, Gguf("command-r", _GGUF_LAYOUT, defaults={"logit_scale": 1.0})),
-    Family("cohere2", "cohere2", _cohere2, _LAYOUT, Gguf("cohere2", _GGUF_LAYOUT, defaults={"logit_scale": 1.0})),
+    Family("cohere", _cohere, _LAYOUT, Gguf("command-r", _GGUF_LAYOUT, defaults={"logit_scale": 1.0})),
+    Family("cohere2", _cohere2, _LAYOUT, Gguf("cohere2", _GGUF_LAYOUT, defaults={"logit_scale": 1.0})),
     Family(
-        "cohere2_moe",
         "cohere2_moe",
         _cohere2_moe,
         _MOE_LAYOUT,

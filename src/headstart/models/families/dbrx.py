@@ -35,8 +35,6 @@ def _dbrx(fields: Fields) -> ModelConfig:
     named = fields.with_defaults(_SIZES).called(_NAMES)
     config = base_of(
         named.with_entries(intermediate_size=size, num_key_value_heads=attention.integer("kv_n_heads", 1)),
-        "dbrx",
-        tied=False,
         # Its base stands beside the attention in released files.
         default_theta=attention.number("rope_theta", 10_000.0),
         eps="layer_norm_epsilon",
@@ -89,4 +87,4 @@ _LAYOUT = TensorLayout(
 )
 _GGUF_LAYOUT = replace(GGUF_JOINT_QKV, layer={**GGUF_JOINT_QKV.layer, "mlp_norm": "blk.{i}.attn_output_norm"})
 
-FAMILIES = (Family("dbrx", "dbrx", _dbrx, _LAYOUT, Gguf("dbrx", _GGUF_LAYOUT, computed=_computed), "experts"),)
+FAMILIES = (Family("dbrx", _dbrx, _LAYOUT, Gguf("dbrx", _GGUF_LAYOUT, computed=_computed), "experts"),)

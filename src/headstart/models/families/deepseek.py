@@ -47,13 +47,13 @@ from headstart.models.families.rope import growth, longrope_if_any, rope_of
 
 def latent_of(
     fields: Fields,
-    family: str,
-    tied: bool,
     q_rank: int | None,
     kv_rank: int,
     sizes: tuple[int, int, int],
     rope: RopeConfig | None = None,
     rotated: bool = True,
+    family: str = "",
+    tied: bool = False,
     **parts: Unpack[Parts],
 ) -> ModelConfig:
     """``q_rank``, ``kv_rank`` and ``sizes`` (of a head's unrotated part, its rotated one, its value): the defaults;
@@ -96,7 +96,7 @@ def _growth_of_scores(fields: Fields, rope: RopeConfig) -> float:
 
 
 def _deepseek_v2(fields: Fields) -> ModelConfig:
-    config = latent_of(fields, "deepseek_v2", False, 1536, 512, (128, 64, 128), mlp=mlp_of(fields))
+    config = latent_of(fields, 1536, 512, (128, 64, 128), mlp=mlp_of(fields))
     count = count_of(fields, "n_routed_experts", "num_local_experts", default=64)
     size = fields.integer("moe_intermediate_size", 1407)
     method = fields.text("topk_method", "greedy")
@@ -116,7 +116,7 @@ def _deepseek_v2(fields: Fields) -> ModelConfig:
 
 
 def _deepseek_v3(fields: Fields) -> ModelConfig:
-    config = latent_of(fields, "deepseek_v3", False, 1536, 512, (128, 64, 128))
+    config = latent_of(fields, 1536, 512, (128, 64, 128), family="deepseek_v3")
     if not fields.flag("rope_interleave", True):
         config = replace(config, family="deepseek_v3_halves")
     count = count_of(fields, "n_routed_experts", "num_local_experts", default=256)
@@ -128,7 +128,7 @@ def _glm_lite(fields: Fields) -> ModelConfig:
     """GLM-4.7-Flash: DeepSeek-V3 with defaults of its own."""
     fields = fields.with_defaults({"rms_norm_eps": 1e-5})
     fields.require("rope_interleave", True, default=True)
-    config = latent_of(fields, "glm4_moe_lite", False, 768, 512, (192, 64, 256))
+    config = latent_of(fields, 768, 512, (192, 64, 256))
     count = count_of(fields, "n_routed_experts", "num_local_experts", default=64)
     experts = sigmoid_experts(fields, count, 4, "n_shared_experts", 1.8)
     return with_experts(config, experts, first_dense(fields, config, 1))
@@ -180,7 +180,7 @@ def _shared_choices(fields: Fields, layers: int) -> list[bool]:
 
 def _mistral4(fields: Fields) -> ModelConfig:
     fields.require("rope_interleave", True, default=True)
-    config = latent_of(fields, "mistral4", False, 1024, 256, (64, 64, 128))
+    config = latent_of(fields, 1024, 256, (64, 64, 128))
     if fields.within("rope_parameters") is None and fields.within("rope_scaling") is None:
         raise fields.missing("rope_parameters")
     count = count_of(fields, "n_routed_experts", "num_local_experts", default=128)
@@ -193,7 +193,7 @@ def _mistral4(fields: Fields) -> ModelConfig:
 
 
 def _youtu(fields: Fields) -> ModelConfig:
-    config = latent_of(fields, "youtu", True, 1536, 512, (128, 64, 128))
+    config = latent_of(fields, 1536, 512, (128, 64, 128), tied=True)
     fields.require("rope_interleave", True, default=True)
     return config
 
@@ -202,7 +202,7 @@ def _minicpm3(fields: Fields) -> ModelConfig:
     # Longer ones are read of GGUF files alone.
     rope = longrope_if_any(fields, fields.integer("qk_rope_head_dim")) if fields.of_gguf else None
     sizes = (64, 32, fields.integer("v_head_dim", 64))
-    config = latent_of(fields, "minicpm3", True, 768, 256, sizes, rope, mlp=mlp_of(fields))
+    config = latent_of(fields, 768, 256, sizes, rope, tied=True, mlp=mlp_of(fields))
     of_all, depth = fields.number("scale_emb", 12), fields.number("scale_depth", 1.4)
     return _scaled(config, of_all, depth, fields.number("dim_model_base", 256))
 
@@ -312,7 +312,7 @@ def _from_gguf(fields: Fields) -> ModelConfig:
         raise fields.unsupported("expert_gating_func", gating, f"{_SOFTMAX} or {_SIGMOID}, softmax or sigmoid")
     family = "deepseek_v3" if gating == _SIGMOID else "deepseek_v2"
     family += "" if fields.has("attention.key_length_mla") else "_joint"
-    config = latent_of(fields, family, False, None, 512, (128, 64, 128))
+    config = latent_of(fields, None, 512, (128, 64, 128), family=family)
     config = replace(config, attention=replace(config.attention, query_growth=query_growth(fields)))
     if not fields.integer("n_routed_experts", 0, minimum=0):
         return config
@@ -358,11 +358,10 @@ GGUF_INDEXED = replace(
 _FROM_GGUF = Gguf("deepseek2", GGUF_LATENT, {}, _GGUF_DEFAULTS, latent_entries, _from_gguf)
 
 FAMILIES = (
-    Family("deepseek_v2", "deepseek_v2", _deepseek_v2, _MIXED, _FROM_GGUF, "experts"),
-    Family("deepseek_v3", "deepseek_v3", _deepseek_v3, _MIXED, _FROM_GGUF, "experts"),
+    Family("deepseek_v2", _deepseek_v2, _MIXED, _FROM_GGUF, "experts"),
+    Family("deepseek_v3", _deepseek_v3, _MIXED, _FROM_GGUF, "experts"),
     *(
         Family(
-            name,
             name,
             read,
             replace(_MIXED_INDEXED, convert=convert),
@@ -380,15 +379,14 @@ FAMILIES = (
             ("glm_moe_dsa", "glm-dsa", _glm_dsa, TURNED | TURNED_INDEX),
         )
     ),
-    Family("glm4_moe_lite", "glm4_moe_lite", _glm_lite, _MIXED, kind="experts"),
-    Family("kimi_k2", "kimi_k2", _deepseek_v3, _MIXED, kind="experts"),
-    Family("mistral4", "mistral4", _mistral4, _STACKED_LAYOUT, replace(_FROM_GGUF, architecture="mistral4"), "experts"),
-    Family("deepseek_v2_joint", "", _deepseek_v2, _MIXED, Gguf("", _GGUF_JOINT), "experts"),
-    Family("deepseek_v3_joint", "", _deepseek_v3, _MIXED, Gguf("", _GGUF_JOINT), "experts"),
-    Family("deepseek_v3_halves", "", _deepseek_v3, replace(_MIXED, convert={}), kind="experts"),
-    Family("youtu", "youtu", _youtu, _DENSE),
+    Family("glm4_moe_lite", _glm_lite, _MIXED, kind="experts"),
+    Family("kimi_k2", _deepseek_v3, _MIXED, kind="experts"),
+    Family("mistral4", _mistral4, _STACKED_LAYOUT, replace(_FROM_GGUF, architecture="mistral4"), "experts"),
+    Family("deepseek_v2_joint", _deepseek_v2, _MIXED, Gguf("", _GGUF_JOINT), "experts", ""),
+    Family("deepseek_v3_joint", _deepseek_v3, _MIXED, Gguf("", _GGUF_JOINT), "experts", ""),
+    Family("deepseek_v3_halves", _deepseek_v3, replace(_MIXED, convert={}), None, "experts", ""),
+    Family("youtu", _youtu, _DENSE),
     Family(
-        "minicpm3",
         "minicpm3",
         _minicpm3,
         replace(_DENSE, convert={"final_norm": divided}),

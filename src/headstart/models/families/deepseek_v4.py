@@ -193,7 +193,6 @@ _SQRT_SOFTPLUS = 4
 FAMILIES = (
     Family(
         "deepseek_v4",
-        "deepseek_v4",
         _deepseek_v4,
         replace(_SAVED, other=_HF),
         Gguf("deepseek4", _GGUF, _NAMES, {"swiglu_limit": 0.0}),

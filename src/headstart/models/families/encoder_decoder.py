@@ -53,8 +53,7 @@ class EncoderDecoderFamily:
     tensors."""
 
     name: str
-    model_type: str
-    """``model_type`` in config.json."""
+    """And ``model_type`` in config.json."""
     read: Callable[[Fields], ModelConfig]
     layout: Callable[[ModelConfig], EncoderDecoderLayout]
     architecture: str = ""

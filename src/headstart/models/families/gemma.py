@@ -36,7 +36,6 @@ def _gemma(config: ModelConfig, post_norms: bool = True) -> ModelConfig:
 
 def _later(
     fields: Fields,
-    family: str,
     pattern: int,
     default_theta: float,
     softcap: float | None = None,
@@ -46,7 +45,6 @@ def _later(
     fields.refuse("use_bidirectional_attention", True, "all", because="which no decoder can have")
     config = base_of(
         fields,
-        family,
         tied=True,
         default_theta=default_theta,
         default_head_dim=256,
@@ -67,7 +65,6 @@ def _gemma1(fields: Fields) -> ModelConfig:
     said = fields.text("hidden_act", "gelu_pytorch_tanh")
     config = base_of(
         fields.with_entries(hidden_act="gelu_pytorch_tanh" if said == "gelu" else said),
-        "gemma",
         tied=True,
         default_head_dim=256,
         attention=biased(fields),
@@ -77,7 +74,7 @@ def _gemma1(fields: Fields) -> ModelConfig:
 
 def _vaultgemma(fields: Fields) -> ModelConfig:
     config = _gemma2(fields)
-    return replace(config, family="vaultgemma", norms=replace(config.norms, post=False))
+    return replace(config, norms=replace(config.norms, post=False))
 
 
 def _softcap(fields: Fields, key: str, default: float) -> float | None:
@@ -88,7 +85,6 @@ def _softcap(fields: Fields, key: str, default: float) -> float | None:
 def _gemma2(fields: Fields) -> ModelConfig:
     return _later(
         fields,
-        "gemma2",
         pattern=2,
         default_theta=10_000.0,
         softcap=_softcap(fields, "attn_logit_softcapping", 50.0),
@@ -99,7 +95,7 @@ def _gemma2(fields: Fields) -> ModelConfig:
 def _gemma3(fields: Fields) -> ModelConfig:
     pattern = fields.integer("sliding_window_pattern", 6)
     head = OutputHeadConfig(softcap=fields.optional_number("final_logit_softcapping"))
-    config = _later(fields, "gemma3", pattern, _GLOBAL_THETA, head=head)
+    config = _later(fields, pattern, _GLOBAL_THETA, head=head)
     full = rope_of(fields, config.head_dim, _GLOBAL_THETA, "full_attention")
     local = rope_of(fields, config.head_dim, _LOCAL_THETA, "sliding_attention", "rope_local_base_freq")
     return _normed(_with_local_rope(config, full, local))
@@ -131,7 +127,7 @@ def _gemma3_seeing(fields: Fields) -> ModelConfig:
     entries = _SEEING_DEFAULTS | {key: value for key, value in text.entries.items() if value is not None}
     if fields.get("eos_token_id") is not None:
         entries["eos_token_id"] = fields.get("eos_token_id")
-    return replace(_gemma3(Fields(entries, text.source)), family="gemma3_seeing")
+    return _gemma3(Fields(entries, text.source))
 
 
 def _with_local_rope(config: ModelConfig, full: RopeConfig, local: RopeConfig) -> ModelConfig:
@@ -176,15 +172,14 @@ _VAULT_LAYOUT = replace(HF_LAYOUT, layer={**HF_LAYER, "mlp_norm": "layers.{i}.pr
 _GEMMA3_GGUF = Gguf("gemma3", _GGUF_LAYOUT, defaults=_GGUF_DEFAULTS, computed=_computed, read=_gemma3)
 
 FAMILIES = (
-    Family("gemma", "gemma", _gemma1, HF_LAYOUT, Gguf("gemma", _GGUF_LAYOUT)),
-    Family("vaultgemma", "vaultgemma", _vaultgemma, _VAULT_LAYOUT),
+    Family("gemma", _gemma1, HF_LAYOUT, Gguf("gemma", _GGUF_LAYOUT)),
+    Family("vaultgemma", _vaultgemma, _VAULT_LAYOUT),
     Family(
-        "gemma2",
         "gemma2",
         _gemma2,
         _HF_LAYOUT,
         Gguf("gemma2", _GGUF_LAYOUT, defaults={"sliding_window": 4096}, computed=_computed),
     ),
-    Family("gemma3", "gemma3_text", _gemma3, _HF_LAYOUT, _GEMMA3_GGUF),
-    Family("gemma3_seeing", "gemma3", _gemma3_seeing, _SEEING_LAYOUT, _GEMMA3_GGUF),
+    Family("gemma3", _gemma3, _HF_LAYOUT, _GEMMA3_GGUF, described_as="gemma3_text"),
+    Family("gemma3_seeing", _gemma3_seeing, _SEEING_LAYOUT, _GEMMA3_GGUF, described_as="gemma3"),
 )

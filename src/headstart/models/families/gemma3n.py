@@ -60,7 +60,6 @@ def _gemma3n(fields: Fields) -> ModelConfig:
     sizes = sizes_of_mlps(fields)
     config = base_of(
         fields.with_entries(intermediate_size=max(sizes)),
-        "gemma3n",
         tied=True,
         default_head_dim=256,
         rope=rope_of(fields, fields.integer("head_dim", 256), _GLOBAL_THETA, "full_attention"),
@@ -167,7 +166,7 @@ def _sparsities(fields: Fields, count: int) -> list[float]:
 
 
 def _seeing(fields: Fields) -> ModelConfig:
-    return replace(_gemma3n(fields.text_config()), family="gemma3n_seeing")
+    return _gemma3n(fields.text_config())
 
 
 INPUT_ROLES = {
@@ -236,19 +235,9 @@ def _computed(fields: Fields) -> dict[str, Any]:
     return {**entries, "activation_sparsity_pattern": [round(NormalDist().cdf(each), 6) for each in given]}
 
 
+_GGUF = Gguf("gemma3n", GGUF_LAYOUT, GGUF_NAMES, GGUF_DEFAULTS, _computed, _gemma3n)
+
 FAMILIES = (
-    Family(
-        "gemma3n",
-        "gemma3n_text",
-        _gemma3n,
-        _LAYOUT,
-        Gguf("gemma3n", GGUF_LAYOUT, GGUF_NAMES, GGUF_DEFAULTS, _computed, _gemma3n),
-    ),
-    Family(
-        "gemma3n_seeing",
-        "gemma3n",
-        _seeing,
-        _SEEING_LAYOUT,
-        Gguf("gemma3n", GGUF_LAYOUT, GGUF_NAMES, GGUF_DEFAULTS, _computed, _gemma3n),
-    ),
+    Family("gemma3n", _gemma3n, _LAYOUT, _GGUF, described_as="gemma3n_text"),
+    Family("gemma3n_seeing", _seeing, _SEEING_LAYOUT, _GGUF, described_as="gemma3n"),
 )

@@ -9,7 +9,7 @@ converter (conversion/gemma.py), which has one kind of file for all forms, and i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -69,7 +69,7 @@ _OWN = ("head_dim", "num_key_value_heads")
 """Entries that single layers may have of their own."""
 
 
-def _gemma4(family: str, defaults: Mapping[str, Any], fields: Fields) -> ModelConfig:
+def _gemma4(defaults: Mapping[str, Any], fields: Fields) -> ModelConfig:
     fields.refuse("use_bidirectional_attention", True, "all", because="which no decoder can have")
     fields = fields.with_defaults({**_DEFAULTS, **defaults})
     size = fields.integer("head_dim", 256)
@@ -83,7 +83,6 @@ def _gemma4(family: str, defaults: Mapping[str, Any], fields: Fields) -> ModelCo
 
     config = base_of(
         fields.with_entries(intermediate_size=sizes[0]),
-        family,
         tied=True,
         default_head_dim=256,
         rope=local,
@@ -230,8 +229,8 @@ def _experts(fields: Fields) -> ExpertsConfig | None:
     )
 
 
-def _seeing(family: str, defaults: Mapping[str, Any], fields: Fields) -> ModelConfig:
-    return _gemma4(family, defaults, fields.text_config())
+def _seeing(defaults: Mapping[str, Any], fields: Fields) -> ModelConfig:
+    return _gemma4(defaults, fields.text_config())
 
 
 def _router_norm(weight: Tensor, config: ModelConfig) -> Tensor:
@@ -282,20 +281,15 @@ _GGUF = Gguf(
     GGUF_NAMES | _GGUF_NAMES,
     {**GGUF_DEFAULTS, "hidden_size_per_layer_input": 0},
     _computed,
-    partial(_gemma4, "gemma4", _APART),
+    partial(_gemma4, _APART),
 )
 
 
-def _families(model_type: str, defaults: Mapping[str, Any]) -> tuple[Family, Family]:
+def _families(name: str, defaults: Mapping[str, Any]) -> tuple[Family, Family]:
     """A text form and the one that sees and hears."""
-    text, seeing = model_type, f"{model_type}_seeing"
-
-    def family(name: str, kind: str, hf: Callable[[Fields], ModelConfig], layout: TensorLayout) -> Family:
-        return Family(name, kind, hf, layout, _GGUF)
-
     return (
-        family(text, f"{model_type}_text", partial(_gemma4, text, defaults), _LAYOUT),
-        family(seeing, model_type, partial(_seeing, seeing, defaults), _SEEING_LAYOUT),
+        Family(name, partial(_gemma4, defaults), _LAYOUT, _GGUF, described_as=f"{name}_text"),
+        Family(f"{name}_seeing", partial(_seeing, defaults), _SEEING_LAYOUT, _GGUF, described_as=name),
     )
 
 

@@ -14,11 +14,9 @@ from headstart.models.families.gguf import GGUF_LAYER, GGUF_LAYOUT
 from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_of, halves
 
 
-def _base(fields: Fields, family: str, post_norms: bool) -> ModelConfig:
+def _base(fields: Fields, post_norms: bool) -> ModelConfig:
     return base_of(
         fields,
-        family,
-        tied=False,
         default_head_dim=128,
         default_eps=1.5625e-7,
         share=0.5,
@@ -28,11 +26,11 @@ def _base(fields: Fields, family: str, post_norms: bool) -> ModelConfig:
 
 
 def _glm(fields: Fields) -> ModelConfig:
-    return _base(fields, "glm", post_norms=False)
+    return _base(fields, post_norms=False)
 
 
 def _glm4(fields: Fields) -> ModelConfig:
-    return _base(fields, "glm4", post_norms=True)
+    return _base(fields, post_norms=True)
 
 
 _FUSED = {role: name for role, name in HF_LAYER.items() if role != "gate"} | {"up": "layers.{i}.mlp.gate_up_proj"}
@@ -44,9 +42,8 @@ _TURNED = {"q": halves, "k": halves}
 _GGUF_FUSED = {role: name for role, name in GGUF_LAYER.items() if role != "gate"}
 
 FAMILIES = (
-    Family("glm", "glm", _glm, replace(HF_LAYOUT, layer=_FUSED, convert=_TURNED)),
+    Family("glm", _glm, replace(HF_LAYOUT, layer=_FUSED, convert=_TURNED)),
     Family(
-        "glm4",
         "glm4",
         _glm4,
         replace(HF_LAYOUT, layer=_FUSED | _SANDWICH, convert=_TURNED),

@@ -28,18 +28,15 @@ def _gpt2(fields: Fields) -> ModelConfig:
     fields.refuse("scale_attn_by_inverse_layer_idx", True, because="a scale for each layer, which is not supported")
     fields.refuse("add_cross_attention", True, because="which no decoder of text alone has")
     sizes = {"vocab_size": 50257, "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12}
-    return gpt(fields.called(GPT2_NAMES, sizes), "gpt2", default_positions=1024)
+    return gpt(fields.called(GPT2_NAMES, sizes), default_positions=1024)
 
 
-def gpt(
-    fields: Fields, family: str, default_positions: int = 2048, default_activation: str = "gelu_new"
-) -> ModelConfig:
+def gpt(fields: Fields, default_positions: int = 2048, default_activation: str = "gelu_new") -> ModelConfig:
     """Layers with norms and biases, and learnt positions."""
     return base_of(
         fields.with_defaults(
             {"intermediate_size": 4 * fields.integer("hidden_size"), "max_position_embeddings": default_positions}
         ),
-        family,
         tied=True,
         eps="layer_norm_epsilon",
         default_eps=1e-5,
@@ -61,8 +58,6 @@ def _gpt_neox(fields: Fields) -> ModelConfig:
     dim = rotated_dim(fields, head_dim, 0.25, "rotary_pct")
     return base_of(
         fields,
-        "gpt_neox",
-        tied=False,
         rope=rope_of(fields, dim, fields.number("rotary_emb_base", 10_000.0), whole_heads=False),
         eps="layer_norm_eps",
         default_eps=1e-5,
@@ -116,12 +111,6 @@ _GPT_NEOX_LAYOUT = TensorLayout(
     ignored=(rf"layers\.\d+\.attention\.{_BUFFERS}", ROTARY_BUFFERS, *CACHE_SCALES),
 )
 FAMILIES = (
-    Family("gpt2", "gpt2", _gpt2, _GPT2_LAYOUT, Gguf("gpt2", GGUF_JOINT_QKV)),
-    Family(
-        "gpt_neox",
-        "gpt_neox",
-        _gpt_neox,
-        _GPT_NEOX_LAYOUT,
-        Gguf("gptneox", GGUF_JOINT_QKV, defaults={"attention_bias": True}),
-    ),
+    Family("gpt2", _gpt2, _GPT2_LAYOUT, Gguf("gpt2", GGUF_JOINT_QKV)),
+    Family("gpt_neox", _gpt_neox, _GPT_NEOX_LAYOUT, Gguf("gptneox", GGUF_JOINT_QKV, defaults={"attention_bias": True})),
 )

@@ -31,16 +31,8 @@ _CODEGEN_PARTS = 4
 """CodeGen's q, v and k lie side by side four times, as its training cut them up."""
 
 
-def _gptj(fields: Fields) -> ModelConfig:
-    return _rotated(fields, "gptj")
-
-
-def _codegen(fields: Fields) -> ModelConfig:
-    return _rotated(fields, "codegen")
-
-
-def _rotated(fields: Fields, family: str) -> ModelConfig:
-    config = gpt(fields.called(GPT2_NAMES), family)
+def _rotated(fields: Fields) -> ModelConfig:
+    config = gpt(fields.called(GPT2_NAMES))
     return replace(
         config,
         ropes=(RopeConfig(10_000.0, fields.integer("rotary_dim", 64)),),
@@ -54,7 +46,7 @@ def _rotated(fields: Fields, family: str) -> ModelConfig:
 
 
 def _gpt_neo(fields: Fields) -> ModelConfig:
-    config = gpt(fields.called({"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"}), "gpt_neo")
+    config = gpt(fields.called({"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"}))
     window = fields.integer("window_size", 256)
     layers = (LayerConfig(window if kind == "local" else None, None) for kind in _neo_kinds(fields, config.num_layers))
     return replace(config, layers=tuple(layers), attention=AttentionConfig(scale=1.0, output_bias=True))
@@ -83,7 +75,7 @@ def _gpt_bigcode(fields: Fields) -> ModelConfig:
     fields = fields.called(GPT2_NAMES)
     if fields.flag("multi_query", True):
         fields = fields.with_defaults({"num_key_value_heads": 1})
-    return gpt(fields, "gpt_bigcode", default_activation="gelu_pytorch_tanh")
+    return gpt(fields, default_activation="gelu_pytorch_tanh")
 
 
 def _codegen_qkv(tensor: Tensor, config: ModelConfig) -> Tensor:
@@ -140,8 +132,8 @@ _GPT_NEO = replace(
 _GPT_BIGCODE = replace(_GPT_NEO, layer=GPT2_LAYER, convert={"qkv": _bigcode_qkv})
 
 FAMILIES = (
-    Family("gptj", "gptj", _gptj, _GPTJ),
-    Family("codegen", "codegen", _codegen, _CODEGEN),
-    Family("gpt_neo", "gpt_neo", _gpt_neo, _GPT_NEO),
-    Family("gpt_bigcode", "gpt_bigcode", _gpt_bigcode, _GPT_BIGCODE, Gguf("starcoder", GGUF_JOINT_QKV)),
+    Family("gptj", _rotated, _GPTJ),
+    Family("codegen", _rotated, _CODEGEN),
+    Family("gpt_neo", _gpt_neo, _GPT_NEO),
+    Family("gpt_bigcode", _gpt_bigcode, _GPT_BIGCODE, Gguf("starcoder", GGUF_JOINT_QKV)),
 )

@@ -30,8 +30,6 @@ def _gpt_oss(fields: Fields) -> ModelConfig:
         fields = fields.with_defaults({"rope_parameters": _YARN})
     config = base_of(
         fields,
-        "gpt_oss",
-        tied=False,
         default_theta=150_000.0,
         default_head_dim=64,
         default_eps=1e-5,
@@ -74,7 +72,6 @@ _EXPERTS = {
 
 FAMILIES = (
     Family(
-        "gpt_oss",
         "gpt_oss",
         _gpt_oss,
         replace(

@@ -34,14 +34,12 @@ from headstart.models.families.llama import (
 from headstart.models.families.mamba2 import MAMBA2_LAYER, mamba2_of
 
 
-def scaled_of(fields: Fields, family: str, layer: LayerConfig = FULL, mlp: MlpConfig = GATED) -> ModelConfig:
+def scaled_of(fields: Fields, layer: LayerConfig = FULL, mlp: MlpConfig = GATED) -> ModelConfig:
     """Llama's layers with the four factors."""
     # GGUF files leave out the usual scale.
     scale = fields.optional_number("attention_multiplier") or (None if fields.of_gguf else 1.0)
     config = base_of(
         fields,
-        family,
-        tied=False,
         layer=layer,
         attention=replace(biased(fields), scale=scale),
         mlp=mlp,
@@ -62,7 +60,7 @@ def with_factor_of_layers(config: ModelConfig, factor: float) -> ModelConfig:
 
 
 def _granite(fields: Fields) -> ModelConfig:
-    return scaled_of(fields, "granite", layer=_attention(fields, "rope"), mlp=mlp_of(fields))
+    return scaled_of(fields, layer=_attention(fields, "rope"), mlp=mlp_of(fields))
 
 
 def _attention(fields: Fields, default: str) -> LayerConfig:
@@ -70,7 +68,7 @@ def _attention(fields: Fields, default: str) -> LayerConfig:
 
 
 def _granite_swa(fields: Fields) -> ModelConfig:
-    config = scaled_of(fields, "granite_swa", mlp=mlp_of(fields))
+    config = scaled_of(fields, mlp=mlp_of(fields))
     sliding = [i % 4 != 0 for i in range(config.num_layers)]
     windows = windows_of(fields, config.num_layers, fields.integer("sliding_window", 128), sliding)
     thetas = fields.get("layer_rope_theta")
@@ -101,7 +99,7 @@ _MIXERS: dict[str, Mixer] = {
 
 def _granite4(fields: Fields) -> ModelConfig:
     """Dense or a mixture, with Mamba-2 in some layers or without."""
-    config = scaled_of(fields, "granite4")
+    config = scaled_of(fields)
     # Released files say "attention" and "mamba", transformers writes "full_attention" and "linear_attention".
     kinds = fields.kinds("layer_types", config.num_layers, _MIXERS) or ["mamba"] * config.num_layers
     mixers, attention = [_MIXERS[kind] for kind in kinds], _attention(fields, "nope")
@@ -183,15 +181,12 @@ _HYBRID = Gguf(
 )
 
 FAMILIES = (
+    Family("granite", _granite, _HF_LAYOUT, Gguf("granite", _GGUF_LAYOUT, GGUF_NAMES, computed=gguf_entries)),
     Family(
-        "granite", "granite", _granite, _HF_LAYOUT, Gguf("granite", _GGUF_LAYOUT, GGUF_NAMES, computed=gguf_entries)
-    ),
-    Family(
-        "granite_swa",
         "granite_swa",
         _granite_swa,
         replace(_HF_LAYOUT, layer=HF_LAYER | {"sinks": "layers.{i}.self_attn.sinks"}, whole=WHOLE | {"sinks"}),
     ),
-    Family("granite4", "granitemoehybrid", _granite4, _GRANITE4_LAYOUT, _HYBRID),
-    Family("granite4_moe", "", _granite4, _GRANITE4_MOE_LAYOUT, _HYBRID, "experts"),
+    Family("granite4", _granite4, _GRANITE4_LAYOUT, _HYBRID, described_as="granitemoehybrid"),
+    Family("granite4_moe", _granite4, _GRANITE4_MOE_LAYOUT, _HYBRID, "experts", described_as=""),
 )

@@ -43,7 +43,7 @@ def _hy_v4(fields: Fields) -> ModelConfig:
     fields = fields.with_defaults({"rms_norm_eps": 1e-5})
     fields.require("enable_ihc", True, default=True)
     fields.require("gating_type", "elementwise", default="elementwise")
-    config = latent_of(fields, "hy_v4", False, 1536, 512, (192, 64, 256))
+    config = latent_of(fields, 1536, 512, (192, 64, 256))
     if fields.has("index_topk") or not fields.of_gguf:
         shares = [index > 0 and index % 4 != 1 for index in range(config.num_layers)]
         config = indexed(fields, config, "hy_v4", shares, 16)
@@ -101,6 +101,4 @@ _NAMES = INDEX_NAMES | {
     "hc_magnitude": "hyper_connection.magnitude",
 }
 
-FAMILIES = (
-    Family("hy_v4", "hy_v4", _hy_v4, _HF, Gguf("hyv4", _GGUF, _NAMES, {"norm_topk_prob": False}, _entries), "experts"),
-)
+FAMILIES = (Family("hy_v4", _hy_v4, _HF, Gguf("hyv4", _GGUF, _NAMES, {"norm_topk_prob": False}, _entries), "experts"),)

@@ -8,7 +8,6 @@ glm5-next.cpp).
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -79,7 +78,7 @@ def _kimi_linear(fields: Fields) -> ModelConfig:
     fields = _named(fields).with_defaults({"rms_norm_eps": 1e-5})
     fields.require("mla_use_nope", True, default=True)
     fields.require("moe_router_activation_func", "sigmoid", default="sigmoid")
-    config = latent_of(fields, "kimi_linear", False, None, 512, (128, 64, 128), rotated=False)
+    config = latent_of(fields, None, 512, (128, 64, 128), rotated=False)
     fields, linear = _with_linear(fields)
     if fields.get("layer_types") is None:
         if linear is None:
@@ -103,14 +102,14 @@ def _with_linear(fields: Fields) -> tuple[Fields, Fields | None]:
     return fields.with_entries(**said), linear
 
 
-def _glm5_next(fields: Fields, family: str) -> ModelConfig:
+def _glm5_next(fields: Fields) -> ModelConfig:
     fields = fields if fields.get("text_config") is None else fields.text_config()
     fields = _with_linear(fields.with_defaults({"rms_norm_eps": 1e-5, "qk_rope_head_dim": 0}))[0]
     fields.require("qk_rope_head_dim", 0, default=0)
     fields = fields if fields.of_gguf else fields.with_entries(head_dim=None)
     fields.require("index_kpool_always_select_tail", True, default=True)
     fields.require("hidden_act", "silu", default="silu")
-    config = latent_of(fields, family, False, 1536, 512, (256, 0, 256), rotated=False)
+    config = latent_of(fields, 1536, 512, (256, 0, 256), rotated=False)
     assert config.latent is not None
     unread = fields.integer("index_topk", 2048, maximum=MAX_POSITIONS)
     config = replace(config, latent=replace(config.latent, unread=unread, norm_eps=config.norms.eps))
@@ -144,7 +143,7 @@ def _ling(fields: Fields) -> ModelConfig:
     for key in ("expert_swiglu_limit_list", "share_expert_swiglu_limit_list"):
         if any(fields.get(key) or ()):
             raise fields.unsupported(key, fields.get(key), "null: experts without limits")
-    config = latent_of(fields, "bailing_hybrid", False, None, 512, (128, 64, 128))
+    config = latent_of(fields, None, 512, (128, 64, 128))
     config = replace(config, attention=replace(config.attention, gate="head"))
     least = _least(fields, "kda_lower_bound", False) if fields.flag("kda_safe_gate", True) else 0.0
     delta = _delta(fields, fields.integer("head_dim", 128), False, least)
@@ -283,11 +282,11 @@ def _entries(fields: Fields) -> dict[str, Any]:
 _PLAIN = {"norm_topk_prob": True, "routed_scaling_factor": 1.0}
 
 FAMILIES = tuple(
-    Family(name, name, read, layout, Gguf(architecture, in_gguf, _GGUF_NAMES, _PLAIN, _entries), "experts")
+    Family(name, read, layout, Gguf(architecture, in_gguf, _GGUF_NAMES, _PLAIN, _entries), "experts")
     for name, read, layout, architecture, in_gguf in (
         ("kimi_linear", _kimi_linear, _KIMI, "kimi-linear", _GGUF_KIMI),
         ("bailing_hybrid", _ling, _LING, "bailingmoe3", _GGUF_LING),
-        ("glm5_next", partial(_glm5_next, family="glm5_next"), _GLM, "glm5-next", _GGUF_GLM),
-        ("glm5_next_text", partial(_glm5_next, family="glm5_next_text"), _GLM, "glm5-next", _GGUF_GLM),
+        ("glm5_next", _glm5_next, _GLM, "glm5-next", _GGUF_GLM),
+        ("glm5_next_text", _glm5_next, _GLM, "glm5-next", _GGUF_GLM),
     )
 )

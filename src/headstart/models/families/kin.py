@@ -56,21 +56,13 @@ HF_INTERLEAVED = replace(HF_LAYOUT, convert={"q": halves, "k": halves})
 
 def _arcee(fields: Fields) -> ModelConfig:
     return base_of(
-        fields,
-        "arcee",
-        tied=False,
-        default_eps=1e-5,
-        default_activation="relu2",
-        attention=biased(fields),
-        mlp=mlp_of(fields, gated=False),
+        fields, default_eps=1e-5, default_activation="relu2", attention=biased(fields), mlp=mlp_of(fields, gated=False)
     )
 
 
 def _helium(fields: Fields) -> ModelConfig:
     return base_of(
         fields,
-        "helium",
-        tied=False,
         default_theta=100_000.0,
         default_head_dim=128,
         default_eps=1e-8,
@@ -82,8 +74,6 @@ def _helium(fields: Fields) -> ModelConfig:
 def _seed_oss(fields: Fields) -> ModelConfig:
     return base_of(
         fields,
-        "seed_oss",
-        tied=False,
         default_head_dim=128,
         attention=AttentionConfig(
             qkv_bias=fields.flag("attention_bias", True), output_bias=fields.flag("attention_out_bias", False)
@@ -95,7 +85,6 @@ def _seed_oss(fields: Fields) -> ModelConfig:
 def _ernie(fields: Fields) -> ModelConfig:
     return base_of(
         fields,
-        "ernie4_5",
         tied=True,
         default_theta=500_000.0,
         default_head_dim=128,
@@ -119,8 +108,6 @@ def hunyuan_rope(fields: Fields) -> RopeConfig:
 def _hunyuan(fields: Fields) -> ModelConfig:
     return base_of(
         fields,
-        "hunyuan_v1_dense",
-        tied=False,
         rope=hunyuan_rope(fields),
         default_eps=1e-5,
         attention=replace(biased(fields), qk_norm=HeadNorms(rotated=True)),
@@ -142,7 +129,7 @@ def exaone_layers(fields: Fields, num_layers: int) -> tuple[LayerConfig, ...]:
 
 
 def _exaone4(fields: Fields) -> ModelConfig:
-    config = base_of(fields, "exaone4", tied=False, default_eps=1e-5, **_EXAONE)
+    config = base_of(fields, default_eps=1e-5, **_EXAONE)
     return replace(config, layers=exaone_layers(fields, config.num_layers))
 
 
@@ -153,7 +140,7 @@ def _cwm(fields: Fields) -> ModelConfig:
     scaled = {"rope_parameters": _LLAMA3 | {"rope_theta": 1_000_000.0, "factor": 16.0}}
     fields = fields.with_defaults({"rms_norm_eps": 1e-5, "sliding_window": 8192})
     fields = fields if _says_rope(fields) else fields.with_defaults(scaled)
-    config = base_of(fields, "cwm", tied=False, default_head_dim=128)
+    config = base_of(fields, default_head_dim=128)
     return windowed(fields, config, fields.integer("sliding_window"), lambda index: index % 4 != 0)
 
 
@@ -162,7 +149,7 @@ def _says_rope(fields: Fields) -> bool:
 
 
 def _ministral(fields: Fields) -> ModelConfig:
-    config = base_of(fields, "ministral", tied=False)
+    config = base_of(fields)
     window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
     return windowed(fields, config, window, lambda _: True)
 
@@ -171,8 +158,6 @@ def _ministral3(fields: Fields) -> ModelConfig:
     window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
     return base_of(
         fields,
-        "ministral3",
-        tied=False,
         default_head_dim=128,
         default_eps=1e-5,
         layer=LayerConfig(window),
@@ -199,8 +184,6 @@ def _apertus(fields: Fields) -> ModelConfig:
     fields.require("hidden_act", "xielu", default="xielu")
     return base_of(
         fields if _says_rope(fields) else fields.with_defaults(scaled),
-        "apertus",
-        tied=False,
         default_eps=1e-5,
         default_activation=None,
         mlp=MlpConfig("xielu", gated=False),
@@ -211,8 +194,6 @@ def _apertus(fields: Fields) -> ModelConfig:
 def _nanochat(fields: Fields) -> ModelConfig:
     return base_of(
         fields,
-        "nanochat",
-        tied=False,
         default_activation="relu2",
         mlp=MlpConfig(gated=False),
         norms=NormsConfig(learnt=False),
@@ -236,8 +217,6 @@ def _hyperclovax(fields: Fields) -> ModelConfig:
     post_norms = fields.flag("use_post_norm", True)
     config = base_of(
         fields,
-        "hyperclovax",
-        tied=False,
         norms=NormsConfig(post=post_norms),
         attention=replace(biased(fields), scale=scale),
         mlp=mlp_of(fields),
@@ -280,28 +259,17 @@ _HYPERCLOVAX = replace(
 )
 
 FAMILIES = (
-    Family("arcee", "arcee", _arcee, HF_LAYOUT, Gguf("arcee", GGUF_INTERLEAVED)),
-    Family("helium", "helium", _helium, HF_INTERLEAVED),
-    Family("seed_oss", "seed_oss", _seed_oss, HF_LAYOUT, Gguf("seed_oss", _SEED_OSS)),
-    Family("ernie4_5", "ernie4_5", _ernie, HF_INTERLEAVED, Gguf("ernie4_5", GGUF_INTERLEAVED)),
+    Family("arcee", _arcee, HF_LAYOUT, Gguf("arcee", GGUF_INTERLEAVED)),
+    Family("helium", _helium, HF_INTERLEAVED),
+    Family("seed_oss", _seed_oss, HF_LAYOUT, Gguf("seed_oss", _SEED_OSS)),
+    Family("ernie4_5", _ernie, HF_INTERLEAVED, Gguf("ernie4_5", GGUF_INTERLEAVED)),
     Family(
-        "hunyuan_v1_dense",
-        "hunyuan_v1_dense",
-        _hunyuan,
-        replace(HF_LAYOUT, layer=HF_LAYER | _HUNYUAN),
-        Gguf("hunyuan-dense", GGUF_LAYOUT),
+        "hunyuan_v1_dense", _hunyuan, replace(HF_LAYOUT, layer=HF_LAYER | _HUNYUAN), Gguf("hunyuan-dense", GGUF_LAYOUT)
     ),
+    Family("exaone4", _exaone4, ONLY_POST_NORMED, Gguf("exaone4", GGUF_LAYOUT, defaults={"sliding_window_pattern": 4})),
+    Family("cwm", _cwm, HF_LAYOUT),
+    Family("ministral", _ministral, HF_LAYOUT),
     Family(
-        "exaone4",
-        "exaone4",
-        _exaone4,
-        ONLY_POST_NORMED,
-        Gguf("exaone4", GGUF_LAYOUT, defaults={"sliding_window_pattern": 4}),
-    ),
-    Family("cwm", "cwm", _cwm, HF_LAYOUT),
-    Family("ministral", "ministral", _ministral, HF_LAYOUT),
-    Family(
-        "ministral3",
         "ministral3",
         _ministral3,
         HF_LAYOUT,
@@ -309,7 +277,7 @@ FAMILIES = (
             "mistral3", GGUF_INTERLEAVED, {"growth_elsewhere": "rope.scaling.yarn_log_multiplier"}, {"rope_theta": 1e6}
         ),
     ),
-    Family("apertus", "apertus", _apertus, _APERTUS, Gguf("apertus", GGUF_LAYOUT)),
-    Family("nanochat", "nanochat", _nanochat, _NANOCHAT),
-    Family("hyperclovax", "hyperclovax", _hyperclovax, _HYPERCLOVAX),
+    Family("apertus", _apertus, _APERTUS, Gguf("apertus", GGUF_LAYOUT)),
+    Family("nanochat", _nanochat, _NANOCHAT),
+    Family("hyperclovax", _hyperclovax, _HYPERCLOVAX),
 )

@@ -45,8 +45,6 @@ def _stablelm(fields: Fields) -> ModelConfig:
     parallel = fields.flag("use_parallel_residual", False)
     return base_of(
         fields,
-        "stablelm",
-        tied=False,
         eps="layer_norm_eps",
         default_eps=1e-5,
         share=0.25,
@@ -62,7 +60,6 @@ def _stablelm(fields: Fields) -> ModelConfig:
 def _starcoder2(fields: Fields) -> ModelConfig:
     return base_of(
         fields,
-        "starcoder2",
         tied=True,
         eps="norm_epsilon",
         default_eps=1e-5,
@@ -77,8 +74,6 @@ def _starcoder2(fields: Fields) -> ModelConfig:
 def _phi(fields: Fields) -> ModelConfig:
     return base_of(
         fields,
-        "phi",
-        tied=False,
         eps="layer_norm_eps",
         default_eps=1e-5,
         default_activation="gelu_new",
@@ -99,8 +94,6 @@ def _normed_heads(fields: Fields, default: bool) -> AttentionConfig:
 def _persimmon(fields: Fields) -> ModelConfig:
     return base_of(
         fields,
-        "persimmon",
-        tied=False,
         default_theta=25_000.0,
         eps="layer_norm_eps",
         default_eps=1e-5,
@@ -115,8 +108,6 @@ def _persimmon(fields: Fields) -> ModelConfig:
 def _nemotron(fields: Fields) -> ModelConfig:
     return base_of(
         fields,
-        "nemotron",
-        tied=False,
         eps="norm_eps",
         default_eps=1e-5,
         default_activation="relu2",
@@ -130,8 +121,6 @@ def _nemotron(fields: Fields) -> ModelConfig:
 def _jais2(fields: Fields) -> ModelConfig:
     return base_of(
         fields,
-        "jais2",
-        tied=False,
         eps="layer_norm_eps",
         default_eps=1e-5,
         default_activation="relu2",
@@ -148,12 +137,12 @@ def _opt(fields: Fields) -> ModelConfig:
     hidden = fields.integer("hidden_size", 768)
     fields.require("word_embed_proj_dim", hidden, default=hidden)
     named = fields.called({"intermediate_size": "ffn_dim"}, {"intermediate_size": 3072})
-    return _learned(named, "opt", "activation_function", "relu", fields.flag("enable_bias", True))
+    return _learned(named, "activation_function", "relu", fields.flag("enable_bias", True))
 
 
 def _biogpt(fields: Fields) -> ModelConfig:
     fields = fields.with_defaults({"intermediate_size": 4096, "layer_norm_eps": 1e-12})
-    return _scaled(fields, _learned(fields, "biogpt", "hidden_act", "gelu"), "learned")
+    return _scaled(fields, _learned(fields, "hidden_act", "gelu"), "learned")
 
 
 def _scaled(fields: Fields, config: ModelConfig, positions: PositionTable) -> ModelConfig:
@@ -170,17 +159,14 @@ def _xglm(fields: Fields) -> ModelConfig:
     named = {"hidden_size": "d_model", "num_attention_heads": "attention_heads", "num_hidden_layers": "num_layers"}
     known = fields.with_entries(**{name: fields.get(name) or fields.get(own) for name, own in named.items()})
     known = known.called({"intermediate_size": "ffn_dim"}, {"intermediate_size": 4096})
-    return _scaled(fields, _learned(known, "xglm", "activation_function", "gelu"), "sinusoid")
+    return _scaled(fields, _learned(known, "activation_function", "gelu"), "sinusoid")
 
 
-def _learned(
-    fields: Fields, family: str, activation_key: str, default_activation: str, bias: bool = True
-) -> ModelConfig:
+def _learned(fields: Fields, activation_key: str, default_activation: str, bias: bool = True) -> ModelConfig:
     """What OPT and BioGPT share."""
     sizes = {"hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12, "max_position_embeddings": 2048}
     return base_of(
         fields.with_defaults(sizes),
-        family,
         tied=True,
         eps="layer_norm_eps",
         default_eps=1e-5,
@@ -244,18 +230,16 @@ _OPT = TensorLayout(
 _FINAL = replace(HF_LAYOUT, final_norm="final_layernorm")
 
 FAMILIES = (
-    Family("stablelm", "stablelm", _stablelm, replace(HF_LAYOUT, layer=_STABLELM), Gguf("stablelm", GGUF_LAYOUT)),
+    Family("stablelm", _stablelm, replace(HF_LAYOUT, layer=_STABLELM), Gguf("stablelm", GGUF_LAYOUT)),
     Family(
-        "starcoder2",
         "starcoder2",
         _starcoder2,
         replace(HF_LAYOUT, layer=HF_LAYER | {"up": "layers.{i}.mlp.c_fc", "down": "layers.{i}.mlp.c_proj"}),
         Gguf("starcoder2", GGUF_LAYOUT),
     ),
-    Family("phi", "phi", _phi, replace(_FINAL, layer=_PHI), Gguf("phi2", GGUF_LAYOUT)),
-    Family("persimmon", "persimmon", _persimmon, replace(_FINAL, layer=_PERSIMMON, convert={"qkv": heads_apart})),
+    Family("phi", _phi, replace(_FINAL, layer=_PHI), Gguf("phi2", GGUF_LAYOUT)),
+    Family("persimmon", _persimmon, replace(_FINAL, layer=_PERSIMMON, convert={"qkv": heads_apart})),
     Family(
-        "nemotron",
         "nemotron",
         _nemotron,
         HF_LAYOUT,
@@ -264,10 +248,8 @@ FAMILIES = (
             replace(GGUF_LAYOUT, convert=dict.fromkeys(("attention_norm", "mlp_norm", "final_norm"), _minus_one)),
         ),
     ),
-    Family("jais2", "jais2", _jais2, HF_LAYOUT, Gguf("jais2", GGUF_LAYOUT)),
-    Family("opt", "opt", _opt, _OPT),
-    Family("xglm", "xglm", _xglm, replace(_OPT, prefix="model.", final_norm="layer_norm", positions="")),
-    Family(
-        "biogpt", "biogpt", _biogpt, replace(_OPT, prefix="biogpt.", final_norm="layer_norm", head="output_projection")
-    ),
+    Family("jais2", _jais2, HF_LAYOUT, Gguf("jais2", GGUF_LAYOUT)),
+    Family("opt", _opt, _OPT),
+    Family("xglm", _xglm, replace(_OPT, prefix="model.", final_norm="layer_norm", positions="")),
+    Family("biogpt", _biogpt, replace(_OPT, prefix="biogpt.", final_norm="layer_norm", head="output_projection")),
 )

@@ -22,10 +22,9 @@ from headstart.models.state_config import ConvolutionConfig
 _KINDS = ("full_attention", "conv")
 
 
-def _base(fields: Fields, family: str) -> ModelConfig:
+def _base(fields: Fields) -> ModelConfig:
     config = base_of(
         fields,
-        family,
         tied=fields.flag("tie_embedding", True),
         default_theta=1_000_000.0,
         eps="norm_eps",
@@ -54,11 +53,11 @@ def _lfm2(fields: Fields) -> ModelConfig:
         multiple = fields.integer("block_multiple_of", 256)
         size = int(fields.number("block_ffn_dim_multiplier", 1.0) * int(2 * size / 3))
         size = -(-size // multiple) * multiple
-    return replace(_base(fields.with_entries(intermediate_size=size), "lfm2"), mlp_size=size)
+    return replace(_base(fields.with_entries(intermediate_size=size)), mlp_size=size)
 
 
 def _lfm2_moe(fields: Fields) -> ModelConfig:
-    config = _base(fields, "lfm2_moe")
+    config = _base(fields)
     count = fields.integer("num_experts", 32)
     experts = ExpertsConfig(
         count,
@@ -85,7 +84,6 @@ def _lfm3(fields: Fields) -> ModelConfig:
     gated = fields.flag("use_attention_gate", True)
     config = base_of(
         fields,
-        "lfm3",
         tied=fields.flag("tie_embedding", True),
         eps="norm_eps",
         default_eps=1e-5,
@@ -172,7 +170,7 @@ _GGUF = Gguf(
 )
 
 FAMILIES = (
-    Family("lfm2", "lfm2", _lfm2, _LAYOUT, _GGUF),
-    Family("lfm3", "lfm3", _lfm3, _LFM3_LAYOUT),
-    Family("lfm2_moe", "lfm2_moe", _lfm2_moe, _MOE_LAYOUT, replace(_GGUF, architecture="lfm2moe"), "experts"),
+    Family("lfm2", _lfm2, _LAYOUT, _GGUF),
+    Family("lfm3", _lfm3, _LFM3_LAYOUT),
+    Family("lfm2_moe", _lfm2_moe, _MOE_LAYOUT, replace(_GGUF, architecture="lfm2moe"), "experts"),
 )

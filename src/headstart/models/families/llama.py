@@ -90,8 +90,8 @@ def windowed(
 
 def base_of(
     fields: Fields,
-    family: str,
-    tied: bool,
+    family: str = "",
+    tied: bool = False,
     default_theta: float = 10_000.0,
     default_head_dim: int | None = None,
     rope: RopeConfig | None = None,
@@ -108,9 +108,10 @@ def base_of(
 
     ``tied``, ``default_theta``, ``default_head_dim`` (None: hidden size / heads), ``default_eps``,
     ``default_activation`` (None: it is no entry) and ``share`` (of a head's dimensions that are rotated, None: all of
-    them, always) are the family's defaults; ``eps`` and ``activation_key``: what entries are called; ``rope``: where
-    the family reads it in a way of its own; ``layer``: what its layers are; ``parts``: what else it has, but for the
-    epsilon, the activation and whether the head is tied, which are read.
+    them, always) are the family's defaults; ``family``: its name, where it is not read by that; ``eps`` and
+    ``activation_key``: what entries are called; ``rope``: where the family reads it in a way of its own; ``layer``:
+    what its layers are; ``parts``: what else it has, but for the epsilon, the activation and whether the head is tied,
+    which are read.
     """
     hidden = fields.integer("hidden_size")
     heads = fields.integer("num_attention_heads")
@@ -160,13 +161,13 @@ def mlp_of(fields: Fields, default: bool = False, gated: bool = True) -> MlpConf
 def _llama(fields: Fields) -> ModelConfig:
     # GGUF has one architecture for Llama and Mistral.
     layer = LayerConfig(fields.optional_integer("sliding_window")) if fields.of_gguf else FULL
-    return base_of(fields, "llama", tied=False, layer=layer, attention=biased(fields), mlp=mlp_of(fields))
+    return base_of(fields, layer=layer, attention=biased(fields), mlp=mlp_of(fields))
 
 
 def _mistral(fields: Fields) -> ModelConfig:
     # Absent means the default, null means none: Mistral 7B 0.1 slides, later ones say null.
     window = fields.optional_integer("sliding_window") if fields.has("sliding_window") else 4096
-    return base_of(fields, "mistral", tied=False, layer=LayerConfig(window))
+    return base_of(fields, layer=LayerConfig(window))
 
 
 def qwen_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
@@ -177,23 +178,23 @@ def qwen_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
 
 
 def _qwen2(fields: Fields) -> ModelConfig:
-    return qwen_windows(fields, base_of(fields, "qwen2", tied=False, attention=AttentionConfig(qkv_bias=True)))
+    return qwen_windows(fields, base_of(fields, attention=AttentionConfig(qkv_bias=True)))
 
 
 def _mimo(fields: Fields) -> ModelConfig:
     """Qwen 2 with multi-token modules."""
     attention = AttentionConfig(qkv_bias=fields.flag("attention_bias", True))
-    return replace(_qwen2(fields), family="mimo", attention=attention)
+    return replace(_qwen2(fields), attention=attention)
 
 
 def _qwen3(fields: Fields) -> ModelConfig:
     attention = replace(biased(fields), qk_norm=HeadNorms())
-    return qwen_windows(fields, base_of(fields, "qwen3", tied=False, default_head_dim=128, attention=attention))
+    return qwen_windows(fields, base_of(fields, default_head_dim=128, attention=attention))
 
 
 def _smollm3(fields: Fields) -> ModelConfig:
     parts: Parts = {"attention": biased(fields), "mlp": mlp_of(fields)}
-    config = base_of(fields, "smollm3", tied=True, default_theta=2_000_000.0, **parts)
+    config = base_of(fields, tied=True, default_theta=2_000_000.0, **parts)
     rotates = fields.get("no_rope_layers")
     if rotates is None:
         interval = fields.integer("no_rope_layer_interval", 4)
@@ -245,10 +246,10 @@ GGUF_INTERLEAVED = replace(GGUF_LAYOUT, convert={"q": halves, "k": halves})
 GGUF_MIXED_INTERLEAVED = replace(GGUF_INTERLEAVED, beyond=True)
 
 FAMILIES = (
-    Family("llama", "llama", _llama, HF_LAYOUT, Gguf("llama", GGUF_INTERLEAVED)),
-    Family("mistral", "mistral", _mistral, HF_LAYOUT, Gguf("llama", GGUF_INTERLEAVED)),
-    Family("qwen2", "qwen2", _qwen2, HF_LAYOUT, Gguf("qwen2", GGUF_LAYOUT)),
-    Family("mimo", "mimo", _mimo, HF_LAYOUT),
-    Family("qwen3", "qwen3", _qwen3, HF_LAYOUT, Gguf("qwen3", GGUF_LAYOUT)),
-    Family("smollm3", "smollm3", _smollm3, HF_LAYOUT, Gguf("smollm3", GGUF_INTERLEAVED)),
+    Family("llama", _llama, HF_LAYOUT, Gguf("llama", GGUF_INTERLEAVED)),
+    Family("mistral", _mistral, HF_LAYOUT, Gguf("llama", GGUF_INTERLEAVED)),
+    Family("qwen2", _qwen2, HF_LAYOUT, Gguf("qwen2", GGUF_LAYOUT)),
+    Family("mimo", _mimo, HF_LAYOUT),
+    Family("qwen3", _qwen3, HF_LAYOUT, Gguf("qwen3", GGUF_LAYOUT)),
+    Family("smollm3", _smollm3, HF_LAYOUT, Gguf("smollm3", GGUF_INTERLEAVED)),
 )

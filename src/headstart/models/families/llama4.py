@@ -37,8 +37,6 @@ def _llama4(fields: Fields) -> ModelConfig:
         growth = QueryGrowth(fields.number("attn_scale", 0.1), trained, everywhere=False)
     config = base_of(
         fields,
-        "llama4",
-        tied=False,
         default_theta=500_000.0,
         default_head_dim=128,
         default_eps=1e-5,
@@ -117,11 +115,11 @@ def _computed(fields: Fields) -> dict[str, bool]:
 FAMILIES = (
     Family(
         "llama4",
-        "llama4_text",
         _llama4,
         _LAYOUT,
         Gguf("llama4", GGUF_MIXED_INTERLEAVED, _GGUF_NAMES, computed=_computed),
         "experts",
+        described_as="llama4_text",
     ),
-    Family("llama4_seeing", "llama4", _seeing, _SEEING_LAYOUT, kind="experts"),
+    Family("llama4_seeing", _seeing, _SEEING_LAYOUT, kind="experts", described_as="llama4"),
 )

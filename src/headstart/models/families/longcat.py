@@ -36,7 +36,7 @@ def _longcat(fields: Fields) -> ModelConfig:
     fields.require("norm_topk_prob", False, default=False)
     turning = fields.integer("qk_rope_head_dim", 64)
     rope = rope_of(fields, turning, 1e7, whole_heads=False)
-    config = latent_of(fields, "longcat_flash", False, 1536, 512, (128, turning, 128), rope)
+    config = latent_of(fields, 1536, 512, (128, turning, 128), rope)
     if config.latent is None or config.latent.q_rank is None:
         raise fields.bad("q_lora_rank", None, "a whole number")
     count, idle = fields.integer("n_routed_experts", 512), fields.integer("zero_expert_num", 256, minimum=0)
@@ -83,4 +83,4 @@ _LAYOUT = layout_with(
     # transformers saves matrices of experts that have none.
     ignored=(r"layers\.\d+\.mlp\.experts\.\d+\.(gate|up)_proj\.weight", *layout_with({}).ignored),
 )
-FAMILIES = (Family("longcat_flash", "longcat_flash", _longcat, _LAYOUT, kind="experts"),)
+FAMILIES = (Family("longcat_flash", _longcat, _LAYOUT, kind="experts"),)

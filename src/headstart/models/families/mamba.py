@@ -27,8 +27,6 @@ def _bamba(fields: Fields) -> ModelConfig:
     head_dim = fields.integer("head_dim", fields.integer("hidden_size") // fields.integer("num_attention_heads"))
     config = base_of(
         fields,
-        "bamba",
-        tied=False,
         rope=rope_of(fields, head_dim // 2, whole_heads=False),
         default_eps=1e-5,
         attention=biased(fields),
@@ -52,8 +50,6 @@ def _falcon_h1(fields: Fields) -> ModelConfig:
     mamba = replace(mamba2_of(fields.with_defaults({"rms_norm_eps": 1e-5}), inner), norm=norm)
     config = base_of(
         fields,
-        "falcon_h1",
-        tied=False,
         default_eps=1e-5,
         mamba2=mamba,
         embedding=EmbeddingConfig(fields.number("embedding_multiplier", 1.0)),
@@ -107,9 +103,7 @@ def _mamba2(fields: Fields) -> ModelConfig:
         {"mamba_d_head": 64, "mamba_d_state": 128, "mamba_n_groups": 8, "rms_norm_eps": 1e-5},
     )
     inner = named.integer("mamba_n_heads", 128) * named.integer("mamba_d_head")
-    config = layers_alone(
-        fields, "mamba2", LayerConfig(rope=None, mixer="mamba2", channel="none"), "layer_norm_epsilon"
-    )
+    config = layers_alone(fields, LayerConfig(rope=None, mixer="mamba2", channel="none"), "layer_norm_epsilon")
     return replace(
         config, mamba2=mamba2_of(named, inner), head=OutputHeadConfig(fields.flag("tie_word_embeddings", False))
     )
@@ -147,7 +141,6 @@ def _nemotron_h(fields: Fields) -> ModelConfig:
     config = base_of(
         fields.with_entries(num_hidden_layers=len(named), intermediate_size=fields.get("intermediate_size") or 21504),
         "nemotron_h",
-        tied=False,
         default_head_dim=128,
         eps="layer_norm_epsilon",
         default_eps=1e-5,
@@ -229,26 +222,24 @@ _NEMOTRON_GGUF = Gguf(
 FAMILIES = (
     Family(
         "mamba2",
-        "mamba2",
         _mamba2,
         replace(_MAMBA2, other=replace(_MAMBA2, prefix="model.")),
         Gguf("mamba2", GGUF_MAMBA2, _RMS, computed=lambda fields: {"mamba_d_head": size_of_state_heads(fields)}),
     ),
     Family(
         "falcon_h1",
-        "falcon_h1",
         _falcon_h1,
         replace(HF_LAYOUT, final_norm="final_layernorm", layer=_BAMBA_LAYER, convert={"final_norm": divided}),
         Gguf("falcon-h1", GGUF_MAMBA2),
     ),
-    Family("bamba", "bamba", _bamba, replace(HF_LAYOUT, final_norm="final_layernorm", layer=_BAMBA_LAYER)),
-    Family("nemotron_h", "nemotron_h", _nemotron_h, _NEMOTRON_LAYOUT, _NEMOTRON_GGUF),
+    Family("bamba", _bamba, replace(HF_LAYOUT, final_norm="final_layernorm", layer=_BAMBA_LAYER)),
+    Family("nemotron_h", _nemotron_h, _NEMOTRON_LAYOUT, _NEMOTRON_GGUF),
     Family(
         "nemotron_h_moe",
-        "",
         _nemotron_h,
         _NEMOTRON_LAYOUT,
         replace(_NEMOTRON_GGUF, architecture="nemotron_h_moe"),
         "experts",
+        described_as="",
     ),
 )

@@ -25,10 +25,10 @@ _ALONE = LayerConfig(rope=None, mixer="mamba", channel="none")
 _BESIDE = LayerConfig(rope=None, mixer="mamba")
 
 
-def layers_alone(fields: Fields, family: str, layer: LayerConfig, eps: str) -> ModelConfig:
+def layers_alone(fields: Fields, layer: LayerConfig, eps: str) -> ModelConfig:
     """A model of layers that are a mixer and nothing else, by ``config.json``; ``eps``: of its norms' epsilon."""
     return ModelConfig(
-        family=family,
+        family="",
         vocab_size=fields.integer("vocab_size"),
         hidden_size=fields.integer("hidden_size"),
         num_heads=1,
@@ -47,7 +47,7 @@ def _rank(fields: Fields, key: str, hidden: int) -> int:
     return -(-hidden // 16) if fields.get(key) in (None, "auto") else fields.integer(key)
 
 
-def _mamba(fields: Fields, family: str = "mamba", norms: MambaNorms = "none") -> ModelConfig:
+def _mamba(fields: Fields, norms: MambaNorms = "none") -> ModelConfig:
     fields.require("hidden_act", "silu", default="silu")
     hidden = fields.integer("hidden_size")
     mamba = MambaConfig(
@@ -60,12 +60,12 @@ def _mamba(fields: Fields, family: str = "mamba", norms: MambaNorms = "none") ->
         norms,
         fields.number("mixer_rms_eps", _FALCON_EPS),
     )
-    config = layers_alone(fields, family, _ALONE, "layer_norm_epsilon")
+    config = layers_alone(fields, _ALONE, "layer_norm_epsilon")
     return replace(config, mamba=mamba, head=OutputHeadConfig(fields.flag("tie_word_embeddings", True)))
 
 
 def _falcon_mamba(fields: Fields) -> ModelConfig:
-    return _mamba(fields, "falcon_mamba", "unlearnt")
+    return _mamba(fields, "unlearnt")
 
 
 def _jamba(fields: Fields) -> ModelConfig:
@@ -81,7 +81,7 @@ def _jamba(fields: Fields) -> ModelConfig:
         norms="learnt",
         norm_eps=eps,
     )
-    config = base_of(fields, "jamba", tied=False, default_eps=eps, mamba=mamba, ropes=())
+    config = base_of(fields, default_eps=eps, mamba=mamba, ropes=())
     period, offset = fields.integer("attn_layer_period", 8), fields.integer("attn_layer_offset", 4, minimum=0)
     kinds = fields.get("layers_block_type") or [
         "attention" if index % period == offset else "mamba" for index in range(config.num_layers)
@@ -137,7 +137,8 @@ _JAMBA_LAYOUT = replace(
 
 def _mamba_or_falcon(fields: Fields) -> ModelConfig:
     """GGUF has one architecture for both."""
-    return (_falcon_mamba if fields.flag("ssm.dt_b_c_rms", False) else _mamba)(fields)
+    falcon = fields.flag("ssm.dt_b_c_rms", False)
+    return replace(_falcon_mamba(fields), family="falcon_mamba") if falcon else _mamba(fields)
 
 
 def _jamba_entries(fields: Fields) -> dict[str, Any]:
@@ -156,7 +157,7 @@ _GGUF = Gguf("mamba", GGUF_LAYOUT, {"layer_norm_epsilon": "attention.layer_norm_
 _JAMBA_GGUF = Gguf("jamba", GGUF_LAYOUT, computed=_jamba_entries)
 
 FAMILIES = (
-    Family("mamba", "mamba", _mamba, _MAMBA_LAYOUT, _GGUF),
-    Family("falcon_mamba", "falcon_mamba", _falcon_mamba, _MAMBA_LAYOUT, _GGUF),
-    Family("jamba", "jamba", _jamba, _JAMBA_LAYOUT, _JAMBA_GGUF, "experts"),
+    Family("mamba", _mamba, _MAMBA_LAYOUT, _GGUF),
+    Family("falcon_mamba", _falcon_mamba, _MAMBA_LAYOUT, _GGUF),
+    Family("jamba", _jamba, _JAMBA_LAYOUT, _JAMBA_GGUF, "experts"),
 )

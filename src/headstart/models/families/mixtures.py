@@ -41,7 +41,7 @@ from headstart.models.families.rope import rope_of
 
 def _mixtral(fields: Fields) -> ModelConfig:
     layer = LayerConfig(fields.optional_integer("sliding_window", maximum=MAX_POSITIONS))
-    config = base_of(fields, "mixtral", tied=False, default_theta=1e6, default_eps=1e-5, layer=layer)
+    config = base_of(fields, default_theta=1e6, default_eps=1e-5, layer=layer)
     count = fields.integer("num_local_experts", 8)
     return with_experts(config, ExpertsConfig(count, used_of(fields, count, 2), config.mlp_size, normalised=True))
 
@@ -50,8 +50,6 @@ def _phimoe(fields: Fields) -> ModelConfig:
     rope = longrope_of(fields, default_theta=1e6)
     config = base_of(
         fields,
-        "phimoe",
-        tied=False,
         rope=rope,
         default_eps=1e-5,
         norms=NormsConfig("layer"),
@@ -68,7 +66,7 @@ def _phimoe(fields: Fields) -> ModelConfig:
 
 def _qwen2_moe(fields: Fields) -> ModelConfig:
     bias = fields.flag("qkv_bias", True)
-    config = qwen_windows(fields, base_of(fields, "qwen2_moe", tied=False, attention=AttentionConfig(qkv_bias=bias)))
+    config = qwen_windows(fields, base_of(fields, attention=AttentionConfig(qkv_bias=bias)))
     return qwen_experts(
         fields,
         config,
@@ -81,7 +79,7 @@ def _qwen2_moe(fields: Fields) -> ModelConfig:
 
 
 def _qwen3_moe(fields: Fields) -> ModelConfig:
-    config = base_of(fields, "qwen3_moe", tied=False, attention=replace(biased(fields), qk_norm=HeadNorms()))
+    config = base_of(fields, attention=replace(biased(fields), qk_norm=HeadNorms()))
     if fields.flag("use_sliding_window", False):
         window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
         config = replace(config, layers=(LayerConfig(window),) * config.num_layers)
@@ -104,20 +102,18 @@ def qwen_experts(fields: Fields, config: ModelConfig, count: int, size: int, use
 
 
 def _olmoe(fields: Fields) -> ModelConfig:
-    return _olmo_experts(fields, "olmoe", pre_norms=True, default_eps=1e-5, theta=10_000.0, experts=(64, 8))
+    return _olmo_experts(fields, pre_norms=True, default_eps=1e-5, theta=10_000.0, experts=(64, 8))
 
 
 def _flex_olmo(fields: Fields) -> ModelConfig:
-    return _olmo_experts(fields, "flex_olmo", pre_norms=False, default_eps=1e-6, theta=500_000.0, experts=(7, 5))
+    return _olmo_experts(fields, pre_norms=False, default_eps=1e-6, theta=500_000.0, experts=(7, 5))
 
 
 def _olmo_experts(
-    fields: Fields, family: str, pre_norms: bool, default_eps: float, theta: float, experts: tuple[int, int]
+    fields: Fields, pre_norms: bool, default_eps: float, theta: float, experts: tuple[int, int]
 ) -> ModelConfig:
     config = base_of(
         fields,
-        family,
-        tied=False,
         default_theta=theta,
         default_eps=default_eps,
         norms=NormsConfig(pre=pre_norms, post=not pre_norms),
@@ -130,21 +126,23 @@ def _olmo_experts(
 
 
 def _granitemoe(fields: Fields) -> ModelConfig:
-    return _granite_experts(fields, "granitemoe", 0)
+    return _granite_experts(fields, 0)
 
 
 def _granitemoeshared(fields: Fields) -> ModelConfig:
     shared = fields.integer("shared_intermediate_size", 1024, minimum=0)
-    return _granite_experts(fields, "granitemoeshared", shared)
+    return _granite_experts(fields, shared)
 
 
 def _granite_shared_or_not(fields: Fields) -> ModelConfig:
     """GGUF has one architecture for both."""
-    return (_granitemoeshared if fields.get("shared_intermediate_size") else _granitemoe)(fields)
+    if not fields.get("shared_intermediate_size"):
+        return _granitemoe(fields)
+    return replace(_granitemoeshared(fields), family="granitemoeshared")
 
 
-def _granite_experts(fields: Fields, family: str, shared_size: int) -> ModelConfig:
-    config = scaled_of(fields, family)
+def _granite_experts(fields: Fields, shared_size: int) -> ModelConfig:
+    config = scaled_of(fields)
     count = fields.integer("num_local_experts", 8)
     experts = ExpertsConfig(count, used_of(fields, count, 2), config.mlp_size, shared_size=shared_size, normalised=True)
     return with_experts(config, experts)
@@ -153,8 +151,6 @@ def _granite_experts(fields: Fields, family: str, shared_size: int) -> ModelConf
 def _hunyuan_moe(fields: Fields) -> ModelConfig:
     config = base_of(
         fields,
-        "hunyuan_v1_moe",
-        tied=False,
         rope=hunyuan_rope(fields),
         default_eps=1e-5,
         attention=replace(biased(fields), qk_norm=HeadNorms(rotated=True)),
@@ -174,7 +170,7 @@ def _same(fields: Fields, key: str, default: int) -> int:
 
 
 def _ernie_moe(fields: Fields) -> ModelConfig:
-    config = base_of(fields, "ernie4_5_moe", tied=True, default_theta=500_000.0, default_eps=1e-5)
+    config = base_of(fields, tied=True, default_theta=500_000.0, default_eps=1e-5)
     fields.require("use_bias", False, default=False)
     count = count_of(fields, "moe_num_experts", "num_experts", default=64)
     size = fields.integer("moe_intermediate_size", 1536)
@@ -198,9 +194,7 @@ def _ernie_moe(fields: Fields) -> ModelConfig:
 
 
 def _mellum(fields: Fields) -> ModelConfig:
-    config = base_of(
-        fields, "mellum", tied=False, default_head_dim=128, attention=replace(biased(fields), qk_norm=HeadNorms())
-    )
+    config = base_of(fields, default_head_dim=128, attention=replace(biased(fields), qk_norm=HeadNorms()))
     full = rope_of(fields, config.head_dim, 500_000.0, "full_attention")
     local = rope_of(fields, config.head_dim, 10_000.0, "sliding_attention")
     config = windowed(fields, config, fields.integer("sliding_window", 1024), lambda _: False, within=1)
@@ -240,9 +234,8 @@ _ERNIE_NAMES = {
 }
 
 FAMILIES = (
-    Family("mixtral", "mixtral", _mixtral, layout_with(IN_BLOCK), Gguf("llama", GGUF_MIXED_INTERLEAVED), "experts"),
+    Family("mixtral", _mixtral, layout_with(IN_BLOCK), Gguf("llama", GGUF_MIXED_INTERLEAVED), "experts"),
     Family(
-        "phimoe",
         "phimoe",
         _phimoe,
         layout_with(IN_BLOCK),
@@ -251,7 +244,6 @@ FAMILIES = (
     ),
     Family(
         "qwen2_moe",
-        "qwen2_moe",
         _qwen2_moe,
         layout_with(BY_EXPERT | shared("shared_expert") | {"shared_scale": "layers.{i}.mlp.shared_expert_gate"}),
         Gguf("qwen2moe", GGUF_MIXED),
@@ -259,18 +251,16 @@ FAMILIES = (
     ),
     Family(
         "qwen3_moe",
-        "qwen3_moe",
         _qwen3_moe,
         layout_with(BY_EXPERT),
         Gguf("qwen3moe", GGUF_MIXED, defaults={"norm_topk_prob": True}),
         "experts",
     ),
-    Family("olmoe", "olmoe", _olmoe, layout_with(BY_EXPERT), Gguf("olmoe", GGUF_MIXED), "experts"),
-    Family("flex_olmo", "flex_olmo", _flex_olmo, layout_with(BY_EXPERT | POST_NORMS), kind="experts"),
-    Family("granitemoe", "granitemoe", _granitemoe, _GRANITE, _GRANITE_GGUF, "experts"),
-    Family("granitemoeshared", "granitemoeshared", _granitemoeshared, _GRANITE, _GRANITE_GGUF, "experts"),
+    Family("olmoe", _olmoe, layout_with(BY_EXPERT), Gguf("olmoe", GGUF_MIXED), "experts"),
+    Family("flex_olmo", _flex_olmo, layout_with(BY_EXPERT | POST_NORMS), kind="experts"),
+    Family("granitemoe", _granitemoe, _GRANITE, _GRANITE_GGUF, "experts"),
+    Family("granitemoeshared", _granitemoeshared, _GRANITE, _GRANITE_GGUF, "experts"),
     Family(
-        "hunyuan_v1_moe",
         "hunyuan_v1_moe",
         _hunyuan_moe,
         layout_with(BY_EXPERT | shared("shared_mlp") | _HUNYUAN),
@@ -278,7 +268,6 @@ FAMILIES = (
         "experts",
     ),
     Family(
-        "ernie4_5_moe",
         "ernie4_5_moe",
         _ernie_moe,
         layout_with(
@@ -296,5 +285,5 @@ FAMILIES = (
         ),
         "experts",
     ),
-    Family("mellum", "mellum", _mellum, layout_with(BY_EXPERT), Gguf("mellum", GGUF_MIXED), "experts"),
+    Family("mellum", _mellum, layout_with(BY_EXPERT), Gguf("mellum", GGUF_MIXED), "experts"),
 )

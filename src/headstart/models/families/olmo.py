@@ -22,8 +22,6 @@ _THETA = 500_000.0
 def _olmo(fields: Fields) -> ModelConfig:
     return base_of(
         fields,
-        "olmo",
-        tied=False,
         default_eps=1e-5,
         norms=NormsConfig("layer", bias=False, learnt=False),
         attention=replace(biased(fields), qkv_clip=fields.optional_number("clip_qkv")),
@@ -31,14 +29,8 @@ def _olmo(fields: Fields) -> ModelConfig:
 
 
 def _olmo2(fields: Fields) -> ModelConfig:
-    return _newer(fields, "olmo2")
-
-
-def _newer(fields: Fields, family: str) -> ModelConfig:
     return base_of(
         fields,
-        family,
-        tied=False,
         default_eps=1e-5,
         norms=NormsConfig(pre=False, post=True),
         attention=replace(biased(fields), qk_norm=HeadNorms(reach="all")),
@@ -46,7 +38,7 @@ def _newer(fields: Fields, family: str) -> ModelConfig:
 
 
 def _olmo3(fields: Fields) -> ModelConfig:
-    config = _newer(fields, "olmo3")
+    config = _olmo2(fields)
     window = fields.integer("sliding_window", 4096)
     config = windowed(fields, config, window, lambda index: (index + 1) % 4 != 0, within=1)
     full = rope_of(fields, config.head_dim, _THETA, "full_attention")
@@ -57,17 +49,11 @@ def _olmo3(fields: Fields) -> ModelConfig:
 
 def _olmo2_or_3(fields: Fields) -> ModelConfig:
     """GGUF has one architecture for both; the third one has windows."""
-    return _olmo2(fields) if fields.get("sliding_window") is None else replace(_olmo3(fields), family="olmo2")
+    return (_olmo2 if fields.get("sliding_window") is None else _olmo3)(fields)
 
 
 FAMILIES = (
-    Family(
-        "olmo",
-        "olmo",
-        _olmo,
-        HF_LAYOUT,
-        Gguf("olmo", GGUF_INTERLEAVED, {"rms_norm_eps": "attention.layer_norm_epsilon"}),
-    ),
-    Family("olmo2", "olmo2", _olmo2, ONLY_POST_NORMED, Gguf("olmo2", GGUF_LAYOUT, read=_olmo2_or_3)),
-    Family("olmo3", "olmo3", _olmo3, ONLY_POST_NORMED, Gguf("olmo2", GGUF_LAYOUT, read=_olmo2_or_3)),
+    Family("olmo", _olmo, HF_LAYOUT, Gguf("olmo", GGUF_INTERLEAVED, {"rms_norm_eps": "attention.layer_norm_epsilon"})),
+    Family("olmo2", _olmo2, ONLY_POST_NORMED, Gguf("olmo2", GGUF_LAYOUT, read=_olmo2_or_3)),
+    Family("olmo3", _olmo3, ONLY_POST_NORMED, Gguf("olmo2", GGUF_LAYOUT, read=_olmo2_or_3)),
 )

@@ -19,7 +19,7 @@ from headstart.models.families.rope import longrope_if_any, rope_of, rotated_dim
 
 def _phi3(fields: Fields) -> ModelConfig:
     layer = LayerConfig(fields.optional_integer("sliding_window", maximum=MAX_POSITIONS))
-    return base_of(fields, "phi3", tied=False, rope=longrope_of(fields), layer=layer)
+    return base_of(fields, rope=longrope_of(fields), layer=layer)
 
 
 def longrope_of(fields: Fields, default_theta: float = 10_000.0) -> RopeConfig:
@@ -44,7 +44,6 @@ GGUF_LONGROPE: dict[str, Any] = {
 
 FAMILIES = (
     Family(
-        "phi3",
         "phi3",
         _phi3,
         replace(HF_LAYOUT, layer=_fused(HF_LAYER, "layers.{i}.self_attn.qkv_proj", "layers.{i}.mlp.gate_up_proj")),

@@ -7,7 +7,6 @@ see, the decoder inside is read.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -26,12 +25,10 @@ from headstart.models.state_config import DeltaConfig
 _KINDS = ("linear_attention", "full_attention")
 
 
-def _base(fields: Fields, family: str) -> ModelConfig:
+def _base(fields: Fields) -> ModelConfig:
     head_dim = fields.integer("head_dim", 256)
     config = base_of(
         fields,
-        family,
-        tied=False,
         default_head_dim=256,
         rope=partial_rope_of(fields, head_dim, 0.25),
         # GGUF files have it added to the weights.
@@ -77,17 +74,17 @@ def _experts(fields: Fields, config: ModelConfig, count: int, used: int) -> Mode
 
 
 def _qwen3_next(fields: Fields) -> ModelConfig:
-    return _experts(fields, _base(fields, "qwen3_next"), 512, 10)
+    return _experts(fields, _base(fields), 512, 10)
 
 
-def _qwen3_5(fields: Fields, family: str) -> ModelConfig:
-    return _base(_text(fields), family)
+def _qwen3_5(fields: Fields) -> ModelConfig:
+    return _base(_text(fields))
 
 
-def _qwen3_5_moe(fields: Fields, family: str) -> ModelConfig:
+def _qwen3_5_moe(fields: Fields) -> ModelConfig:
     text = _text(fields)
     # Every layer has experts; there is no dense size.
-    config = _base(text.with_entries(intermediate_size=text.get("intermediate_size") or 1), family)
+    config = _base(text.with_entries(intermediate_size=text.get("intermediate_size") or 1))
     return _experts(text, config, 256, 8)
 
 
@@ -205,7 +202,6 @@ _TILED = {"tiled_values": True}
 FAMILIES = (
     Family(
         "qwen3_next",
-        "qwen3_next",
         _qwen3_next,
         _NEXT_LAYOUT,
         replace(_GGUF, architecture="qwen3next", layout=_GGUF_NEXT_LAYOUT),
@@ -214,8 +210,7 @@ FAMILIES = (
     *(
         Family(
             name,
-            name,
-            partial(_qwen3_5, family=name),
+            _qwen3_5,
             _within(_LAYOUT),
             replace(_GGUF, architecture="qwen35", defaults=_TILED),
         )
@@ -224,8 +219,7 @@ FAMILIES = (
     *(
         Family(
             name,
-            name,
-            partial(_qwen3_5_moe, family=name),
+            _qwen3_5_moe,
             _within(_MOE_LAYOUT),
             replace(_GGUF, architecture="qwen35moe", defaults=_TILED),
             "experts",

@@ -14,7 +14,7 @@ from typing import Any
 
 from headstart.models.config import ModelConfig
 from headstart.models.families import cohere, kin, llama, mixtures
-from headstart.models.families.base import WHOLE, Family, Gguf, TensorLayout
+from headstart.models.families.base import WHOLE, Family, Gguf, TensorLayout, named
 from headstart.models.families.experts import STACKED
 from headstart.models.families.fields import Fields
 
@@ -36,7 +36,7 @@ _INNER = {
 def _as(inner: Family, architecture: str) -> Gguf:
     """GGUF files have the encoder apart; what is left is the decoder inside."""
     assert inner.gguf is not None
-    return replace(inner.gguf, architecture=architecture, read=inner.gguf.read or inner.read)
+    return replace(inner.gguf, architecture=architecture, read=lambda fields: named(inner.read(fields), inner.name))
 
 
 @dataclass(frozen=True)
@@ -57,19 +57,18 @@ class _Wrapper:
     def families(self) -> tuple[Family, ...]:
         first = Family(
             self.model_type,
-            self.model_type,
             partial(_read, self),
             self._layout(_INNER[self.default]),
             _as(_INNER[self.default], self.architecture) if self.architecture else None,
         )
         others = (
-            Family(self._name(kind), "", first.read, self._layout(_INNER[kind]))
+            Family(self.name(kind), first.read, self._layout(_INNER[kind]), described_as="")
             for kind in self.inner
             if kind != self.default
         )
         return first, *others
 
-    def _name(self, kind: str) -> str:
+    def name(self, kind: str) -> str:
         return self.model_type if kind == self.default else f"{self.model_type}-{kind}"
 
     def _layout(self, inner: Family) -> TensorLayout:
@@ -80,9 +79,6 @@ class _Wrapper:
             return layout
         prefix, head = self.other
         return replace(layout, other=replace(layout, prefix=prefix, head=head))
-
-    def named(self, config: ModelConfig, kind: str) -> ModelConfig:
-        return replace(config, family=self._name(kind))
 
 
 def _read(wrapper: _Wrapper, fields: Fields) -> ModelConfig:
@@ -98,7 +94,7 @@ def _read(wrapper: _Wrapper, fields: Fields) -> ModelConfig:
     for key in ("eos_token_id", "tie_word_embeddings"):
         if fields.get(key) is not None:
             entries[key] = fields.get(key)
-    return wrapper.named(_INNER[kind].read(Fields(entries, text.source)), kind)
+    return replace(_INNER[kind].read(Fields(entries, text.source)), family=wrapper.name(kind))
 
 
 _TOWERS = (r"(model\.)?vision_tower\..*", r"(model\.)?multi_modal_projector\..*", r"(model\.)?image_newline")
@@ -120,12 +116,11 @@ def _qwen3_vl_moe(fields: Fields) -> ModelConfig:
         raise fields.missing("text_config")
     tied = fields.flag("tie_word_embeddings", text.flag("tie_word_embeddings", False))
     known = text.with_entries(norm_topk_prob=True, tie_word_embeddings=tied).with_defaults({"rope_theta": 500_000.0})
-    return replace(_QWEN3_MOE.read(known), family="qwen3_vl_moe")
+    return _QWEN3_MOE.read(known)
 
 
 _QWEN3_MOE = next(family for family in mixtures.FAMILIES if family.name == "qwen3_moe")
 _QWEN3_VL_MOE = Family(
-    "qwen3_vl_moe",
     "qwen3_vl_moe",
     _qwen3_vl_moe,
     replace(

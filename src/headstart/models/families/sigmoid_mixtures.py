@@ -36,9 +36,7 @@ def _minimax_m2(fields: Fields) -> ModelConfig:
     head_dim = fields.integer("head_dim", fields.integer("hidden_size") // fields.integer("num_attention_heads"))
     dim = fields.optional_integer("rotary_dim") or rotated_dim(fields, head_dim, 1.0)
     rope = rope_of(fields, dim, 5e6, whole_heads=False)
-    config = base_of(
-        fields, "minimax_m2", tied=False, rope=rope, attention=AttentionConfig(qk_norm=HeadNorms(reach="all"))
-    )
+    config = base_of(fields, rope=rope, attention=AttentionConfig(qk_norm=HeadNorms(reach="all")))
     count = fields.integer("num_local_experts", 256)
     experts = ExpertsConfig(
         count, used_of(fields, count, 8), config.mlp_size, score="sigmoid", correction=True, normalised=True
@@ -47,7 +45,7 @@ def _minimax_m2(fields: Fields) -> ModelConfig:
 
 
 def _exaone_moe(fields: Fields) -> ModelConfig:
-    config = base_of(fields, "exaone_moe", tied=False, default_eps=1e-5, attention=AttentionConfig(qk_norm=HeadNorms()))
+    config = base_of(fields, default_eps=1e-5, attention=AttentionConfig(qk_norm=HeadNorms()))
     config = replace(config, layers=exaone_layers(fields, config.num_layers))
     count = count_of(fields, "num_experts", "num_local_experts", default=64)
     experts = sigmoid_experts(fields, count, 8, "num_shared_experts", 2.5)
@@ -57,8 +55,6 @@ def _exaone_moe(fields: Fields) -> ModelConfig:
 def _afmoe(fields: Fields) -> ModelConfig:
     config = base_of(
         fields,
-        "afmoe",
-        tied=False,
         default_head_dim=128,
         default_eps=1e-5,
         attention=AttentionConfig(qk_norm=HeadNorms(), gate="element"),
@@ -81,8 +77,6 @@ def _solar_open(fields: Fields) -> ModelConfig:
     bias = fields.flag("attention_bias", False)
     config = base_of(
         fields,
-        "solar_open",
-        tied=False,
         default_theta=1e6,
         default_head_dim=128,
         default_eps=1e-5,
@@ -96,8 +90,6 @@ def _glm4_moe(fields: Fields) -> ModelConfig:
     bias = fields.flag("attention_bias", False)
     config = base_of(
         fields,
-        "glm4_moe",
-        tied=False,
         default_eps=1e-5,
         share=0.5,
         attention=AttentionConfig(qk_norm=HeadNorms() if fields.flag("use_qk_norm", False) else None, qkv_bias=bias),
@@ -111,7 +103,7 @@ def _glm_experts(fields: Fields) -> ExpertsConfig:
 
 
 def _dots1(fields: Fields) -> ModelConfig:
-    config = base_of(fields, "dots1", tied=False, attention=replace(biased(fields), qk_norm=HeadNorms()))
+    config = base_of(fields, attention=replace(biased(fields), qk_norm=HeadNorms()))
     window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
     first = fields.integer("max_window_layers", config.num_layers, minimum=0)
     config = windowed(fields, config, window, lambda index: index >= first)
@@ -124,8 +116,6 @@ def _hy_v3(fields: Fields) -> ModelConfig:
     fields.require("mlp_bias", False, default=False)
     config = base_of(
         fields,
-        "hy_v3",
-        tied=False,
         default_theta=11_158_840.0,
         default_head_dim=128,
         default_eps=1e-5,
@@ -146,8 +136,6 @@ def _bailing_moe(fields: Fields) -> ModelConfig:
     fields.require("use_bias", False, default=False)
     config = base_of(
         fields,
-        "bailing_moe",
-        tied=False,
         default_theta=600_000.0,
         share=0.5,
         attention=AttentionConfig(
@@ -178,14 +166,12 @@ _AFMOE_NAMES = {"route_norm": "expert_weights_norm", "num_dense_layers": "leadin
 FAMILIES = (
     Family(
         "minimax_m2",
-        "minimax_m2",
         _minimax_m2,
         layout_with(IN_BLOCK),
         Gguf("minimax-m2", GGUF_MIXED, {"rotary_dim": "rope.dimension_count"}, computed=chosen_by_sigmoid),
         "experts",
     ),
     Family(
-        "exaone_moe",
         "exaone_moe",
         _exaone_moe,
         layout_with(
@@ -195,7 +181,6 @@ FAMILIES = (
         "experts",
     ),
     Family(
-        "afmoe",
         "afmoe",
         _afmoe,
         layout_with(
@@ -219,9 +204,8 @@ FAMILIES = (
         ),
         "experts",
     ),
-    Family("solar_open", "solar_open", _solar_open, EXPERTS_LAYOUT, kind="experts"),
+    Family("solar_open", _solar_open, EXPERTS_LAYOUT, kind="experts"),
     Family(
-        "glm4_moe",
         "glm4_moe",
         _glm4_moe,
         replace(EXPERTS_LAYOUT, beyond=True),
@@ -229,7 +213,6 @@ FAMILIES = (
         "experts",
     ),
     Family(
-        "hy_v3",
         "hy_v3",
         _hy_v3,
         layout_with(BY_EXPERT | shared("shared_mlp") | _HY_LAYER, beyond=True),
@@ -247,7 +230,6 @@ FAMILIES = (
     ),
     Family(
         "bailing_moe",
-        "bailing_moe",
         _bailing_moe,
         _BAILING,
         Gguf(
@@ -258,5 +240,5 @@ FAMILIES = (
         ),
         "experts",
     ),
-    Family("dots1", "dots1", _dots1, EXPERTS_LAYOUT, Gguf("dots1", GGUF_MIXED, computed=chosen_by_sigmoid), "experts"),
+    Family("dots1", _dots1, EXPERTS_LAYOUT, Gguf("dots1", GGUF_MIXED, computed=chosen_by_sigmoid), "experts"),
 )

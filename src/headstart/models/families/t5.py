@@ -198,7 +198,6 @@ _GGUF_NAMES = EncoderDecoderLayout(
 FAMILIES = tuple(
     EncoderDecoderFamily(
         name,
-        name,
         partial(_t5, family=name),
         _layout,
         architecture="t5",

@@ -26,7 +26,7 @@ def _whisper(fields: Fields) -> ModelConfig:
         smoothed_over=_odd(fields, "median_filter_width", 7),
         **generation_entries(fields, _START),
     )
-    return decoder_of(fields, "whisper", encoder, fields.integer("max_target_positions", 448))
+    return decoder_of(fields, encoder, fields.integer("max_target_positions", 448))
 
 
 def _heads(fields: Fields) -> tuple[tuple[int, int], ...]:
@@ -57,4 +57,4 @@ _LAYOUT = EncoderDecoderLayout(
     head="proj_out",
 )
 
-FAMILIES = (EncoderDecoderFamily("whisper", "whisper", _whisper, lambda config: _LAYOUT),)
+FAMILIES = (EncoderDecoderFamily("whisper", _whisper, lambda config: _LAYOUT),)

@@ -63,7 +63,7 @@ def _listed(fields: Fields, key: str, at_least: int) -> list[Any]:
     return value
 
 
-def _mimo_v2(fields: Fields, family: str = "mimo_v2_flash") -> ModelConfig:
+def _mimo_v2(fields: Fields) -> ModelConfig:
     for key in ("num_attention_heads", "head_dim", "v_head_dim"):
         fields.require(f"swa_{key}", fields.get(key), default=fields.get(key))
     fields.require("scoring_func", "sigmoid", default="sigmoid")
@@ -81,8 +81,6 @@ def _mimo_v2(fields: Fields, family: str = "mimo_v2_flash") -> ModelConfig:
     told = fields.of_gguf or fields.get("rms_norm_eps") is not None
     config = base_of(
         fields,
-        family,
-        tied=False,
         default_head_dim=192,
         eps="rms_norm_eps" if told else "layernorm_epsilon",
         default_eps=1e-5,
@@ -136,7 +134,7 @@ _OLD_NAMES = {
 """Entries of Step's descriptions -> what they are called in released ones."""
 
 
-def _step(fields: Fields, family: str = "step3p5") -> ModelConfig:
+def _step(fields: Fields) -> ModelConfig:
     fields.require("sink", False, default=False)
     fields.require("moe_router_activation", "sigmoid", default="sigmoid")
     fields.require("use_moe_router_bias", True, default=True)
@@ -157,8 +155,6 @@ def _step(fields: Fields, family: str = "step3p5") -> ModelConfig:
     older[_FULL] |= {} if scaling is None else scaling.entries
     config = base_of(
         fields,
-        family,
-        tied=False,
         default_head_dim=128,
         default_eps=1e-5,
         ropes=_ropes(fields, head_dim, older),
@@ -279,13 +275,11 @@ _MIMO_TOWERS = (r"(visual|audio_encoder|speech_embeddings)\..*",)
 FAMILIES = (
     Family(
         "mimo_v2",
-        "mimo_v2",
-        lambda fields: _mimo_v2(fields, "mimo_v2"),
+        _mimo_v2,
         replace(_MIMO_V2, ignored=(*_MIMO_V2.ignored, *_MIMO_TOWERS)),
         kind="experts",
     ),
     Family(
-        "mimo_v2_flash",
         "mimo_v2_flash",
         _mimo_v2,
         _MIMO_V2,
@@ -299,7 +293,6 @@ FAMILIES = (
         "experts",
     ),
     Family(
-        "step3p5",
         "step3p5",
         _step,
         _STEP_LAYOUT,
@@ -320,8 +313,7 @@ FAMILIES = (
     ),
     Family(
         "step3p7",
-        "step3p7",
-        lambda fields: _step(fields.text_config(), "step3p7"),
+        lambda fields: _step(fields.text_config()),
         replace(_STEP_LAYOUT, ignored=(*_STEP_LAYOUT.ignored, *_TOWERS)),
         kind="experts",
     ),
