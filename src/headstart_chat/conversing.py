@@ -15,7 +15,7 @@ from headstart.cli.showing import DraftText, Live, PlainText
 from headstart.engine.outputs import SequenceStats
 from headstart.engine.servable import require_fit
 from headstart.engine.usefulness import UsefulnessWatch
-from headstart.errors import ConfigError, RequestError
+from headstart.errors import ConfigError, HeadstartError, RequestError
 from headstart.text.prompt_lines import read_lines
 
 if TYPE_CHECKING:
@@ -101,14 +101,14 @@ class Conversation:
         """Answer a message; the answer goes to stdout as it is decoded. Ctrl-C ends it early, and keeps what was said.
 
         Raises:
-            RequestError: it cannot be answered; the conversation is as it was.
+            HeadstartError: it cannot be answered; the conversation is as it was.
         """
         before = len(self.messages)
         self.messages.append({"role": "user", "content": text})
         try:
             prompt, dropped = self._fitting()
             return self._decode(prompt, dropped)
-        except RequestError:
+        except HeadstartError:
             del self.messages[before:]
             raise
 
@@ -186,12 +186,17 @@ class Conversation:
             coloured = DraftText(self._llm.model.tokenizer, prompt.token_ids, params, with_rejected=False)
             live = coloured if coloured.has_colours else live
         said, done = "", None
-        with _ctrl_c(self._stoppable) as pressed:
-            stream = self._llm.stream(prompt, params, speculation=speculation, stopped=lambda: bool(pressed))
-            for piece in stream:
-                live.show(piece)
-                said += piece.text
-                done = piece.completion
+        try:
+            with _ctrl_c(self._stoppable) as pressed:
+                stream = self._llm.stream(prompt, params, speculation=speculation, stopped=lambda: bool(pressed))
+                for piece in stream:
+                    live.show(piece)
+                    said += piece.text
+                    done = piece.completion
+        except HeadstartError:
+            if said:
+                print(flush=True)  # before the sentence that says why
+            raise
         print(flush=True)
         self.messages.append({"role": "assistant", "content": said})
         if done is None:

@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from cli_runs import headstart
 from drafting_toys import ToySequence, check_tree
 
 from headstart import LLM
@@ -139,6 +140,24 @@ def test_a_packages_own_fault_is_called_its_own(
     if isinstance(raised.value, DrafterError):
         assert "of package phrase-drafter 0.1 failed" in str(raised.value)
         assert raised.value.__cause__ is not None
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_a_fault_amid_an_answer_is_told_on_a_line_of_its_own(
+    blocks: list[str], command: str, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    source = blocks[0].replace("outcomes):\n        pass", "outcomes):\n        del self.rest[len(self.rest) - 4]")
+    source = source.replace("self.rest = {", "self.rest = dict(enumerate('abcd')) | {")
+    (tmp_path / "phrase_drafter.py").write_text(source, encoding="utf-8")
+    importlib.invalidate_caches()
+    asked = ("Hello", "--ignore-eos") if command == "generate" else ()
+    result = headstart(command, "-m", tiny_model_dir, "-d", "phrases:path=phrases.txt", *asked, stdin="Hello\nHello\n")
+    assert result.exit_code == 1
+    text, *said = result.output.split("\nError: ")
+    assert text.strip()
+    assert len(said) == (1 if command == "generate" else 2)
+    assert all("'phrases' of package phrase-drafter 0.1 failed with KeyError" in each for each in said)
 
 
 @pytest.mark.usefixtures("installed")

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from gguf_blocks import write_llama
+from tiny_checkpoint import write_tiny_model
 
 import headstart.common.memory as memory
+from headstart import LLM
 from headstart.backends.native.loader import load_library
 from headstart.common.enumerations import Precision
 from headstart.errors import ConfigError
@@ -51,6 +53,14 @@ def test_files_are_computed_in_what_holds_them(tmp_path: Path, kind: str, head: 
     assert backend.name.startswith(f"native-{library.isa}-")
     if library.multiplies_bytes or comes_to == "bf16":
         assert backend.name == f"native-{library.isa}-{comes_to}"
+
+
+def test_sizes_that_the_native_pass_has_not_are_told_at_the_start(tmp_path: Path) -> None:
+    said = {
+        head_dim: [each for each in LLM(write_tiny_model(tmp_path, head_dim=head_dim), "none").notices if "Py" in each]
+        for head_dim in (8, 32)
+    }
+    assert said == {8: ["This model runs in PyTorch, since head_dim 8 is no multiple of 32 up to 512."], 32: []}
 
 
 def forbid_reading(monkeypatch: pytest.MonkeyPatch) -> None:

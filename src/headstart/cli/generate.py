@@ -159,9 +159,10 @@ def generate(
         clock = Clock()
         try:
             answer_all(llm, conversations, params, speculation, report, compare=compare, clock=clock)
-        except KeyboardInterrupt:
+        except BaseException as error:
             activity.stop()
-            if clock.turns.plain:
+            report.break_line()
+            if isinstance(error, KeyboardInterrupt) and clock.turns.plain:
                 report.close(clock, quiet)
             raise
     report.close(clock, quiet)

@@ -74,6 +74,7 @@ class Report:
 
     def __init__(self, llm: LLM, activity: Activity, comparator: Comparator | None) -> None:
         self.failures = 0
+        self._amid_line = False
         self._answers = 0
         self._llm = llm
         self._activity = activity
@@ -111,6 +112,11 @@ class Report:
                 comparison = self._comparator.compare(answer.output, answer.plain, answer.ratio)
         with self._activity.aside():
             self._show(answer, comparison)
+
+    def break_line(self) -> None:
+        """Have what is said of an answer that broke off stand apart from its text."""
+        if self._amid_line:
+            print(flush=True)
 
     def close(self, clock: Clock, quiet: bool) -> None:
         """Everything has been answered."""
@@ -163,7 +169,8 @@ class TextReport(Report):
             if self._comparator is not None:
                 print(_heading(self._llm.drafter_name))
         self._live.show(piece)
-        if piece.finish_reason is not None:
+        self._amid_line = piece.finish_reason is None
+        if not self._amid_line:
             print(flush=True)
 
     def close(self, clock: Clock, quiet: bool) -> None:

@@ -17,7 +17,7 @@ from headstart.backends.native.kit import NativeKit
 from headstart.backends.native.library import Library
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_model import Rounding
-from headstart.backends.native.supported import lacks, supports
+from headstart.backends.native.supported import supports
 from headstart.backends.torch.backend import TorchBackend
 from headstart.backends.torch.device import parse_device
 from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
@@ -76,11 +76,10 @@ class Model:
 
     @property
     def elsewhere(self) -> str:
-        """What of it the native pass lacks, so that PyTorch computes it on the processor, a sentence; nothing where it
-        lacks nothing."""
-        lacking = lacks(self.config)
-        is_said = lacking is not None and isinstance(self.backend, TorchBackend) and self.backend.device.type == "cpu"
-        return f"This model runs in PyTorch, which alone has {lacking}." if is_said else ""
+        """Why PyTorch computes it on the processor, a sentence; nothing where the native pass could."""
+        reason = supports(self.config)
+        is_said = reason is not None and self.device.type == "cpu" and not self.notice
+        return f"This model runs in PyTorch, since {reason}." if is_said else ""
 
     @property
     def recorded(self) -> str:

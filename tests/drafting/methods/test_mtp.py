@@ -279,7 +279,7 @@ def test_families_guess_for_themselves(family: str, sizes: dict[str, int], tmp_p
     target = load_model(tmp_path, "fp32")
     assert target.backend.name.startswith("native" if sizes and load_library() else "torch")
     llm = LLM(target, "none")
-    assert any("which alone has attention to comp" in each for each in llm.notices) == (family == "deepseek_v4")
+    assert any("PyTorch alone has attention to comp" in each for each in llm.notices) == (family == "deepseek_v4")
     plain = llm.generate(prompts, params)[0].outputs[0]
     output = LLM(target, "mtp", drafter_options=OPTIONS).generate(prompts, params)[0].outputs[0]
     assert output.token_ids == plain.token_ids

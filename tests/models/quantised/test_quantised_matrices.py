@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from headstart.errors import CheckpointError
-from headstart.models.quantised.opening import dequantised
+from headstart.models.quantised.opening import dequantised, quantised_by
 from headstart.models.safetensors_files import SafetensorsFiles
 
 
@@ -304,6 +304,15 @@ def test_experts_in_mxfp4_are_transformers(tmp_path: Path, generator: torch.Gene
 
 
 BITS = {"quant_method": "gptq", "bits": 4}
+
+
+@pytest.mark.parametrize("settings", [{}, None])
+def test_no_settings_are_no_scheme(settings: dict[str, Any] | None, tmp_path: Path) -> None:
+    """As some programs leave them behind."""
+    weights = SafetensorsFiles(write(tmp_path, {"m.weight": torch.ones(2, 2)}))
+    for config in ({"quantization_config": settings}, {"text_config": {"quantization_config": settings}}):
+        assert dequantised(weights, config, tmp_path) is weights
+        assert quantised_by(weights, config, tmp_path) is None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ _MOST_LENGTH = 16
 
 def supports(config: ModelConfig) -> str | None:
     """None if the native pass can run such a model, else the reason in a few words."""
-    if lacking := lacks(config):
+    if lacking := _lacks(config):
         return f"PyTorch alone has {lacking}"
     if unfit := _unfit_states(config):
         return unfit
@@ -31,7 +31,7 @@ def supports(config: ModelConfig) -> str | None:
     return None
 
 
-def lacks(config: ModelConfig) -> str | None:
+def _lacks(config: ModelConfig) -> str | None:
     """What such a model needs that the native pass does not have."""
     norms = config.attention.qk_norm
     needs = {

@@ -88,10 +88,10 @@ def quantised_by(weights: OpenWeights, config: Mapping[str, Any], directory: Pat
 
 def _settings(weights: OpenWeights, config: Mapping[str, Any], directory: Path) -> Any:
     settings = config.get("quantization_config")
-    if settings is None:
+    if not settings:
         text = config.get("text_config")
         settings = text.get("quantization_config") if isinstance(text, dict) else None
-    if settings is None:
+    if not settings:  # an empty object says that it is not quantised
         settings = _settings_beside(directory) if any(name.endswith(_SIGNS) for name in weights.shapes()) else None
     return settings
 
