@@ -19,7 +19,7 @@ from headstart.drafting.methods.assistant.files import reading_target, require_t
 from headstart.drafting.methods.assistant.head import KIND as ASSISTANT
 from headstart.drafting.methods.assistant.head import AssistantHead, Clusters
 from headstart.drafting.methods.dflash.head import KIND, BlockHead
-from headstart.drafting.methods.eagle.head import PARALLEL_KIND, THIRD, EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import PARALLEL_KIND, THIRD, EagleHead
 from headstart.drafting.registry import create_drafter
 from headstart.errors import ConfigError
 from headstart.loading.model import Model, create_backend, weights_dtype
@@ -31,6 +31,7 @@ from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import AttentionWeights, DecoderWeights, LayerWeights, MlpWeights
 from headstart.passes.backend import Backend
 from headstart_train.first_steps.block import block_config
+from headstart_train.first_steps.eagle import eagle_config
 
 _SAID = 32_000
 """Tokens that published heads say of vocabularies of 100,000 and more (EAGLE-3's, speculators')."""

@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor
 
 from headstart.drafting.heads.formats import SpeakingHead
+from headstart.drafting.heads.modules import MOST_LAYERS
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.method import Trained
-from headstart.drafting.methods.eagle.head import MOST_LAYERS
 from headstart.drafting.registry import trained_kinds
 from headstart.errors import ConfigError, meant
 from headstart.loading.model import Model

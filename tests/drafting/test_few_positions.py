@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from tiny_checkpoint import write_tiny_model
 
 from headstart.drafting.methods.dflash.head import BlockHead
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.drafting.registry import available_drafters
 from headstart.engine.outputs import RequestOutput
 from headstart.entrypoints.llm import LLM
@@ -22,6 +22,7 @@ from headstart_lab.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart_train.files.heads import save_head
 from headstart_train.first_steps.block import block_config
+from headstart_train.first_steps.eagle import eagle_config
 
 POSITIONS = 44
 HIDDEN, VOCAB = 64, 259

@@ -22,13 +22,14 @@ import headstart
 from headstart import LLM, ConfigError, FinishReason, RequestError, SamplingParams, SpeculationParams, VerifyRule
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.head_files.shipped import shipped_heads
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.engine.stretch import SHOWN_SECONDS, UNSEEN_SECONDS
 from headstart.entrypoints.request import StreamPiece
 from headstart.errors import CheckpointError
 from headstart.loading.lending import identity_of
 from headstart.loading.model import Model, load_model
 from headstart_train.files.heads import save_head
+from headstart_train.first_steps.eagle import eagle_config
 
 PROMPTS = ["Once upon a time", "a b a b a b a b a", "🙂 emoji", "x"]
 GREEDY = SamplingParams(temperature=0, max_tokens=20)

@@ -14,10 +14,11 @@ from tiny_checkpoint import write_tiny_model
 from tiny_encoder_decoders import make_model, save_model
 
 from headstart import LLM, AsyncLLM, ConfigError, LoRARequest, RequestError, SamplingParams
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.loading.lending import identity_of
 from headstart.loading.model import load_model
 from headstart_train.files.heads import save_head
+from headstart_train.first_steps.eagle import eagle_config
 
 NAMES = ("red", "green", "blue", "grey")
 WHOSE = [*NAMES, None] * 3 + ["red"]

@@ -228,7 +228,6 @@ def test_single_methods_are_known_to_their_folder_and_to_what_runs_their_heads()
     allowed = {
         *(f"backends/native/{name}.py" for name in ("heads", "masked_pass", "block_pass", "caching_pass")),
         *(f"backends/torch/{name}.py" for name in ("eagle_pass", "masked_pass", "block_pass", "block_factors")),
-        "drafting/heads/layer_format.py",  # what the files of EAGLE's and DFlash's layers share
     }
     knowing = {
         path.relative_to(SOURCE).as_posix()

@@ -30,11 +30,12 @@ from typer.testing import CliRunner
 
 import headstart
 from headstart.cli.main import app
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.models.aliases import Alias
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
 from headstart_train.files.heads import save_head
+from headstart_train.first_steps.eagle import eagle_config
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LONG_PAGES = {"beam_search", "benchmarks", "cli", "models", "serving_elsewhere", "training"}

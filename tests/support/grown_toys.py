@@ -21,7 +21,7 @@ from headstart.drafting.head_trees.head_drafter import HeadDrafter
 from headstart.drafting.head_trees.one_pass import OnePassGrowth
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockHead
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.drafting.registry import create_drafter
 from headstart.models.config import RopeConfig
 from headstart.passes.backend import BackendKit
@@ -31,6 +31,7 @@ from headstart.passes.runner import ModelRunner
 from headstart.sampling.params import SamplingParams
 from headstart_train.files.heads import save_head
 from headstart_train.first_steps.block import block_config
+from headstart_train.first_steps.eagle import eagle_config
 
 VOCAB, DRAFT_VOCAB, HIDDEN, ROUNDS, SLOTS = 77, 45, 96, 4, 6
 BLOCKS: Mapping[str, Mapping[str, object]] = {

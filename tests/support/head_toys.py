@@ -18,7 +18,7 @@ from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, Sequence
 from headstart.drafting.context import DraftContext
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.methods.dflash.head import BlockHead
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.drafting.registry import create_drafter
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
@@ -31,6 +31,7 @@ from headstart_lab.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads, ParallelKind
 from headstart_train.files.heads import save_head
 from headstart_train.first_steps.block import block_config
+from headstart_train.first_steps.eagle import eagle_config
 
 HIDDEN = 16
 BLOCKS: Mapping[str, Mapping[str, object]] = {

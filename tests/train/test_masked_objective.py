@@ -14,11 +14,12 @@ from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.backends.torch.masked_pass import MaskedPass
 from headstart.drafting.head_files.loading import load_head
 from headstart.drafting.heads.head_pass import DraftRows
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.entrypoints.llm import LLM
 from headstart.errors import ConfigError
 from headstart.sampling.params import SamplingParams
 from headstart_train.files.heads import save_head
+from headstart_train.first_steps.eagle import eagle_config
 from headstart_train.making import HeadSettings
 from headstart_train.objectives.eagle import EagleObjective
 from headstart_train.objectives.unrolled import Unrolled

@@ -13,7 +13,7 @@ from training_toys import documents, packs, tables, target
 
 from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.drafting.heads.head_pass import DraftRows
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.loading.model import load_model
 from headstart.models.weight_loading import load_decoder
 from headstart.passes.batch import FINAL_TAP
@@ -21,6 +21,7 @@ from headstart.passes.runner import ModelRunner, Span
 from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart_lab.methods.medusa.training import ParallelObjective
 from headstart_train.decoder.rotary_table import RotaryTable
+from headstart_train.first_steps.eagle import eagle_config
 from headstart_train.objectives.eagle import EagleObjective
 from headstart_train.objectives.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart_train.objectives.unrolled import Unrolled

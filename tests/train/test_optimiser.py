@@ -7,9 +7,10 @@ import torch
 from torch import nn
 from training_toys import target
 
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.errors import ConfigError
 from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads
+from headstart_train.first_steps.eagle import eagle_config
 from headstart_train.optimiser import Optimiser
 
 

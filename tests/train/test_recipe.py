@@ -18,7 +18,7 @@ from thinning import thorough_but
 from training_toys import documents, target
 
 from headstart.drafting.head_files.loading import load_head
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.entrypoints.llm import LLM
 from headstart.errors import ConfigError
 from headstart.loading.model import load_model
@@ -26,6 +26,7 @@ from headstart.sampling.params import SamplingParams
 from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart_train import recipe
 from headstart_train.files.heads import save_head
+from headstart_train.first_steps.eagle import eagle_config
 from headstart_train.making import HEAD_NAMES, HeadName, HeadSettings
 from headstart_train.progressing import Progressing
 from headstart_train.recipe import train_head

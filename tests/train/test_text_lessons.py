@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from training_toys import packs, tables, target
 
 from headstart.drafting.heads.text_vocabulary import TextTokens, TextVocabulary
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
 from headstart_train.decoder.rotary_table import RotaryTable
+from headstart_train.first_steps.eagle import eagle_config
 from headstart_train.objectives import losses
 from headstart_train.objectives.eagle import EagleObjective
 from headstart_train.objectives.losses import ROW_LOSSES

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from thinning import thorough_but
 from training_toys import documents, packs, prompts, tables, target, weights
 
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.entrypoints.llm import LLM
 from headstart.errors import CheckpointError, ConfigError
 from headstart.passes.batch import FINAL_TAP
@@ -25,6 +25,7 @@ from headstart_lab.methods.medusa.training import ParallelObjective
 from headstart_train.checkpoints import CHECKPOINT_FILE, Progress
 from headstart_train.choices import OptimiserName
 from headstart_train.files.heads import save_head
+from headstart_train.first_steps.eagle import eagle_config
 from headstart_train.objectives.eagle import EagleObjective
 from headstart_train.objectives.objective import Objective
 from headstart_train.states import TargetStates

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from training_toys import packs, tables, target
 
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
+from headstart_train.first_steps.eagle import eagle_config
 from headstart_train.objectives import unrolled
 from headstart_train.objectives.eagle import EagleObjective
 from headstart_train.objectives.unrolled_attention import ByPack

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from headstart.drafting.methods.eagle.head import FIRST, THIRD, EagleConfig, EagleHead, Variant, eagle_config
+from headstart.drafting.methods.eagle.head import FIRST, THIRD, EagleConfig, EagleHead, Variant, eagle3_taps
+from headstart.models.config import ModelConfig, RopeConfig
+from headstart.passes.batch import FINAL_TAP
 from headstart_train.first_steps.tokens import FIRST_SURENESS, mask_token, name_tokens
 from headstart_train.making import Start
 from headstart_train.objectives.eagle import EagleObjective
@@ -68,4 +70,41 @@ def _objective(start: Start, head: EagleHead) -> EagleObjective:
         steps=start.unroll,
         decay=start.decay,
         dropout=settings.dropout or 0.0,
+    )
+
+
+def eagle_config(
+    target: ModelConfig,
+    variant: Variant = THIRD,
+    draft_vocab_size: int | None = None,
+    num_layers: int = 1,
+    slots: int = 0,
+    mask_token_id: int = 0,
+) -> EagleConfig:
+    """The head for a target: its own layers' shape; for EAGLE-3 with the norms of EAGLE-3.1 (arXiv:2605.09992).
+
+    ``slots`` and ``mask_token_id``: of one that guesses several tokens in one pass.
+    """
+    rope = target.ropes[0] if target.ropes else RopeConfig(10000.0, target.head_dim)
+    fused = variant == THIRD
+    return EagleConfig(
+        variant=variant,
+        hidden_size=target.hidden_size,
+        target_hidden_size=target.hidden_size,
+        vocab_size=target.vocab_size,
+        draft_vocab_size=(draft_vocab_size or target.vocab_size) if fused else target.vocab_size,
+        num_heads=target.num_heads,
+        num_kv_heads=target.num_kv_heads,
+        head_dim=target.head_dim,
+        mlp_size=target.mlp_size,
+        rope=rope,
+        num_layers=num_layers,
+        taps=eagle3_taps(target.num_layers) if fused else (FINAL_TAP,),
+        norm_eps=target.norms.eps,
+        fc_bias=not fused,
+        fc_norm=fused,
+        norm_output=fused,
+        slots=slots,
+        mask_token_id=mask_token_id,
+        max_positions=target.max_positions,
     )

@@ -24,9 +24,10 @@ from headstart.backends.torch.masked_pass import MaskedPass
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows, HeadPass, MaskedHeadPass
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.heads.text_vocabulary import text_vocabulary
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.errors import ConfigError
 from headstart.models.linear_weights import LinearWeights
+from headstart_train.first_steps.eagle import eagle_config
 
 VOCAB, DRAFT_VOCAB = 77, 45
 VARIANTS = {

@@ -22,7 +22,7 @@ from headstart.drafting.base import SpeculationParams
 from headstart.drafting.heads.text_vocabulary import TextTokens
 from headstart.drafting.methods.dflash.head import BlockHead
 from headstart.drafting.methods.eagle.drafter import Eagle3Drafter
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.engine.outputs import Completion
 from headstart.entrypoints.llm import LLM
 from headstart.loading.model import Model, load_model
@@ -32,6 +32,7 @@ from headstart_lab.methods.lookahead_embeddings.head import LookaheadEmbeddings
 from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart_train.files.heads import save_head
 from headstart_train.first_steps.block import block_config
+from headstart_train.first_steps.eagle import eagle_config
 
 PROMPTS = [list(range(40, 40 + length)) for length in (1, 3, 30, 12)]
 PARAMS = [

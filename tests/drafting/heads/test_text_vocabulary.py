@@ -12,7 +12,8 @@ from mapped_heads import map_rows, output_rows
 
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.heads.text_vocabulary import TextTokens, TextVocabulary, text_vocabulary
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
+from headstart_train.first_steps.eagle import eagle_config
 
 VOCAB, DRAFT_VOCAB = 90, 50
 ROWS = output_rows(VOCAB, HIDDEN, torch.Generator().manual_seed(2))

@@ -12,10 +12,11 @@ from safetensors.torch import load_file
 from tiny_checkpoint import write_tiny_model
 
 from headstart import LLM, SamplingParams
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
 from headstart_train.files.heads import save_head
+from headstart_train.first_steps.eagle import eagle_config
 
 
 @pytest.mark.parametrize("kind", ["sglang", "specforge", "speculators", "eagle3"])

@@ -14,11 +14,12 @@ from safetensors.torch import load_file
 from tiny_checkpoint import HIDDEN, write_tiny_model
 
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
 from headstart_train.decoder.rotary_table import RotaryTable
 from headstart_train.files.heads import export_head
+from headstart_train.first_steps.eagle import eagle_config
 from headstart_train.objectives.unrolled import Unrolled
 from headstart_train.states import Batch
 

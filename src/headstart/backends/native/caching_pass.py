@@ -20,17 +20,16 @@ from headstart.backends.native.packing import BORROWED, NORMS, Packer, RopeTable
 from headstart.backends.native.precision import Precision, library_number
 from headstart.backends.native.team import team_size
 from headstart.drafting.heads.head_pass import DraftCache
-from headstart.drafting.heads.modules import HeadLayer
+from headstart.drafting.heads.modules import HeadLayer, LayersConfig
 from headstart.drafting.heads.text_vocabulary import TextRowSource, TextTokens
 from headstart.drafting.methods.dflash.head import BlockConfig
-from headstart.drafting.methods.eagle.head import EagleConfig
 from headstart.errors import ConfigError
 from headstart.models.config import Activation, Channel, Mixer, NormKind, RopeConfig
 from headstart.models.linear_weights import NormWeights
 from headstart.passes.batch import IntArray
 
 
-def unfit_heads(config: EagleConfig | BlockConfig) -> str | None:
+def unfit_heads(config: LayersConfig) -> str | None:
     """None if the native pass has attention of such heads, else the reason in a few words."""
     if config.head_dim % 32 or config.head_dim > 256:
         return f"head_dim {config.head_dim} is no multiple of 32 up to 256"
@@ -62,7 +61,7 @@ class _Owner:
 
 
 def trained_model(
-    config: EagleConfig | BlockConfig,
+    config: LayersConfig,
     unfit: str | None,
     entry: int,
     embedding: Tensor,
@@ -228,7 +227,7 @@ def chains(starts: IntArray) -> IntArray:
     return parents
 
 
-def _layer(config: EagleConfig | BlockConfig, index: int) -> Layer:
+def _layer(config: LayersConfig, index: int) -> Layer:
     return Layer(
         mixer=get_args(Mixer).index("attention"),
         channel=get_args(Channel).index("mlp"),
@@ -244,7 +243,7 @@ def _layer(config: EagleConfig | BlockConfig, index: int) -> Layer:
     )
 
 
-def _shape(config: EagleConfig | BlockConfig, entry: int, tokens: int, precision: Precision, threads: int) -> Shape:
+def _shape(config: LayersConfig, entry: int, tokens: int, precision: Precision, threads: int) -> Shape:
     taps, group = (config.conv_taps, config.conv_group) if isinstance(config, BlockConfig) else (0, 0)
     return Shape(
         vocab=config.draft_vocab_size,

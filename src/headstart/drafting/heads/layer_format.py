@@ -7,10 +7,11 @@ from typing import Any
 from torch import Tensor
 
 from headstart.drafting.heads.files import require_numbers
-from headstart.drafting.methods.dflash.head import BlockConfig
-from headstart.drafting.methods.eagle.head import EagleConfig
+from headstart.drafting.heads.modules import MOST_LAYERS, LayersConfig
 from headstart.errors import CheckpointError
+from headstart.models.config import ModelConfig
 from headstart.models.families.fields import MAX_POSITIONS, Fields
+from headstart.models.families.rope import rope_of
 
 SLIDING = "sliding_attention"
 """What a layer with a window is called in ``layer_types``."""
@@ -18,7 +19,46 @@ _WIDEST = 1 << 30
 """Wider windows are as good as none."""
 
 
-def describe_layers(config: EagleConfig | BlockConfig, model_type: str) -> dict[str, Any]:
+def read_layers(
+    layer: Fields, target: ModelConfig, source: str, target_hidden: int | None = None, layers: int | None = None
+) -> dict[str, Any]:
+    """What such a configuration says of a head: fields of ``LayersConfig``.
+
+    Args:
+        target_hidden: size of the states that it reads, its own unless given.
+        layers: how many there are where it does not say so.
+
+    Raises:
+        CheckpointError: an entry is missing or senseless, or the head is made for another target.
+    """
+    hidden, heads, vocab_size = (layer.integer(key) for key in ("hidden_size", "num_attention_heads", "vocab_size"))
+    head_dim, read = layer.integer("head_dim", hidden // heads), target_hidden or hidden
+    if read != target.hidden_size:
+        raise CheckpointError(
+            f"{source} is made for a target of {read} elements a state; this one has {target.hidden_size}; "
+            "name the model that it was trained for."
+        )
+    if not target.vocab_size <= vocab_size:
+        raise CheckpointError(
+            f"{source} is made for a vocabulary of {vocab_size}; this target's has {target.vocab_size} tokens."
+        )
+    return {
+        "hidden_size": hidden,
+        "target_hidden_size": read,
+        "vocab_size": vocab_size,
+        "num_heads": heads,
+        "num_kv_heads": layer.integer("num_key_value_heads", heads),
+        "head_dim": head_dim,
+        "mlp_size": layer.integer("intermediate_size"),
+        "num_layers": layer.integer("num_hidden_layers", layers, maximum=MOST_LAYERS),
+        "rope": rope_of(layer, head_dim),
+        "norm_eps": layer.number("rms_norm_eps", 1e-6),
+        "attention_bias": layer.flag("attention_bias", False),
+        "max_positions": layer.integer("max_position_embeddings", 2048, maximum=MAX_POSITIONS),
+    }
+
+
+def describe_layers(config: LayersConfig, model_type: str) -> dict[str, Any]:
     """The layers as the configuration of a decoder of the kind that they are of."""
     return {
         "model_type": model_type,
@@ -39,7 +79,7 @@ def describe_layers(config: EagleConfig | BlockConfig, model_type: str) -> dict[
     }
 
 
-def require_embedding(embedding: Tensor, config: EagleConfig | BlockConfig, source: str) -> None:
+def require_embedding(embedding: Tensor, config: LayersConfig, source: str) -> None:
     """Refuse an embedding of another shape, or one that holds what is no number.
 
     Raises:
@@ -53,7 +93,7 @@ def require_embedding(embedding: Tensor, config: EagleConfig | BlockConfig, sour
     require_numbers({"embed_tokens.weight": embedding}, source)
 
 
-def describe_windows(config: EagleConfig | BlockConfig) -> dict[str, Any]:
+def describe_windows(config: LayersConfig) -> dict[str, Any]:
     """The entries of layers with windows.
 
     Raises:

@@ -2,12 +2,61 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headstart.errors import ConfigError
+from headstart.models.config import RopeConfig, Sight
 from headstart.models.layers.layer import Operation
 from headstart.models.linear_weights import LinearWeights
+
+MOST_LAYERS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayersConfig:
+    """What the configurations of these heads share. Sizes are in elements."""
+
+    hidden_size: int
+    target_hidden_size: int
+    vocab_size: int
+    """Of the target."""
+    draft_vocab_size: int
+    """Tokens that the head can say."""
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    mlp_size: int
+    rope: RopeConfig
+    num_layers: int
+    taps: tuple[int, ...]
+    """Layers of the target whose inputs are read, side by side."""
+    norm_eps: float
+    attention_bias: bool = False
+    windows: tuple[int, ...] = ()
+    """[layer] how many positions its rows see, their own the last of them; 0: all. Empty: all layers see all."""
+    max_positions: int = field(default=2048, compare=False)
+    """For the record: nothing is cut off there."""
+
+    def __post_init__(self) -> None:
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(f"{self.num_heads} heads do not share {self.num_kv_heads} kv heads evenly.")
+        if self.rope.dim % 2:
+            raise ConfigError(f"heads of {self.head_dim} elements turn {self.rope.dim} of them, which are no pairs.")
+        if self.windows and len(self.windows) != self.num_layers:
+            raise ConfigError(f"there are {len(self.windows)} windows for {self.num_layers} layers.")
+
+    @property
+    def reduced(self) -> bool:
+        """Whether it lacks some of the target's tokens."""
+        return self.draft_vocab_size != self.vocab_size
+
+    def sight(self, layer: int) -> Sight:
+        """How far the rows of a layer see."""
+        return ((self.windows[layer] if self.windows else 0) or None, None)
 
 
 class RmsNorm(nn.Module):
@@ -50,6 +99,7 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.norms_heads = head_norm_eps is not None
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         q, kv = num_heads * head_dim, num_kv_heads * head_dim
         self.q_proj = nn.Linear(width, q, bias=bias)
         self.k_proj = nn.Linear(width, kv, bias=bias)
@@ -63,9 +113,10 @@ class Attention(nn.Module):
         """[..., width] -> queries, keys and values side by side."""
         return torch.cat((self.q_proj(x), self.k_proj(x), self.v_proj(x)), dim=-1)
 
-    def normed(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """[..., head, head_dim] each, before they are rotated."""
-        return (self.q_norm(queries), self.k_norm(keys)) if self.norms_heads else (queries, keys)
+    def parts(self, heads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[..., head of all three, head_dim] -> queries, keys and values, the first two normed and not yet rotated."""
+        q, k, v = torch.split(heads, [self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=-2)
+        return (self.q_norm(q), self.k_norm(k), v) if self.norms_heads else (q, k, v)
 
 
 class SiluMlp(nn.Module):

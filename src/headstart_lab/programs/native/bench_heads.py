@@ -26,10 +26,11 @@ from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.backends.torch.head_kit import torch_kit
 from headstart.drafting.heads.head_pass import DraftRows, HeadPass
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.methods.eagle.head import EagleHead, eagle_config
+from headstart.drafting.methods.eagle.head import EagleHead
 from headstart_lab.methods.medusa.head import ParallelConfig, ParallelHeads
 from headstart_lab.methods.medusa.running import ParallelPass
 from headstart_lab.programs.native.bench_pass import SHAPES, chain, random_model
+from headstart_train.first_steps.eagle import eagle_config
 
 
 def drafted(head: HeadPass, rows: int, context: int, width: int) -> Callable[[], object]:

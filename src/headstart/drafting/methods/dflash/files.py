@@ -23,7 +23,7 @@ from headstart.drafting.heads.files import load_strictly, require_draft_ids
 from headstart.drafting.heads.formats import MOST_SLOTS, SPECULATORS_KEY, UNBUILT, FoundHead, HeadFolder
 from headstart.drafting.heads.gguf_heads import ARCHITECTURE as GGUF_KEY
 from headstart.drafting.heads.gguf_heads import frequency_factors
-from headstart.drafting.heads.layer_format import require_embedding, windows_of
+from headstart.drafting.heads.layer_format import read_layers, require_embedding, windows_of
 from headstart.drafting.methods.dflash import gguf_formats
 from headstart.drafting.methods.dflash.head import KIND, BlockConfig, BlockHead
 from headstart.drafting.methods.dflash.written_formats import (
@@ -39,13 +39,11 @@ from headstart.drafting.methods.dflash.written_formats import (
 )
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.config import ModelConfig
-from headstart.models.families.fields import MAX_POSITIONS, Fields
-from headstart.models.families.rope import rope_of
+from headstart.models.families.fields import Fields
 
 __all__ = ["find", "read", "write"]
 SPECULATORS = {KIND: KIND, SPECULATORS_DSPARK: KIND, SPECULATORS_SECOND: KIND}
 """What speculators calls a type of heads -> its kind."""
-_MOST_LAYERS = 64
 _ARCHITECTURES = {
     "speculators": (
         "DFlashSpeculator",
@@ -130,18 +128,8 @@ def _config(
     elif kind == "dflash":
         own = _within(outer, NESTED)
     _refuse_variants(kind, outer, layer, own)
-    hidden, heads = layer.integer("hidden_size"), layer.integer("num_attention_heads")
-    head_dim = layer.integer("head_dim", hidden // heads)
-    vocab_size = layer.integer("vocab_size")
-    if hidden != target.hidden_size:
-        raise CheckpointError(
-            f"{source} is made for a target of {hidden} elements a state; this one has {target.hidden_size}; "
-            "name the model that it was trained for."
-        )
-    if not target.vocab_size <= vocab_size:
-        raise CheckpointError(
-            f"{source} is made for a vocabulary of {vocab_size}; this target's has {target.vocab_size} tokens."
-        )
+    shape = read_layers(layer, target, source)
+    vocab_size, num_layers = shape["vocab_size"], shape["num_layers"]
     draft_vocab_size = outer.integer("draft_vocab_size", vocab_size)
     if draft_vocab_size > vocab_size:
         raise outer.bad("draft_vocab_size", draft_vocab_size, f"at most the vocabulary's {vocab_size}")
@@ -149,26 +137,15 @@ def _config(
     mask = where.integer("mask_token_id", minimum=0)
     if mask >= vocab_size:
         raise where.bad("mask_token_id", mask, f"a token of the vocabulary, below {vocab_size}")
-    num_layers = layer.integer("num_hidden_layers", maximum=_MOST_LAYERS)
     windows = windows_of(layer, num_layers, own)
     try:
         return BlockConfig(
-            hidden_size=hidden,
-            target_hidden_size=target.hidden_size,
-            vocab_size=vocab_size,
+            **shape,
             draft_vocab_size=draft_vocab_size,
-            num_heads=heads,
-            num_kv_heads=layer.integer("num_key_value_heads", heads),
-            head_dim=head_dim,
-            mlp_size=layer.integer("intermediate_size"),
-            rope=rope_of(layer, head_dim),
-            num_layers=num_layers,
             taps=_taps(kind, own, target, num_layers),
             # z-lab has it beside the mask since June 2026.
             block_size=(own if own.has("block_size") else outer).integer("block_size", maximum=MOST_SLOTS + 1),
             mask_token_id=mask,
-            norm_eps=layer.number("rms_norm_eps", 1e-6),
-            attention_bias=layer.flag("attention_bias", False),
             own_output=own_output,
             root_speaks=own.flag("sample_from_anchor", _usually_speaks(kind, outer)),
             markov_rank=own.integer("markov_rank", 0, minimum=0),
@@ -183,7 +160,6 @@ def _config(
             causal=kind == "dflash" and (own.flag("causal", False) or layer.flag("is_causal", False)),
             windows=windows,
             causal_windows=any(windows) and _has_causal_windows(kind, outer, own),
-            max_positions=layer.integer("max_position_embeddings", 2048, maximum=MAX_POSITIONS),
         )
     except ConfigError as error:
         raise CheckpointError(f"{source}: {error}") from error

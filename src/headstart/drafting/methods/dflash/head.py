@@ -14,7 +14,7 @@ is known of yet, the root of a draft.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -22,10 +22,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headstart.drafting.heads.formats import MOST_SLOTS, SpeakingHead
-from headstart.drafting.heads.modules import Attention, HeadLayer, RmsNorm, SiluMlp, begin_randomly
+from headstart.drafting.heads.modules import Attention, HeadLayer, LayersConfig, RmsNorm, SiluMlp, begin_randomly
 from headstart.drafting.methods.dflash.head_parts import BlockConvolution, CandidateSelector, ConfidenceHead, MarkovHead
 from headstart.errors import ConfigError
-from headstart.models.config import EVERYTHING, RopeConfig, Sight
+from headstart.models.config import EVERYTHING
 from headstart.models.layers.layer import run_head_layers
 
 KIND = "dflash"
@@ -35,30 +35,15 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 query's head sees, side by side [..., head * head_dim]."""
 
 
-@dataclass(frozen=True)
-class BlockConfig:
-    """A block head. Sizes are in elements."""
+@dataclass(frozen=True, kw_only=True)
+class BlockConfig(LayersConfig):
+    """A block head."""
 
-    hidden_size: int
-    target_hidden_size: int
-    vocab_size: int
-    """Of the target."""
-    draft_vocab_size: int
-    """Tokens that the head can say."""
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    mlp_size: int
-    rope: RopeConfig
-    num_layers: int
-    taps: tuple[int, ...]
-    """Layers of the target whose inputs are read, side by side."""
     block_size: int
     """Rows of a block: the last token and the masks."""
     mask_token_id: int
     """The token whose embedding masks have."""
     norm_eps: float = 1e-6
-    attention_bias: bool = False
     own_output: bool = False
     """It brings its output head along; else the target's rows serve."""
     root_speaks: bool = False
@@ -66,8 +51,6 @@ class BlockConfig:
     nothing and each mask its own place."""
     causal: bool = False
     """Rows of a block see those before them only (as in JetSpec, arXiv:2606.18394)."""
-    windows: tuple[int, ...] = ()
-    """[layer] how many positions its rows see, their own the last of them; 0: all. Empty: all layers see all."""
     causal_windows: bool = False
     """In layers that have a window rows of a block see those before them only, whatever they do in others."""
     markov_rank: int = 0
@@ -88,29 +71,17 @@ class BlockConfig:
     """It says how likely a guess in each place is accepted if those before it were (DSpark's confidence)."""
     confidence_reads_token: bool = False
     """By the token before the guess, too, as the Markov factor knows it."""
-    max_positions: int = field(default=2048, compare=False)
-    """For the record: nothing is cut off there."""
 
     def __post_init__(self) -> None:
-        if self.num_heads % self.num_kv_heads:
-            raise ConfigError(f"{self.num_heads} heads do not share {self.num_kv_heads} kv heads evenly.")
-        if self.rope.dim % 2:
-            raise ConfigError(f"heads of {self.head_dim} elements turn {self.rope.dim} of them, which are no pairs.")
+        super().__post_init__()
         if self.confidence_reads_token and not self.markov_rank:
             raise ConfigError("the confidence reads what the Markov factor knows of a token, but there is none.")
         if self.conv_taps and (self.conv_group < 1 or self.hidden_size % self.conv_group):
             raise ConfigError(f"{self.hidden_size} elements are no groups of {self.conv_group} that convolve together.")
         if self.selector_rank and (self.markov_rank or self.reduced or self.selector_top < 1):
             raise ConfigError("a selector of paths needs candidates, every token, and no Markov factor beside it.")
-        if self.windows and len(self.windows) != self.num_layers:
-            raise ConfigError(f"there are {len(self.windows)} windows for {self.num_layers} layers.")
         if not 1 <= self.slots <= MOST_SLOTS:
             raise ConfigError(f"a block guesses {self.slots} tokens; it must be 1 to {MOST_SLOTS}.")
-
-    @property
-    def reduced(self) -> bool:
-        """Whether it lacks some of the target's tokens."""
-        return self.draft_vocab_size != self.vocab_size
 
     @property
     def slots(self) -> int:
@@ -121,10 +92,6 @@ class BlockConfig:
     def reach(self) -> int | None:
         """How many positions back a block sees; None: all. Rows of the target's states do not see each other."""
         return max(self.windows) if self.windows and all(self.windows) else None
-
-    def sight(self, layer: int) -> Sight:
-        """How far the rows of a layer see."""
-        return ((self.windows[layer] if self.windows else 0) or None, None)
 
     def looks_back(self, layer: int) -> bool:
         """Whether rows of a block see none behind them in a layer."""
@@ -243,8 +210,7 @@ class BlockHead(SpeakingHead):
         config = self.config
 
         def attend_heads(index: int, heads: Tensor) -> Tensor:
-            q, k, v = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=-2)
-            q, k = self.layers[index].self_attn.normed(q, k)
+            q, k, v = self.layers[index].self_attn.parts(heads)
             return attend(index, rotate(q), rotate(k), v)
 
         x = self.layers[0].input_norm(embeddings)

@@ -19,11 +19,10 @@ from headstart.drafting.heads.files import load_strictly, require_draft_ids
 from headstart.drafting.heads.formats import KIND_KEY, MOST_SLOTS, SPECULATORS_KEY, FoundHead, HeadFolder
 from headstart.drafting.heads.gguf_heads import ARCHITECTURE as GGUF_KEY
 from headstart.drafting.heads.gguf_heads import frequency_factors
-from headstart.drafting.heads.layer_format import require_embedding, windows_of
+from headstart.drafting.heads.layer_format import read_layers, require_embedding, windows_of
 from headstart.drafting.methods.eagle import gguf_formats
 from headstart.drafting.methods.eagle.head import (
     FIRST,
-    MOST_LAYERS,
     PARALLEL_KIND,
     THIRD,
     EagleConfig,
@@ -47,8 +46,7 @@ from headstart.drafting.methods.eagle.written_formats import (
 )
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.config import ModelConfig
-from headstart.models.families.fields import MAX_POSITIONS, Fields
-from headstart.models.families.rope import rope_of
+from headstart.models.families.fields import Fields
 
 __all__ = ["find", "read", "write"]
 _LIKE_FC_NORM = {f"aux_norm_{name}.weight": f"fc_norm.{i}.weight" for i, name in enumerate(("low", "mid", "high"))}
@@ -154,33 +152,8 @@ def _config(
     fields = outer.within("transformer_layer_config") if kind == "speculators" else outer
     if fields is None:
         raise CheckpointError(f"{source} has no entry 'transformer_layer_config'; fetch the head again.")
-    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    head_dim = fields.integer("head_dim", hidden // heads)
-    target_hidden = outer.integer("target_hidden_size", hidden)
-    vocab_size = fields.integer("vocab_size")
-    if target_hidden != target.hidden_size:
-        raise CheckpointError(
-            f"{source} is made for a target of {target_hidden} elements a state; this one has {target.hidden_size}; "
-            "name the model that it was trained for."
-        )
-    if not target.vocab_size <= vocab_size:
-        raise CheckpointError(
-            f"{source} is made for a vocabulary of {vocab_size}; this target's has {target.vocab_size} tokens."
-        )
-    shape: dict[str, Any] = dict(
-        hidden_size=hidden,
-        target_hidden_size=target_hidden,
-        vocab_size=vocab_size,
-        num_heads=heads,
-        num_kv_heads=fields.integer("num_key_value_heads", heads),
-        head_dim=head_dim,
-        mlp_size=fields.integer("intermediate_size"),
-        num_layers=fields.integer("num_hidden_layers", 1, maximum=MOST_LAYERS),
-        rope=rope_of(fields, head_dim),
-        norm_eps=fields.number("rms_norm_eps", 1e-6),
-        attention_bias=fields.flag("attention_bias", False),
-        max_positions=fields.integer("max_position_embeddings", 2048, maximum=MAX_POSITIONS),
-    )
+    shape = read_layers(fields, target, source, outer.optional_integer("target_hidden_size"), layers=1)
+    vocab_size = shape["vocab_size"]
     speculators_eagle1 = kind == "speculators" and description["speculators_model_type"] == "eagle"
     if speculators_eagle1 and shape["num_layers"] > 1:
         raise fields.bad("num_hidden_layers", shape["num_layers"], "1")

@@ -13,7 +13,7 @@ says token i + 2.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -21,13 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headstart.drafting.heads.formats import MOST_SLOTS, SpeakingHead
-from headstart.drafting.heads.modules import Attention, HeadLayer, RmsNorm, SiluMlp, begin_randomly
+from headstart.drafting.heads.modules import Attention, HeadLayer, LayersConfig, RmsNorm, SiluMlp, begin_randomly
 from headstart.errors import ConfigError
-from headstart.models.config import ModelConfig, RopeConfig, Sight
 from headstart.models.layers.layer import run_head_layers
 from headstart.passes.batch import FINAL_TAP
 
-MOST_LAYERS = 64
 Variant = Literal["eagle", "eagle3"]
 FIRST: Variant = "eagle"
 THIRD: Variant = "eagle3"
@@ -37,27 +35,15 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Layer, rotated queries [..., head, head_dim], keys and values [..., kv_head, head_dim] -> [..., head * head_dim]."""
 
 
-@dataclass(frozen=True)
-class EagleConfig:
-    """An EAGLE head. Sizes are in elements."""
+@dataclass(frozen=True, kw_only=True)
+class EagleConfig(LayersConfig):
+    """An EAGLE head; EAGLE-1's says all of the target's tokens."""
 
     variant: Variant
-    hidden_size: int
-    target_hidden_size: int
-    vocab_size: int
-    """Of the target."""
-    draft_vocab_size: int
-    """Tokens the head can say; EAGLE-1: all of the target's."""
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    mlp_size: int
-    rope: RopeConfig
     num_layers: int = 1
     taps: tuple[int, ...] = (FINAL_TAP,)
-    """Layers of the target whose inputs are the features, side by side; EAGLE-1: the state after the final norm."""
+    """EAGLE-1: the state after the final norm."""
     norm_eps: float = 1e-5
-    attention_bias: bool = False
     borrows_output: bool = False
     """An EAGLE-3 head that says its tokens through the target's output rows."""
     fc_bias: bool = False
@@ -71,14 +57,10 @@ class EagleConfig:
     """The state fed back is the normed one (EAGLE-3.1)."""
     head_norms: bool = False
     """Queries and keys are normed, as in Qwen 3's layers (EAGLE-3)."""
-    windows: tuple[int, ...] = ()
-    """[layer] how many positions its rows see, their own the last of them; 0: all. Empty: all layers see all."""
     slots: int = 0
     """Tokens that one pass guesses (P-EAGLE, arXiv:2602.01469); 0: one, and a step for each further one."""
     mask_token_id: int = 0
     """The token that rows of further guesses read, with ``slots``."""
-    max_positions: int = field(default=2048, compare=False)
-    """For the record: nothing is cut off there."""
 
     def __post_init__(self) -> None:
         if self.slots and (self.variant == "eagle" or not 1 <= self.slots <= MOST_SLOTS):
@@ -89,16 +71,7 @@ class EagleConfig:
             self.taps != (FINAL_TAP,) or self.target_hidden_size != self.hidden_size or self.own_head
         ):
             raise ConfigError("an EAGLE-1 head reads the final state alone and says it through the target's head.")
-        if self.num_heads % self.num_kv_heads:
-            raise ConfigError(f"{self.num_heads} heads do not share {self.num_kv_heads} kv heads evenly.")
-        if self.rope.dim % 2:
-            raise ConfigError(f"heads of {self.head_dim} elements turn {self.rope.dim} of them, which are no pairs.")
-        if self.windows and len(self.windows) != self.num_layers:
-            raise ConfigError(f"there are {len(self.windows)} windows for {self.num_layers} layers.")
-
-    def sight(self, layer: int) -> Sight:
-        """How far the rows of a layer see."""
-        return ((self.windows[layer] if self.windows else 0) or None, None)
+        super().__post_init__()
 
     @property
     def reach(self) -> int | None:
@@ -123,53 +96,12 @@ class EagleConfig:
     @property
     def own_head(self) -> bool:
         """Whether it reduces the vocabulary or has a head besides the target's."""
-        return self.variant == "eagle3" or self.draft_vocab_size != self.vocab_size
-
-    @property
-    def reduced(self) -> bool:
-        return self.draft_vocab_size != self.vocab_size
+        return self.variant == "eagle3" or self.reduced
 
 
 def eagle3_taps(num_layers: int) -> tuple[int, ...]:
     """The layers of the paper's reference code whose inputs are read: an early, the middle and a late one."""
     return tuple(sorted({min(2, num_layers - 1), num_layers // 2, max(num_layers - 3, 0)}))
-
-
-def eagle_config(
-    target: ModelConfig,
-    variant: Variant = THIRD,
-    draft_vocab_size: int | None = None,
-    num_layers: int = 1,
-    slots: int = 0,
-    mask_token_id: int = 0,
-) -> EagleConfig:
-    """The head for a target: its own layers' shape; for EAGLE-3 with the norms of EAGLE-3.1 (arXiv:2605.09992).
-
-    ``slots`` and ``mask_token_id``: of one that guesses several tokens in one pass.
-    """
-    rope = target.ropes[0] if target.ropes else RopeConfig(10000.0, target.head_dim)
-    fused = variant == "eagle3"
-    return EagleConfig(
-        variant=variant,
-        hidden_size=target.hidden_size,
-        target_hidden_size=target.hidden_size,
-        vocab_size=target.vocab_size,
-        draft_vocab_size=(draft_vocab_size or target.vocab_size) if fused else target.vocab_size,
-        num_heads=target.num_heads,
-        num_kv_heads=target.num_kv_heads,
-        head_dim=target.head_dim,
-        mlp_size=target.mlp_size,
-        rope=rope,
-        num_layers=num_layers,
-        taps=eagle3_taps(target.num_layers) if fused else (FINAL_TAP,),
-        norm_eps=target.norms.eps,
-        fc_bias=not fused,
-        fc_norm=fused,
-        norm_output=fused,
-        slots=slots,
-        mask_token_id=mask_token_id,
-        max_positions=target.max_positions,
-    )
 
 
 class EagleLayer(HeadLayer):
@@ -284,8 +216,7 @@ class EagleHead(SpeakingHead):
             x = residual = self.fc(torch.cat((embeddings, features), dim=-1))
 
         def attend_heads(index: int, heads: Tensor) -> Tensor:
-            q, k, v = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=-2)
-            q, k = self.layers[index].self_attn.normed(q, k)
+            q, k, v = self.layers[index].self_attn.parts(heads)
             return attend(index, rotate(q), rotate(k), v)
 
         return run_head_layers(self.layers, config.head_dim, x, residual, attend_heads)
