@@ -70,6 +70,8 @@ def widened(settings: dict[str, Any]) -> dict[str, Any]:
         wide |= {} if settings.get("q_lora_rank") is None else {"q_lora_rank": 96}
         wide |= {} if settings["qk_rope_head_dim"] else {"qk_rope_head_dim": 0}
         wide |= {"head_dim": wide["qk_rope_head_dim"]} if "head_dim" in settings else {}
+    if "o_lora_rank" in settings:
+        wide |= {"q_lora_rank": 96, "o_lora_rank": 64, "index_head_dim": 64}
     if isinstance(wide.get("text_config"), dict):
         wide["text_config"] = widened(wide["text_config"])
     longrope = isinstance(wide.get("rope_parameters"), dict) and "short_factor" in wide["rope_parameters"]

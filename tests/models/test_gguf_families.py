@@ -18,10 +18,13 @@ from gguf_latent import write_latent
 from gguf_mamba import write_mamba
 from gguf_models import tensors_for, write_gguf
 from more_families import YARN
+from multi_token_models import NATIVE_SIZES
 from tiny_models import make_model, reference_logits
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from headstart.backends.native.backend import NativeBackend
+from headstart.backends.native.loader import load_library
 from headstart.backends.torch.backend import TorchBackend
 from headstart.errors import CheckpointError
 from headstart.models.aliases import ALIASES, DEFAULT_MODEL
@@ -276,10 +279,15 @@ def test_so_do_files_of_deepseek_v4(tmp_path: Path) -> None:
     """Beyond a window of 128 tokens."""
     rates = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
     kinds = ["hash_moe", "hash_moe", "moe", "moe"]
-    model = make_model("deepseek_v4", compress_rates=rates, mlp_layer_types=kinds)
+    model = make_model("deepseek_v4", compress_rates=rates, mlp_layer_types=kinds, **NATIVE_SIZES["deepseek_v4"])
     tokens = [3 + (7 * i) % 90 for i in range(150)]
-    logits = logits_of(write_deepseek_v4(model, tmp_path / "tiny.gguf"), tokens)
-    assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
+    path, expected = write_deepseek_v4(model, tmp_path / "tiny.gguf"), reference_logits(model, tokens)
+    assert (logits_of(path, tokens) - expected).abs().max().item() <= 1e-4
+    if load_library():
+        backend = NativeBackend(*load_decoder(open_checkpoint(path), torch.float32), "fp32", 2)
+        batch = make_pass([Rows(tokens, 0, range(5))])
+        logits = backend.forward(batch, backend.allocate_cache(5, 32)).logits
+        assert (logits - expected).abs().max().item() <= 1e-4
 
 
 def test_so_do_files_of_minicpm3(tmp_path: Path) -> None:

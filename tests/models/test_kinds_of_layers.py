@@ -53,6 +53,7 @@ NATIVE = {
     "hyper-connections alone, native": "hy_v4",
     "chosen tokens, native": "glm_moe_dsa",
     "delayed experts, native": "longcat_flash",
+    "compressed keys, native": "deepseek_v4",
     "keys of earlier layers, native": "gemma4_text",
     "streams, native": "gemma3n_text",
 }

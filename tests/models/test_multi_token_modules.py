@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gguf_deepseek_v4 import write_deepseek_v4
 from gguf_modules import THEIRS, WRITERS, alone, written
-from multi_token_models import write_modules
+from multi_token_models import NATIVE_SIZES, write_modules
 from safetensors.torch import load_file, save_file
 from tiny_checkpoint import write_tiny_model
 
+from headstart.backends.native.backend import NativeBackend
+from headstart.backends.native.loader import load_library
+from headstart.backends.native.module_pass import NativeModulePass
 from headstart.backends.torch.backend import TorchBackend
 from headstart.backends.torch.multi_token_pass import MultiTokenPass
 from headstart.drafting.heads.head_pass import DraftRows
@@ -23,6 +27,7 @@ from headstart.loading.beside import modules_beside
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.multi_token_modules import MultiTokenModules, load_multi_token
 from headstart.models.weight_loading import config_of, load_decoder
+from headstart.passes.backend import Backend
 from headstart.passes.batch import stream_taps
 from passes import Rows, make_pass
 
@@ -71,7 +76,7 @@ def test_those_of_gguf_files_are_those_of_folders(family: str, tmp_path: Path) -
 def test_a_module_of_several_streams_in_a_gguf_file(tmp_path: Path) -> None:
     """They become one state as the model's do."""
     rates = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
-    reference = write_modules("deepseek_v4", tmp_path, 1, compress_rates=rates)
+    reference = write_modules("deepseek_v4", tmp_path, 1, compress_rates=rates, **NATIVE_SIZES["deepseek_v4"])
     (parts,) = reference.parts
     own = {THEIRS[part]: parts[part] for part in ("embedding", "hidden", "projection", "final")}
     checkpoint = open_checkpoint(write_deepseek_v4(reference.model, tmp_path / "tiny.gguf", [own]))
@@ -79,24 +84,32 @@ def test_a_module_of_several_streams_in_a_gguf_file(tmp_path: Path) -> None:
     assert config.num_layers == 3
     found = load_multi_token(checkpoint, config, torch.float32)
     assert found is not None
-    running = MultiTokenPass(found, TargetTables(weights.embedding, weights.head.weight), torch.float32)
+    tables = TargetTables(weights.embedding, weights.head.weight)
+    running: list[Any] = [MultiTokenPass(found, tables, torch.float32)]
+    running += [NativeModulePass(found, tables, "fp32")] if load_library() else []
     tokens = np.array([5, 17, 3, 44, 9, 61, 7, 8, 9], dtype=np.int32)
     streams = torch.randn(9, reference.width, generator=torch.Generator().manual_seed(1))
-    said = running.read(tokens, streams, [DraftRows(running.new_cache(), 9)])[1][0]
     reference.parts[0] = {name: part for name, part in parts.items() if name not in ("fn", "base", "scale")}
     wanted = reference.logits(reference.states([1, *tokens.tolist()], streams)[0][-1])
-    torch.testing.assert_close(said, wanted.detach(), rtol=2e-4, atol=2e-4)
+    for each in running:
+        said = each.read(tokens, streams, [DraftRows(each.new_cache(), 9)])[1][0]
+        torch.testing.assert_close(said, wanted.detach(), rtol=2e-4, atol=2e-4)
 
 
 def test_a_pass_shows_all_streams(tmp_path: Path) -> None:
     """Behind the last layer, where their mean is what a tap shows."""
-    write_modules("deepseek_v4", tmp_path)
+    write_modules("deepseek_v4", tmp_path, **NATIVE_SIZES["deepseek_v4"])
     config, weights = load_decoder(open_checkpoint(tmp_path), torch.float32)
-    backend, taps = TorchBackend(config, weights), stream_taps(4)
-    shown = backend.forward(make_pass([Rows([5, 17, 3], 0, range(1))], taps=(3, *taps)), backend.allocate_cache(1, 32))
-    streams = np.stack([shown.hidden[tap] for tap in taps])
-    np.testing.assert_allclose(streams.mean(0), shown.hidden[3], rtol=1e-5, atol=1e-5)
-    assert len(np.unique(streams.round(3), axis=0)) == 4
+    backends: list[Backend] = [TorchBackend(config, weights)]
+    backends += [NativeBackend(config, weights, "fp32", 2)] if load_library() else []
+    taps, found = stream_taps(4), []
+    for each in backends:
+        batch = make_pass([Rows([5, 17, 3], 0, range(1))], taps=(3, *taps))
+        shown = each.forward(batch, each.allocate_cache(1, 32))
+        found.append(np.stack([shown.hidden[tap] for tap in taps]))
+        np.testing.assert_allclose(found[-1].mean(0), shown.hidden[3], rtol=1e-5, atol=1e-5)
+        assert len(np.unique(found[-1].round(3), axis=0)) == 4
+        np.testing.assert_allclose(found[-1], found[0], rtol=1e-4, atol=1e-4)
 
 
 def test_two_modules_of_a_gguf_file(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ NATIVE = (
         "bailing_hybrid",
         "glm5_next",
         "hy_v4",
-        *("deepseek_v32", "glm_moe_dsa"),
+        *("deepseek_v32", "glm_moe_dsa", "deepseek_v4"),
         "longcat_flash",
     ),
     *("cohere2", "gptj", "codegen", "afmoe", "llama4", "ministral3", "dbrx", "qwen3_vl_moe"),

@@ -78,6 +78,7 @@ NATIVE_SIZES["bailing_hybrid"] = {"linear_head_dim": 32} | {
 }
 NATIVE_SIZES["glm5_next"] = {"linear_head_dim": 32, **NATIVE_SIZES["deepseek_v3"], "qk_rope_head_dim": 0}
 NATIVE_SIZES |= dict.fromkeys(("glm4_moe_lite", "deepseek_v32", "glm_moe_dsa", "hy_v4"), NATIVE_SIZES["deepseek_v3"])
+NATIVE_SIZES["deepseek_v4"] = {"q_lora_rank": 32, "o_lora_rank": 32, "index_head_dim": 32}
 NATIVE_SIZES["longcat_flash"] = {"head_dim": 32, **NATIVE_SIZES["deepseek_v3"]}
 """Family -> sizes that the native pass takes."""
 

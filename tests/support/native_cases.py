@@ -21,6 +21,7 @@ from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.backends.native.toolchain import find_compiler
 from headstart.common.enumerations import CacheType
 from headstart.common.processor import architecture
+from headstart.models.compressed_weights import CompressedWeights, CompressorWeights
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.state_weights import ConvolutionWeights, DeltaWeights, Mamba2Weights, MambaWeights
@@ -136,6 +137,25 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             output=linear(hidden, heads * of.value_dim),
         )
 
+    def compressed(layer: LayerConfig) -> CompressedWeights:
+        of, size, heads = config.compressed, config.head_dim, config.num_heads
+        assert of is not None
+        made, ratio = of.made(layer.compression, size), 0 if layer.compression is None else layer.compression.ratio
+        index = of.index_heads if len(made) > 1 else 0
+        return CompressedWeights(
+            down=linear(of.q_rank + size + 2 * sum(made) + index, hidden, scale=1.5),
+            q_norm=norm(of.q_rank),
+            q_up=linear(heads * size + index * of.index_dim, of.q_rank),
+            kv_norm=norm(size),
+            compressors=tuple(
+                CompressorWeights(normal(ratio, given), norm(own))
+                for given, own in zip(made, (size, of.index_dim), strict=False)
+            ),
+            lower=linear(of.groups * of.output_rank, heads * size // of.groups),
+            output=linear(hidden, of.groups * of.output_rank),
+            sinks=normal(heads),
+        )
+
     def attention(layer: LayerConfig) -> AttentionWeights:
         size, kv_heads = config.head_dim_of(layer), config.kv_heads_of(layer)
         count, value = config.heads_of(layer), config.value_dim_of(layer)
@@ -213,7 +233,11 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             scale=0.5 + normal(hidden).abs() if of.scaled else None,
         )
 
-    of_layer: dict[str, Callable[[LayerConfig], MixerWeights]] = {"attention": attention, "latent": latent}
+    of_layer: dict[str, Callable[[LayerConfig], MixerWeights]] = {
+        "attention": attention,
+        "latent": latent,
+        "compressed": compressed,
+    }
     mixers: dict[str, Callable[[], MixerWeights | None]] = {
         "convolution": convolution,
         "mamba": mamba,

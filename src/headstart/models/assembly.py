@@ -77,21 +77,18 @@ class Assembly(LayoutTensors):
         )
 
     def tables(self) -> tuple[FileMatrix, FileMatrix]:
-        embedding = self._table(self.embedding)
-        return embedding, embedding if self.config.head.tied else self._table(self._head_name)
+        embedding = self.table(self.embedding)
+        return embedding, embedding if self.config.head.tied else self.table(self._head_name)
 
     @property
     def _head_name(self) -> str:
         return self.embedding if self.config.head.tied else self.layout.head
 
-    def _table(self, name: str) -> FileMatrix:
+    def table(self, name: str) -> FileMatrix:
+        """An embedding or an output head."""
         size = self.config.hidden_size
         part = self.part(f"{name}.weight", (self.config.vocab_size, size))
         return FileMatrix((part,), size, self.dtype, keeps=True)
-
-    def table(self, name: str) -> FileMatrix:
-        """An embedding or an output head that is none of the decoder's own."""
-        return self._table(name)
 
     def stream_norm(self, name: str, role: str = "") -> NormWeights:
         """A norm of the stream that is none of the decoder's own; ``role``: the one of that whose values it has."""

@@ -44,4 +44,4 @@ class CompressedWeights:
 
     @property
     def linears(self) -> Iterator[LinearWeights]:
-        yield from (self.down, self.q_up, self.lower, self.output)
+        yield from (self.down, self.output, self.lower, self.q_up)

@@ -70,6 +70,11 @@ class MultiTokenModules:
     """A module reads states before the last norm, the model's and other modules'; else after it."""
 
     @property
+    def state_size(self) -> int:
+        """Of what a module feeds."""
+        return self.config.hidden_size * (self.streams or 1)
+
+    @property
     def streams(self) -> int | None:
         """A module reads as many residual streams, the model's or another module's, each behind its norm and its
         projection with the token, and feeds its own side by side; None: states."""
@@ -91,6 +96,7 @@ class MultiTokenModules:
             final_norm=own.final_norm,
             head=LinearWeights(head),
             embedding=embedding,
+            hyper_end=own.hyper_end,
             fusion=FusionWeights(own.projection, own.embedding_norm, own.hidden_norm, self.hidden_first),
         )
 

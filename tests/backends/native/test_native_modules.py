@@ -35,11 +35,11 @@ def opened(family: str, modules: int, directory: Path, **sizes: object) -> tuple
 @pytest.mark.parametrize("isa", isa_params())
 @pytest.mark.parametrize(
     ("family", "count"),
-    [(family, 1) for family in NATIVE_SIZES] + [("mimo", 3), ("deepseek_v3", 2), ("step3p7", 3)],
+    [(family, 1) for family in NATIVE_SIZES] + [("mimo", 3), ("deepseek_v3", 2), ("step3p7", 3), ("deepseek_v4", 2)],
 )
 def test_modules_agree_with_pytorch(family: str, count: int, isa: str, tmp_path: Path) -> None:
     modules, tables = opened(family, count, tmp_path)
-    hidden = modules.config.hidden_size
+    hidden = modules.state_size
     wanted = whole_draft(MultiTokenPass(modules, tables, torch.float32), hidden)
     native = native_pass(modules, tables, "fp32", isa)
     assert distance(whole_draft(native, hidden, chunks=3), wanted) < 2e-5
@@ -50,7 +50,7 @@ def test_modules_agree_with_pytorch(family: str, count: int, isa: str, tmp_path:
 @pytest.mark.parametrize("count", [1, 2])
 def test_fewer_bits_stay_near(count: int, isa: str, tmp_path: Path) -> None:
     modules, tables = opened("mimo", count, tmp_path)
-    hidden = modules.config.hidden_size
+    hidden = modules.state_size
     wanted = whole_draft(MultiTokenPass(modules, tables, torch.float32), hidden)
     for precision, tolerance in (("bf16", 0.03), ("int8", 0.1), ("int8-fast", 0.12), ("int4", 0.6)):
         native = native_pass(modules, tables, precision, isa)  # type: ignore[arg-type]
@@ -59,10 +59,13 @@ def test_fewer_bits_stay_near(count: int, isa: str, tmp_path: Path) -> None:
 
 @needs_native
 @pytest.mark.parametrize("isa", isa_params())
-@pytest.mark.parametrize(("family", "count"), [("deepseek_v3", 1), ("glm4_moe", 1), ("qwen3_next", 1), ("mimo", 2)])
+@pytest.mark.parametrize(
+    ("family", "count"),
+    [("deepseek_v3", 1), ("glm4_moe", 1), ("qwen3_next", 1), ("mimo", 2), ("deepseek_v4", 1)],
+)
 def test_company_chunks_and_threads_change_no_bit(family: str, count: int, isa: str, tmp_path: Path) -> None:
     modules, tables = opened(family, count, tmp_path)
-    hidden = modules.config.hidden_size
+    hidden = modules.state_size
     for precision in ("bf16", "int8", "int4"):
         native = native_pass(modules, tables, precision, isa)  # type: ignore[arg-type]
         together = whole_draft(native, hidden)
@@ -123,7 +126,7 @@ def test_each_module_says_tokens_of_the_text_by_its_own_rows(family: str, tmp_pa
 def test_rows_of_prefixes_are_taken_over(count: int, tmp_path: Path) -> None:
     modules, tables = opened("mimo", count, tmp_path)
     native = native_pass(modules, tables, "bf16", FASTEST)
-    hidden = modules.config.hidden_size
+    hidden = modules.state_size
     rng = np.random.default_rng(3)
     tokens, features = rng.integers(0, 90, 60).astype(np.int32), torch.from_numpy(rng.normal(size=(60, hidden))).float()
     whole, blocks = native.new_cache(), []

@@ -261,12 +261,12 @@ class NativeBackend:
 def _kept(backend: NativeBackend) -> list[object]:
     """[layer] what is kept of a token, and of a text."""
     config = backend.config
-    states = (config.convolution, config.delta, config.mamba, config.mamba2, config.latent)
+    states = (config.convolution, config.delta, config.mamba, config.mamba2, config.latent, config.compressed)
     sizes = [
         (config.kv_heads_of(layer), config.head_dim_of(layer), config.value_dim_of(layer)) for layer in config.layers
     ]
     return [
-        (layer.mixer, layer.reads, size, states, backend.keeps_floats)
+        (layer.mixer, layer.reads, layer.compression, size, states, backend.keeps_floats)
         for layer, size in zip(config.layers, sizes, strict=True)
     ]
 

@@ -26,9 +26,9 @@ from headstart.models.state_weights import MambaWeights
 from headstart.models.stored import Matrix, MatrixPart
 from headstart.models.weights import LayerWeights
 
-PARTS = 5
+PARTS = 7
 """Of a matrix, that may have forms of their own: queries, keys and values, and what gates and steps of the delta rule
-are made of; gates and ups; others are one part."""
+are made of, or compressed keys; gates and ups; others are one part."""
 
 ABSENT = 0
 FOUR, EIGHT, FINE, BF16, OWN = 4, 8, 10, 16, 64

@@ -101,7 +101,7 @@ class NativeModuleChain(ModuleChain):
         isa: str | None = None,
     ) -> None:
         self.config = modules.config
-        super().__init__(len(modules.modules), modules.config.hidden_size, torch.float32, torch.device("cpu"))
+        super().__init__(len(modules.modules), modules.state_size, torch.float32, torch.device("cpu"))
         self._modules = [
             NativeModulePass(modules, tables, precision, vocabulary, index, threads, isa)
             for index in range(len(modules.modules))

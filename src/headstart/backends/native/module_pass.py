@@ -21,7 +21,7 @@ from headstart.drafting.heads.tables import TargetTables
 from headstart.errors import ConfigError
 from headstart.models.multi_token_modules import MultiTokenModules
 from headstart.models.stored import first_rows
-from headstart.passes.batch import IntArray
+from headstart.passes.batch import IntArray, stream_taps
 
 _BEHIND_LAST_NORM = -1
 
@@ -61,6 +61,7 @@ class NativeModulePass(NativeSteppingPass):
         if reason is not None or library is None:
             raise ConfigError(f"no native pass for these modules ({reason or 'none on this machine'}); use PyTorch")
         tables = tables.with_others(modules.embedding, modules.head_of(module))
+        vocabulary = 0 if modules.streams else vocabulary  # what says a token is not what is fed back
         embedding, self._whole_head = as_one(tables.stored_embedding), tables.stored_head
         head = first_rows(self._whole_head, vocabulary) if vocabulary else self._whole_head
         weights = modules.decoder(module, embedding, head)
@@ -75,7 +76,9 @@ class NativeModulePass(NativeSteppingPass):
         if modules.feeds_unnormed:
             self._factors = as_float32(modules.modules[module].final_norm.weight) + config.norms.offset
         tap = config.num_layers if modules.feeds_unnormed else _BEHIND_LAST_NORM
+        tap = tap if modules.streams is None else stream_taps(modules.streams + 1)[-1]  # all of them side by side
         super().__init__(model, config.ropes, torch.arange(packed.shape.vocab), tap)
+        self._hidden = modules.state_size
 
     def rows(
         self, tokens: IntArray, before: Tensor, groups: Sequence[DraftRows], said: IntArray

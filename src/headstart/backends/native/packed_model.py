@@ -58,7 +58,7 @@ from headstart.models.files import WeightsIdentity
 from headstart.models.layers.positions import counted_sinusoids
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix
-from headstart.models.weights import AttentionWeights, LatentWeights, LayerWeights
+from headstart.models.weights import AttentionWeights, LayerWeights
 
 _BEHIND = 1 << 30
 """Bytes of packed weights from which on they are written while the model is in use already."""
@@ -249,8 +249,8 @@ class PackedModel:
                 packer.norm(index, NORMS.index("value_norm"), NormWeights(blank))
             if (experts := experts_part(parts)) is not None:
                 packer.router(index, experts)
-            if isinstance(parts.mixer, AttentionWeights | LatentWeights) and parts.mixer.sinks is not None:
-                packer.sinks(index, parts.mixer.sinks)
+            if (sinks := getattr(parts.mixer, "sinks", None)) is not None:
+                packer.sinks(index, sinks)
         matrices = list(_placed(packer, weights))
         for (linear, pack), following in zip(matrices, [*matrices[1:], None], strict=True):
             if following is not None:

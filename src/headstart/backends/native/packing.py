@@ -18,6 +18,7 @@ from headstart.backends.native.loader import load_library
 from headstart.backends.native.matrices import MATRICES, experts_part
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
+from headstart.models.compressed_weights import CompressedWeights
 from headstart.models.config import RopeConfig
 from headstart.models.gguf_types import CODEBOOK_TYPES, codebook
 from headstart.models.linear_weights import LinearWeights, NormWeights
@@ -40,13 +41,14 @@ NORMS = (
     *("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm"),
     *("cross_norm", "attention_sum_norm", "cross_sum_norm", "mlp_sum_norm", "value_norm", "input_norm"),
     *("dense_post_norm", "experts_norm", "experts_post_norm", "router_norm", "side_norm", "stream_norm"),
-    "index_norm",
+    *("index_norm", "compressed_norm"),
 )
 """Of a layer, by their numbers in the interface."""
 CONSTANTS = (
     *("kernel", "kernel_bias", "step_bias", "decay", "skip", "state_norm", "scale", "expert_scales"),
     *("stream_router", "stream_predict", "stream_correct", "stream_scale", "curve"),
     *("attention_kernels", "mlp_kernels", "mixer_mix", "mixer_base", "channel_mix", "channel_base"),
+    *("places", "index_places", "expert_table"),
 )
 """Small parts of a layer, likewise."""
 _PADDING = 64
@@ -206,6 +208,9 @@ def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False
     mixer = layer.mixer.attention if isinstance(layer.mixer, TwoMixersWeights) else layer.mixer
     if isinstance(mixer, LatentWeights):
         norms["q_norm"], norms["k_norm"], norms["index_norm"] = mixer.q_norm, mixer.kv_norm, mixer.index_norm
+    elif isinstance(mixer, CompressedWeights):
+        norms["q_norm"], norms["k_norm"] = mixer.q_norm, mixer.kv_norm
+        norms |= zip(("compressed_norm", "index_norm"), (each.norm for each in mixer.compressors), strict=False)
     elif isinstance(mixer, AttentionWeights):
         norms["q_norm"], norms["k_norm"] = mixer.q_norm, mixer.k_norm
     return [norms.get(name) for name in NORMS]
@@ -226,7 +231,8 @@ def constants_of(layer: LayerWeights) -> list[Tensor | None]:
     mixer = layer.mixer.mamba2 if isinstance(layer.mixer, TwoMixersWeights) else layer.mixer
     experts = experts_part(layer)
     constants: dict[str, Tensor | None] = {"scale": layer.scale}
-    constants["expert_scales"] = None if experts is None else experts.own_scales
+    if experts is not None:
+        constants |= {"expert_scales": experts.own_scales, "expert_table": experts.table}
     if isinstance(layer.channel, MlpWeights) and layer.channel.curve is not None:
         above, below, slope, least = layer.channel.curve
         constants["curve"] = torch.stack((functional.softplus(above), slope + functional.softplus(below), slope, least))
@@ -239,6 +245,8 @@ def constants_of(layer: LayerWeights) -> list[Tensor | None]:
         constants[f"{part}_mix"], constants[f"{part}_base"] = hyper_constants(hyper)
     if isinstance(mixer, ConvolutionWeights):
         constants |= {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
+    elif isinstance(mixer, CompressedWeights):
+        constants |= zip(("places", "index_places"), (each.places for each in mixer.compressors), strict=False)
     elif isinstance(mixer, DeltaWeights):
         constants |= {"kernel": mixer.kernel.T, "step_bias": mixer.step_bias, "decay": -mixer.log_decay.exp()}
         constants["state_norm"] = mixer.norm.weight

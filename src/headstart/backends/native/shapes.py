@@ -6,6 +6,7 @@ from statistics import NormalDist
 from typing import Any, get_args
 
 from headstart.backends.native.library import (
+    Compressed,
     Convolution,
     Delta,
     Experts,
@@ -81,6 +82,7 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         growth_everywhere=growth.everywhere,
         experts=_record(Experts, config.experts if config.has_experts else None),
         latent=_record(Latent, config.latent),
+        compressed=_record(Compressed, config.compressed),
         indexer=_record(Indexer, None if config.latent is None else config.latent.indexer),
         convolution=_record(Convolution, config.convolution),
         mamba=_record(Mamba, config.mamba),
@@ -96,7 +98,7 @@ def shape_of(config: ModelConfig, precision: Precision, threads: int) -> Shape:
 def begin_with_fusion(shape: Shape, fusion: FusionWeights, vocab: int) -> None:
     """Of a decoder whose rows read states beside their tokens, and which says ``vocab`` of these."""
     shape.entry = _MODULE_HIDDEN_FIRST if fusion.hidden_first else _MODULE
-    shape.features, shape.vocab = shape.hidden, vocab
+    shape.features, shape.vocab = shape.hidden * (shape.hyper.count or 1), vocab
 
 
 def layers_of(config: ModelConfig) -> list[Layer]:
@@ -116,6 +118,9 @@ def layers_of(config: ModelConfig) -> list[Layer]:
             values_are_keys=layer.values_are_keys,
             delays=layer.delays,
             chooses=config.latent is not None and config.latent.indexer_of(layer) is not None,
+            ratio=0 if layer.compression is None else layer.compression.ratio,
+            chosen=0 if layer.compression is None else layer.compression.chosen or 0,
+            by_token=layer.by_token,
             mlp=_dense_size(config, layer),
             input=0 if config.layer_inputs is None or layer.input is None else 1 + layer.input,
             cuts=layer.sparsity > 0,

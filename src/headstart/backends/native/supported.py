@@ -18,6 +18,8 @@ def supports(config: ModelConfig) -> str | None:
         return unfit
     if config.latent is not None:
         return _unfit_latent(config.latent)
+    if (of := config.compressed) and (odd := [each for each in (of.q_rank, of.output_rank, of.index_dim) if each % 32]):
+        return f"a size of attention to compressed keys, {odd[0]}, is no multiple of 32"
     for layer in config.layers:
         if not layer.attends:
             continue
@@ -35,7 +37,6 @@ def _lacks(config: ModelConfig) -> str | None:
     """What such a model needs that the native pass does not have."""
     norms = config.attention.qk_norm
     needs = {
-        "attention to compressed keys": config.compressed is not None,
         "layers of one part beside each other": config.residual.parallel
         and any("none" in (layer.mixer, layer.channel) for layer in config.layers),
         "gates, sinks or post norms of two mixers": any(layer.mixer == "attention+mamba2" for layer in config.layers)

@@ -49,7 +49,7 @@ class _Module:
         """Tokens and the states before them, [row, hidden] each -> the layer's input; of streams, which stand side by
         side, [row, stream, hidden]."""
         if self._streams is not None:
-            states = states.view(-1, embeddings.shape[-1])
+            states = states.reshape(-1, embeddings.shape[-1])
             embeddings = embeddings.repeat_interleave(self._streams, 0)
         parts = [self._embedding_norm(embeddings), self._hidden_norm(states)]
         made = self._projection(torch.cat(parts[::-1] if self._hidden_first else parts, dim=-1))
@@ -76,8 +76,7 @@ class MultiTokenPass(ModuleChain):
         self, modules: MultiTokenModules, tables: TargetTables, dtype: torch.dtype, device: torch.device | str = "cpu"
     ) -> None:
         self.config = config = modules.config
-        width = config.hidden_size * (modules.streams or 1)
-        super().__init__(len(modules.modules), width, dtype, torch.device(device))
+        super().__init__(len(modules.modules), modules.state_size, dtype, torch.device(device))
         self._feeds_unnormed = modules.feeds_unnormed or modules.streams is not None
         self._modules = [_Module(modules, own, dtype, self.device) for own in modules.modules]
         first, own_heads = modules.modules[0], [tables.with_others(None, each) for each in modules.heads]
@@ -95,7 +94,7 @@ class MultiTokenPass(ModuleChain):
         shapes: list[tuple[int, ...]] = [cache_row(config, layer) for layer in config.layers]
         if self._last:
             # What the next module reads of the row before.
-            shapes.append((self._last, width))
+            shapes.append((self._last, self._hidden))
         self._pool = DraftPool(shapes, dtype, self.device)
 
     @property

@@ -20,6 +20,12 @@ struct HeadstartLatent {
   float norm_eps;
 };
 
+// Attention to compressed keys, see headstart.models.compressed_config.CompressedConfig; `q_rank` 0: there is none.
+struct HeadstartCompressed {
+  int32_t q_rank, groups, output_rank;
+  int32_t index_heads, index_dim;  // of the indexer; 0: there is none
+};
+
 // What may differ from layer to layer, see headstart.models.config.LayerConfig.
 struct HeadstartLayer {
   int32_t mixer, channel;
@@ -35,6 +41,9 @@ struct HeadstartLayer {
   int32_t input{};            // which of the inputs it reads, counted from 1; 0: none
   int32_t cuts{};             // gates count from `cut` standard deviations above their mean on
   float cut{};
+  int32_t ratio{};     // tokens that close one compressed key; 0: rows see their window alone
+  int32_t chosen{};    // such keys that rows see, each made of twice as many tokens; 0: all, made of their own
+  int32_t by_token{};  // a table says which experts a token goes through
   // What ups are cut off at on both sides, of the dense part and of experts, and activated gates; 0: nothing.
   float mlp_limit{}, expert_limit{}, mlp_gate_limit{}, expert_gate_limit{};
 };
@@ -107,6 +116,7 @@ struct HeadstartShape {
   int32_t growth_trained{}, growth_everywhere{};
   HeadstartExperts experts{};
   HeadstartLatent latent{};
+  HeadstartCompressed compressed{};
   HeadstartIndexer indexer{};
   HeadstartConvolution convolution{};
   HeadstartMamba mamba{};
@@ -129,9 +139,11 @@ struct HeadstartPass {
   const int32_t *parents{}, *row_starts, *cached_lengths, *block_tables;
   const int32_t *first_positions{};         // [sequences] place in its text of the first cached row; null: 0
   const int32_t *logit_rows, *best_rows{};  // [wanted], [best]: ascending, no row in both
-  const int32_t *tap_layers;                // [taps], -1: after the final norm
-  const float *inputs{};                    // [rows][hidden] in place of token embeddings, or null
-  int32_t true_features{};                  // draft heads: inputs are the target's, [rows][features]
+  // [taps], -1: after the final norm, -2, ...: each of several streams before they are merged; one less: all of them,
+  // side by side in rows [streams * hidden].
+  const int32_t *tap_layers;
+  const float *inputs{};    // [rows][hidden] in place of token embeddings, or null
+  int32_t true_features{};  // draft heads: inputs are the target's, [rows][features]
   int32_t path_length{};
   // A draft that grows pass by pass: [rows][path_length] logical slots behind the cached ones that a row sees, from
   // the first to its own. Its rows stand behind those of the draft's earlier passes. Null: as `parents` say.
@@ -376,7 +388,7 @@ struct HeadstartStretch {
 // Whether this library can run here (asks the system for the matrix unit where it needs one).
 int headstart_enable();
 
-// `layers` [layers]. `forms` [matrices][3]: of each layer 8, in the order of headstart_set_linear; the output head's;
+// `layers` [layers]. `forms` [matrices][7]: of each layer 8, in the order of headstart_set_linear; the output head's;
 // of experts [layers][experts][2], in the order of headstart_set_expert; of what makes inputs of layers; of what
 // spreads and merges streams; and of what fuses features, where it is a head. 0: there is no such matrix; where weights
 // are in blocks, 4 or 8 bits of a level, 10 for blocks of 16 inputs with levels of 8, 16 for a matrix in bf16; or 64
@@ -391,17 +403,19 @@ void headstart_destroy(void *model);
 // Norms: 0 attention, 1 mlp, 2 q, 3 k (of latent attention those of the small states), 4 attention post, 5 mlp post, 6
 // cross attention, and of the stream after 7 attention, 8 cross attention, 9 mlp were added to it, 10 v,
 // 11 of what it makes of its input; of experts beside an MLP 12 of what the MLP gives, 13 of what the experts read, 14
-// of what they give, 15 of what the router reads, 16 of what the second path gives, 17 of what streams are routed by;
-// layer -1: 0 final, 1 of a head's features, 2 of what the first layer reads, 3 of each input of the layers, from 4 on
-// those of the parts that true features are cut into. `bias` may be null.
+// of what they give, 15 of what the router reads, 16 of what the second path gives, 17 of what streams are routed by,
+// 18 of an indexer's keys, 19 of compressed keys; layer -1: 0 final, 1 of a head's features, 2 of what the first layer
+// reads, 3 of each input of the layers, from 4 on those of the parts that true features are cut into. `bias` may be
+// null.
 void headstart_set_norm(void *model, int layer, int which, const float *weight, const float *bias, int size);
 // Linears: 0 qkv, or what a mixer with a state reads, 1 output, 2 up, 3 down, of cross attention 4 queries, 5 output,
-// of latent attention instead 4 what takes queries to the states' space, 5 what takes values from there, head by head,
-// 6 queries from their own small state, 7 the gate, or instead 4 the gate, or the delta rule's rates, in float32
-// whatever the forms, 5 its gates and 6 its steps from what they are made of, or instead 4 what opens its input, 5 what
-// takes it to the stream, and 6, 7 the second path, or of a block head instead 4 what changes the convolutions around
-// attention, 5 those around the MLP; layer -1: 0 output head, 1 what fuses features, 2 what makes inputs of layers of
-// embeddings. The parts stand one below the other; nothing of them is kept.
+// of compressed keys 4 what lowers groups of heads, 5 queries from
+// their small state, of latent attention instead 4 what takes queries to the states' space, 5 what takes values from
+// there, head by head, 6 queries from their own small state, 7 the gate, or instead 4 the gate, or the delta rule's
+// rates, in float32 whatever the forms, 5 its gates and 6 its steps from what they are made of, or instead 4 what opens
+// its input, 5 what takes it to the stream, and 6, 7 the second path, or of a block head instead 4 what changes the
+// convolutions around attention, 5 those around the MLP; layer -1: 0 output head, 1 what fuses features, 2 what makes
+// inputs of layers of embeddings. The parts stand one below the other; nothing of them is kept.
 void headstart_set_linear(void *model, int layer, int which, const HeadstartRows *parts, int count, const float *bias);
 // One expert's matrices: 0 up (gates first), 1 down. The router [experts][hidden], and one row more where the shared
 // expert, whose matrices are the layer's own, has a gate; `correction` [experts] or null.
@@ -417,7 +431,8 @@ void headstart_set_sinks(void *model, int layer, const float *sinks);
 // [streams][streams], 11 [hidden] factors of the first one where inputs read it; 12 of xielu [4]; of a block head's
 // convolutions before and after a part [2][taps][hidden] 13 attention's, 14 the MLP's; of hyper-connections what all
 // streams tell [told][count][hidden, padded] 15 the mixer, 17 the channel part, and bases, then scales, 16 and 18;
-// layer -1: 0, 1 the same of what they become at last, where that is learnt.
+// 19, 20 what is added to weights of compressed keys, and of their indexer's, by place [ratio][given]; 21 experts of
+// each token [tokens][used]; layer -1: 0, 1 the same of what they become at last, where that is learnt.
 void headstart_set_constant(void *model, int layer, int which, const float *values, int count);
 // What packing has done to the matrices, as many as `forms`, [3] each: sums of squares of what was lost, of what bf16
 // would lose, and of the weights. All 0 where they are not in 4 or 8 bits.

@@ -68,6 +68,8 @@ struct AttentionLayer {
   QueryGrowth growth{};
   float value_scale = 1.f;  // of what is seen
   const ChosenTokens *chosen = nullptr;
+  // Of a layer with compressed keys: what hides tokens that close none, by position; the chosen ones are among those.
+  const float *closing = nullptr;
 };
 
 template <class Cell>
@@ -92,9 +94,9 @@ class AttentionTile {
 
   void run() {
     load_queries();
-    if (needs_slots(last_ / kChunkKeys)) score_slots();
+    if (needs_slots(last_ / kChunkKeys) && !layer_.closing) score_slots();
     begin_merge();
-    for (int chunk = first_ / kChunkKeys; chunk <= last_ / kChunkKeys; ++chunk) {
+    for (int chunk = first_chunk(); chunk <= last_ / kChunkKeys; ++chunk) {
       run_chunk(chunk);
       for (int entry = 0; entry < entries_; ++entry)
         merge(entry, s_.chunk_maximum[entry], s_.chunk_total[entry], s_.partial + entry * layer_.value_dim);
@@ -104,10 +106,10 @@ class AttentionTile {
 
   // One chunk alone, left at `part`: [entry][part_stride], a maximum, a total, and the sum of values from 16 on.
   void run_part(int chunk, float *part) {
-    const bool visible = chunk >= first_ / kChunkKeys && chunk <= last_ / kChunkKeys;
+    const bool visible = chunk >= first_chunk() && chunk <= last_ / kChunkKeys;
     if (visible) {
       load_queries();
-      if (needs_slots(chunk)) score_slots();
+      if (needs_slots(chunk) && !layer_.closing) score_slots();
       run_chunk(chunk);
     }
     for (int entry = 0; entry < entries_; ++entry, part += part_stride(layer_.value_dim)) {
@@ -134,7 +136,12 @@ class AttentionTile {
 
   int row_of(int entry) const { return item_.first_row + entry / item_.heads; }
   int head_of(int entry) const { return item_.first_head + entry % item_.heads; }
+  int kv_head() const { return item_.kv_head + in_compressed_; }
+  // Compressed keys are seen from the first on.
+  int first() const { return in_compressed_ ? 0 : first_; }
+  int first_chunk() const { return layer_.closing ? 0 : first_ / kChunkKeys; }
   int first_visible(int row) const {
+    if (in_compressed_) return 0;
     const int position = layer_.positions[row];
     const int first = layer_.window ? std::max(0, position - layer_.window + 1) : 0;
     return layer_.chunk ? std::max(first, position / layer_.chunk * layer_.chunk) : first;
@@ -146,7 +153,7 @@ class AttentionTile {
   const char *value_page(int logical, int kv_head) const {
     return layer_.cache.values(layer_.layer, layer_.layout.page(sequence_, logical), kv_head);
   }
-  const char *value_page(int logical) const { return value_page(logical, item_.kv_head); }
+  const char *value_page(int logical) const { return value_page(logical, kv_head()); }
   BytePage<const int8_t> value_bytes(int logical) const { return byte_page(value_page(logical), layer_.value_dim); }
   bool in_bytes() const { return layer_.cache.in_bytes(); }
 
@@ -164,8 +171,24 @@ class AttentionTile {
     }
   }
 
+  // Of the keys of a window and, where there are any, of compressed ones as of further keys.
   void run_chunk(int chunk) {
-    const int page = std::max(first_ / kPageKeys, chunk * kChunkPages);
+    run_keys(chunk);
+    if (!layer_.closing) return;
+    const int size = layer_.value_dim;
+    std::copy_n(s_.chunk_maximum, entries_, s_.beside_maximum), std::copy_n(s_.chunk_total, entries_, s_.beside_total);
+    std::copy_n(s_.partial, entries_ * size, s_.beside);
+    in_compressed_ = true;
+    run_keys(chunk);
+    in_compressed_ = false;
+    for (int entry = 0; entry < entries_; ++entry)
+      add(s_.beside_maximum[entry], s_.beside_total[entry], s_.beside + entry * size, s_.chunk_maximum[entry],
+          s_.chunk_total[entry], s_.partial + entry * size);
+  }
+
+  void run_keys(int chunk) {
+    if (layer_.closing && needs_slots(chunk)) score_slots();
+    const int page = std::max(first() / kPageKeys, chunk * kChunkPages);
     const int end = std::min(last_ / kPageKeys + 1, (chunk + 1) * kChunkPages);
     score(chunk, page, std::min(end, shared_));
     for (int entry = 0; entry < entries_; ++entry) weigh(entry, chunk, end * kPageKeys - chunk * kChunkKeys);
@@ -177,14 +200,14 @@ class AttentionTile {
 
   void score_page(int logical, float *scores, int stride, PagesAhead ahead = {}) {
     const Cell *const keys =
-        layer_.cache.read_keys(layer_.layer, layer_.layout.page(sequence_, logical), item_.kv_head, s_.widened[0]);
+        layer_.cache.read_keys(layer_.layer, layer_.layout.page(sequence_, logical), kv_head(), s_.widened[0]);
     multiply_tiles<Cell>(entries_, s_.query, layer_.key_dim, Stream<Cell>{keys}, layer_.key_dim / 32, scores, stride,
                          false, ahead);
   }
 
   // What is read after the keys of page `page`, of those before `end`; all of the page where it is the next kv head's.
   PagesAhead pages_ahead(int page, int end) const {
-    if (ask_ < 0) return {};
+    if (ask_ < 0 || in_compressed_) return {};
     const int keys = ask_ == item_.kv_head ? page + 1 : page;
     const int bytes = static_cast<int>(layer_.cache.key_bytes(layer_.layer));
     return {keys < end ? key_page(keys, ask_) : nullptr, value_page(page, ask_), bytes};
@@ -215,6 +238,13 @@ class AttentionTile {
     }
   }
 
+  // What hides tokens from a row by position, or null.
+  const float *hidden_from(int row) const {
+    if (layer_.closing && !in_compressed_) return nullptr;
+    const float *const chosen = layer_.chosen ? layer_.chosen->of(row) : nullptr;
+    return chosen ? chosen : layer_.closing;
+  }
+
   // Scores to weights exp(score - maximum) of one chunk, zero where the row must not look.
   void weigh(int entry, int chunk, int width) {
     const int row = row_of(entry);
@@ -229,7 +259,7 @@ class AttentionTile {
       for (int k = from; k < to; k += 16) work(k, k < begin || k + 16 > end);
     };
     const auto inside = [&](Lanes v, int k, float other) { return select_range(v, begin - k, end - k, splat(other)); };
-    const float *const hidden = layer_.chosen ? layer_.chosen->of(row) : nullptr;
+    const float *const hidden = hidden_from(row);
     const auto hides = [&](int k) { return load(hidden + chunk * kChunkKeys + k); };
     Lanes largest = splat(-INFINITY);
     if (layer_.bias.present()) {
@@ -269,8 +299,8 @@ class AttentionTile {
     for (int first = 0; first == 0 || first < shared; first += most) {
       const int count = std::min(shared - first, most);
       for (int i = 0; i < count; ++i)
-        pages[i] = layer_.cache.read_values(layer_.layer, layer_.layout.page(sequence_, page + first + i),
-                                            item_.kv_head, s_.widened[i % AttentionScratch<Cell>::kWidened]);
+        pages[i] = layer_.cache.read_values(layer_.layer, layer_.layout.page(sequence_, page + first + i), kv_head(),
+                                            s_.widened[i % AttentionScratch<Cell>::kWidened]);
       // The page that holds the last row may hold slots nobody has written.
       if (count > 0 && (page + first + count) * kPageKeys > last + 1)
         pages[count - 1] = gather(page + first + count - 1, last, nullptr);
@@ -367,21 +397,25 @@ class AttentionTile {
   }
 
   void merge(int entry, float chunk_maximum, float chunk_total, const float *partial) {
-    if (chunk_maximum == -INFINITY) return;  // this row sees nothing of the chunk
-    float *sum = s_.sum + entry * layer_.value_dim;
-    if (s_.maximum[entry] == -INFINITY) {  // the first chunk it sees
-      s_.maximum[entry] = chunk_maximum, s_.total[entry] = chunk_total;
-      std::memcpy(sum, partial, layer_.value_dim * sizeof(float));
+    add(chunk_maximum, chunk_total, partial, s_.maximum[entry], s_.total[entry], s_.sum + entry * layer_.value_dim);
+  }
+
+  // Adds what a row has seen of some keys to what it has seen of others.
+  void add(float more_maximum, float more_total, const float *more, float &maximum, float &total, float *sum) const {
+    if (more_maximum == -INFINITY) return;  // it sees none of these
+    if (maximum == -INFINITY) {
+      maximum = more_maximum, total = more_total;
+      std::memcpy(sum, more, layer_.value_dim * sizeof(float));
       return;
     }
-    const float maximum = std::max(s_.maximum[entry], chunk_maximum);
-    const Lanes old_factor = exp(splat(s_.maximum[entry] - maximum));
-    const Lanes new_factor = exp(splat(chunk_maximum - maximum));
-    alignas(64) float total[16];
-    store(total, fma(splat(s_.total[entry]), old_factor, splat(chunk_total) * new_factor));
-    s_.total[entry] = total[0], s_.maximum[entry] = maximum;
+    const float largest = std::max(maximum, more_maximum);
+    const Lanes old_factor = exp(splat(maximum - largest));
+    const Lanes new_factor = exp(splat(more_maximum - largest));
+    alignas(64) float totals[16];
+    store(totals, fma(splat(total), old_factor, splat(more_total) * new_factor));
+    total = totals[0], maximum = largest;
     for (int k = 0; k < layer_.value_dim; k += 16)
-      store(sum + k, fma(load(sum + k), old_factor, load(partial + k) * new_factor));
+      store(sum + k, fma(load(sum + k), old_factor, load(more + k) * new_factor));
   }
 
   void finish() {
@@ -408,5 +442,6 @@ class AttentionTile {
   AttentionScratch<Cell> &s_;
   const SequenceLayout &sequence_;
   int entries_, first_, last_ = 0, shared_ = 0;  // shared_ counts pages, first_ and last_ are positions
+  bool in_compressed_ = false;                   // of the keys at work
   int gathered_ = 0;                             // pages of the tree, for the chunk at hand
 };

@@ -32,6 +32,7 @@ class AttentionScratch {
     const size_t slots_at = take(static_cast<size_t>(kTileEntries) * slot_stride() * sizeof(float));
     const size_t weights_at = take(2 * kTileEntries * kScoreStride * sizeof(Query));
     const size_t partial_at = take(2 * kTileEntries * value_dim * sizeof(float));
+    const size_t beside_at = take(kTileEntries * value_dim * sizeof(float));
     const size_t sum_at = take(kTileEntries * value_dim * sizeof(float));
     const size_t pages_at = take((kChunkPages + 1) * page_cells * sizeof(Cell));
     const size_t widened_at = take(kWidened * widened_cells * sizeof(Cell));
@@ -43,6 +44,7 @@ class AttentionScratch {
     slot_scores = reinterpret_cast<float *>(base + slots_at);
     weights = reinterpret_cast<Query *>(base + weights_at);
     partial = reinterpret_cast<float *>(base + partial_at);
+    beside = reinterpret_cast<float *>(base + beside_at);
     sum = reinterpret_cast<float *>(base + sum_at);
     for (int i = 0; i <= kChunkPages; ++i) gathered[i] = reinterpret_cast<Cell *>(base + pages_at) + i * page_cells;
     for (int i = 0; i < kWidened; ++i) widened[i] = reinterpret_cast<Cell *>(base + widened_at) + i * widened_cells;
@@ -55,12 +57,13 @@ class AttentionScratch {
   float *slot_scores = nullptr;  // [entry][slot_stride], a tree's tail by slot
   Query *weights = nullptr;      // [entry][kScoreStride], exp of the scores
   float *partial = nullptr;      // [entry][value_dim], one chunk's values
+  float *beside = nullptr;       // the same of the keys of a window, while those are at work that are compressed
   float *sum = nullptr;          // [entry][value_dim]
   Cell *gathered[kChunkPages + 1] = {};
   Cell *widened[kWidened] = {};       // pages of keys or of values that are kept in 8 bits
   char *bytes[kChunkPages + 1] = {};  // those that `gathered` are widened from
   float maximum[kTileEntries] = {}, total[kTileEntries] = {}, chunk_maximum[kTileEntries] = {},
-        chunk_total[kTileEntries] = {};
+        chunk_total[kTileEntries] = {}, beside_maximum[kTileEntries] = {}, beside_total[kTileEntries] = {};
 
  private:
   AlignedBuffer memory_;

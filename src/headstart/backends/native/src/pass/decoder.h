@@ -57,7 +57,8 @@ class Decoder {
       const uint8_t *const own = forms + index * kLinears * kMatrixParts;
       projected = std::max(projected, layout.lay_out(layer, own, is_beside() && index == 0 ? 2 * s.hidden : s.hidden));
       const KeptKeys seen = seen_by(layer);
-      note_heads(layer, {layer.heads, seen.kv_heads});
+      // Compressed keys stand as those of a second head, which all read behind those of the first.
+      note_heads(layer, {layer.heads, layer.is(Mixer::compressed) ? 1 : seen.kv_heads});
       key_dim = std::max(key_dim, seen.key_dim), value_dim = std::max(value_dim, seen.value_dim);
       for (const PackedLinear &linear : layer.linears) widest = std::max(widest, linear.padded_inputs);
       const bool gates = s.attention_gate && layer.is(Mixer::attention);
@@ -187,6 +188,7 @@ class Decoder {
       if (layer.is(Mixer::mamba)) add({kSelection, kStep});
       if (layer.is(Mixer::latent) && shape.attention_gate) add({kLatentGate});
       if (layer.is(Mixer::latent)) add({kQueryUp, kKeyUp, kValueUp});
+      if (layer.is(Mixer::compressed)) add({kRaise, kLower});
       if (layer.is(Mixer::attention) && shape.attention_gate) add({kGate});
       if (shape.side_rank) add({kSideDown, kSideUp});
       if (layer.is(Mixer::delta)) add({kRates, kGateUp, kStepUp});
@@ -225,6 +227,14 @@ class Decoder {
     return std::any_of(layers.begin(), layers.end(), [&](const DecoderLayer &layer) { return keeps_state(layer); });
   }
   bool keeps_state(const DecoderLayer &layer) const { return state_of(layer).size() > 0; }
+  // Floats of what a row feeds back to the next pass of a head: of a module with several streams all of them.
+  int state_size() const { return shape.hidden * (is_module() && shape.hyper.count ? shape.hyper.count : 1); }
+  // Taps are no less: -1 is behind the last norm, then come the streams before they are merged, then all side by side.
+  int least_tap() const { return shape.hyper.count ? -2 - shape.hyper.count : -1; }
+  // Whether tokens say which experts some rows go through.
+  bool has_expert_tables() const {
+    return std::any_of(layers.begin(), layers.end(), [](const DecoderLayer &layer) { return layer.by_token; });
+  }
   // Most gates of a layer that cuts some off, padded.
   int widest_cut() const {
     int most = 0;
@@ -298,6 +308,9 @@ class Decoder {
     if (layer.is(Mixer::latent))
       return {1, shape.latent.kv_rank + shape.latent.rope_dim, shape.latent.kv_rank,
               layer.chooses ? shape.indexer.dim : 0};
+    if (layer.is(Mixer::compressed))
+      return {layer.ratio ? 2 : 1, layer.head_dim, layer.head_dim, layer.chosen ? shape.compressed.index_dim : 0,
+              2 * (given_to_keys(layer) + given_to_index(shape, layer))};
     if (layer.is(Mixer::attention) || layer.is(Mixer::attention_mamba2))
       return {layer.kv_heads, layer.head_dim, layer.value_dim};
     return {};

@@ -9,17 +9,17 @@
 #include "pass/experts.h"
 #include "pass/rotation.h"
 
-// Through what the rows of a layer see each other (compressed keys in PyTorch alone), and what it does with every row
-// by itself.
+// Through what the rows of a layer see each other, and what it does with every row by itself.
 enum class Mixer { attention, latent, convolution, mamba, mamba2, delta, attention_mamba2, none, compressed };
 enum class Channel { mlp, experts, mlp_experts, none };
 enum class StateNorm { after_gate, before_gate, none };  // where the norm of what a state gives stands
 
 enum LinearIndex { kQkv, kOutput, kUp, kDown, kOwnLinears };
-// What cross attention, latent attention, a gate, mixers with states and a layer's input bring besides: no layer has
-// two of these.
+// What cross attention, latent attention, compressed keys, a gate, mixers with states and a layer's input bring
+// besides: no layer has two of these.
 enum CrossLinearIndex { kCrossQuery = kOwnLinears, kCrossOutput };
 enum LatentLinearIndex { kKeyUp = kOwnLinears, kValueUp, kQueryUp, kLatentGate };
+enum CompressedLinearIndex { kLower = kOwnLinears, kRaise };
 enum GateLinearIndex { kGate = kOwnLinears };
 enum DeltaLinearIndex { kRates = kOwnLinears, kGateUp, kStepUp };
 enum MambaLinearIndex { kSelection = kOwnLinears, kStep };
@@ -52,6 +52,9 @@ enum ConstantIndex {
   kMixerBase,
   kChannelMix,
   kChannelBase,
+  kPlaces,
+  kIndexPlaces,
+  kExpertTable,
   kConstants
 };
 enum EndIndex { kEndMix, kEndBase, kEnds };                                               // those of no layer
@@ -77,6 +80,7 @@ enum NormIndex {
   kSideNorm,
   kStreamNorm,
   kIndexNorm,
+  kCompressedNorm,
   kNorms
 };
 

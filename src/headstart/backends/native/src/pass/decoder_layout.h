@@ -9,7 +9,7 @@
 #include "kernels/kernel.h"
 #include "pass/decoder_layer.h"
 
-constexpr int kMatrixParts = 5;  // of a matrix that may have forms of their own
+constexpr int kMatrixParts = 7;  // of a matrix that may have forms of their own
 constexpr int kHeadGates = 2;    // `attention_gate` of one for each head
 constexpr int kPadding = 64;     // inputs of a linear are padded to whole tiles of every precision
 
@@ -20,6 +20,12 @@ static inline int convolved(const HeadstartDelta &of) {
 // Of Mamba-2: what is written, where to and from where.
 static inline int convolved(const HeadstartMamba2 &of) {
   return of.heads * of.head_dim + 2 * of.groups * of.state_size;
+}
+
+// What a token gives to compressed keys, and to those of their indexer, as values; as weights as much.
+static inline int given_to_keys(const HeadstartLayer &of) { return of.ratio ? (of.chosen ? 2 : 1) * of.head_dim : 0; }
+static inline int given_to_index(const HeadstartShape &shape, const HeadstartLayer &of) {
+  return of.chosen ? 2 * shape.compressed.index_dim : 0;
 }
 
 // What changes the convolutions around a part of a block head's layer: of both, of each tap, of each group of channels.
@@ -93,6 +99,8 @@ class DecoderLayout {
   int lay_out_mixer(DecoderLayer &layer, const uint8_t *forms, int inputs) const {
     if (layer.is(Mixer::latent))
       lay_out_latent(layer, forms);
+    else if (layer.is(Mixer::compressed))
+      lay_out_compressed(layer, forms);
     else if (layer.is(Mixer::convolution))
       lay_out_convolution(layer, forms);
     else if (layer.is(Mixer::delta))
@@ -182,6 +190,21 @@ class DecoderLayout {
     lay_out(layer, kQueryUp, forms, {of.q_rank ? heads : 0, index.heads * index.dim}, of.q_rank);
     const int gates = shape_.heads * (shape_.attention_gate == kHeadGates ? 1 : of.value_dim);
     if (shape_.attention_gate) lay_out(layer, kLatentGate, forms, {gates}, shape_.hidden);
+  }
+
+  // What tokens give to compressed keys, as values and as weights, stands behind their own key, then what the
+  // indexer's heads count for.
+  void lay_out_compressed(DecoderLayer &layer, const uint8_t *forms) const {
+    const HeadstartCompressed &of = shape_.compressed;
+    const int heads = layer.heads * layer.head_dim, lowered = of.groups * of.output_rank;
+    const int made = given_to_keys(layer), index = given_to_index(shape_, layer);
+    const int shares = layer.chosen ? of.index_heads : 0;
+    layer.queries = of.q_rank;
+    layer.projected = of.q_rank + layer.head_dim + 2 * (made + index) + shares;
+    lay_out(layer, kQkv, forms, {of.q_rank, layer.head_dim, made, made, index, index, shares}, shape_.hidden);
+    lay_out(layer, kRaise, forms, {heads, shares * of.index_dim}, of.q_rank);
+    lay_out(layer, kLower, forms, {lowered}, heads / of.groups);
+    lay_out(layer, kOutput, forms, {shape_.hidden}, lowered);
   }
 
   // Of the stream, with few outputs, all that its reader pads them to.

@@ -6,7 +6,7 @@
 #include "api.h"
 #include "kernels/kernel.h"
 
-enum class ExpertScore { softmax, sigmoid, sparsemixer, sqrtsoftplus };  // the last in PyTorch alone
+enum class ExpertScore { softmax, sigmoid, sparsemixer, sqrtsoftplus };
 enum class GroupScore { best, two_best };
 enum ExpertLinearIndex { kExpertUp, kExpertDown, kExpertLinears };
 
@@ -38,23 +38,24 @@ class ExpertChoice {
   }
 
   // From the router's logits, calls[used] by number of the expert. A logit that is no number spoils its own row alone.
-  void choose(const float *logits, const std::vector<float> &correction, ExpertCall *calls) {
+  // `given` [used]: which experts these are, or null.
+  void choose(const float *logits, const std::vector<float> &correction, const float *given, ExpertCall *calls) {
     std::fill(taken_.begin(), taken_.end(), 0);
     if (of_.score == static_cast<int>(ExpertScore::sparsemixer))
       mix_sparsely(logits, calls);
     else
-      take_best(logits, correction, calls);
+      take_best(logits, correction, given, calls);
     std::sort(calls, calls + of_.used, [](const ExpertCall &a, const ExpertCall &b) { return a.expert < b.expert; });
   }
 
  private:
-  void take_best(const float *logits, const std::vector<float> &correction, ExpertCall *calls) {
+  void take_best(const float *logits, const std::vector<float> &correction, const float *given, ExpertCall *calls) {
     score(logits);
     for (int e = 0; e < count_; ++e) ranked_[e] = correction.empty() ? scores_[e] : scores_[e] + correction[e];
     if (of_.groups > 1) leave_good_groups();
     float sum = 0.f;
     for (int i = 0; i < of_.used; ++i) {
-      const int expert = take(ranked_.data());
+      const int expert = given ? static_cast<int>(given[i]) : take(ranked_.data());
       calls[i] = {expert, scores_[expert]};
       sum += scores_[expert];
     }
@@ -65,6 +66,10 @@ class ExpertChoice {
   void score(const float *logits) {
     if (of_.score == static_cast<int>(ExpertScore::sigmoid)) {
       for (int e = 0; e < count_; e += 16) store(&scores_[e], sigmoid(load(logits + e)));
+      return;
+    }
+    if (of_.score == static_cast<int>(ExpertScore::sqrtsoftplus)) {
+      for (int e = 0; e < count_; ++e) scores_[e] = std::sqrt(softplus(logits[e]));
       return;
     }
     float largest = logits[0];
@@ -78,6 +83,8 @@ class ExpertChoice {
     const Lanes total = splat(reduce_add(sum));
     for (int e = 0; e < count_; e += 16) store(&scores_[e], load(&scores_[e]) / total);
   }
+
+  static float softplus(float x) { return std::max(x, 0.f) + std::log1p(std::exp(-std::fabs(x))); }
 
   // The best that is left.
   int take(const float *ranked) {

@@ -38,10 +38,10 @@ class ExpertsChannel {
   }
 
   // One thread's part. `normed(norm, row, out)` writes a row as one of the layer's norms leaves it, padded; `meet()` is
-  // a barrier, and the last thing done. `then()` says what is read next.
-  template <class Normed, class Meet, class Then>
+  // a barrier, and the last thing done. `token(row)` is what it reads, `then()` says what is read next.
+  template <class Normed, class Token, class Meet, class Then>
   void run(const DecoderLayer &of, int index, int rows, int thread, ReadAhead &ahead, PairDeal &deal, Normed &&normed,
-           Meet &&meet, Then &&then) {
+           Token &&token, Meet &&meet, Then &&then) {
     const ExpertsLayer &layer = *of.experts;
     const int threads = m_.shape.threads;
     const bool beside = of.is(Channel::mlp_experts);  // then router and experts have norms of their own
@@ -55,7 +55,8 @@ class ExpertsChannel {
     meet();
     for (int row = thread; row < rows; row += threads) {
       ExpertCall *const calls = &calls_[static_cast<size_t>(row) * of_.used];
-      choices_[thread].choose(logits(row), layer.correction, calls);
+      const float *const table = of.by_token ? &of.constants[kExpertTable][token(row) * of_.used] : nullptr;
+      choices_[thread].choose(logits(row), layer.correction, table, calls);
       const std::vector<float> &scales = of.constants[kExpertScales];
       for (int i = 0; i < of_.used && !scales.empty(); ++i) calls[i].weight *= scales[calls[i].expert];
       if (beside) normed(kExpertsNorm, row, floats_of(row));

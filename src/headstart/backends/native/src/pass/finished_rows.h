@@ -11,7 +11,7 @@ class FinishedRows {
   // `together`: whoever goes on behind the context rows goes on with all of these.
   void begin_pass(const HeadstartPass &pass, bool together) {
     pass_ = &pass, together_ = together;
-    const auto is_behind = [&](int tap) { return tap == -1 || tap == pass.layers; };
+    const auto is_behind = [&](int tap) { return tap < 0 || tap == pass.layers; };
     whole_ = !pass.lean && std::any_of(pass.tap_layers, pass.tap_layers + pass.taps, is_behind);
   }
 

@@ -22,6 +22,11 @@ class HyperConnections {
     for (int stream = 0; stream < of_.count; ++stream) copy(x, at(row, stream));
   }
 
+  // One stream begins so.
+  void begin(int row, int stream, const float *x) const { copy(x, at(row, stream)); }
+
+  const float *stream(int row, int stream) const { return at(row, stream); }
+
   // A row goes to an earlier place.
   void move(int from, int to) const { std::memmove(at(to, 0), at(from, 0), (stride_ - 16) * sizeof(float)); }
 

@@ -1,5 +1,6 @@
-// Which tokens rows of latent attention see (see headstart/backends/torch/indexer.py): those whose small keys give most
-// with the row's own queries, each head's part counted where it is above 0; of equal ones the earlier.
+// Which tokens rows of latent attention see (see headstart/backends/torch/indexer.py), or which compressed keys: those
+// whose small keys give most with the row's own queries, each head's part counted where it is above 0; of equal ones
+// the earlier.
 //
 // A score is one chain over dimensions for each head, then one over heads, and belongs to a slot; a row's choice is
 // made of those along its path. So it is the same in every pass.
@@ -14,7 +15,7 @@
 
 class Indexer {
  public:
-  explicit Indexer(const Decoder &model) : m_(model), of_(model.shape.indexer) {
+  explicit Indexer(const Decoder &model) : m_(model), of_(indexer_of(model.shape)) {
     const int widest = of_.heads * of_.dim + kPadding;
     for (int t = 0; t < m_.shape.threads; ++t) {
       key_.push_back(floats(of_.dim + kPadding));
@@ -24,13 +25,19 @@ class Indexer {
     choice_.some.resize(kPanelRows);
   }
 
+  static HeadstartIndexer indexer_of(const HeadstartShape &shape) {
+    if (shape.indexer.heads) return shape.indexer;
+    return {shape.compressed.index_heads, shape.compressed.index_dim, 0, 1, 0.f};
+  }
+
   void begin_pass(const PassLayout &layout) {
     int longest = 0, slots = 0;
     for (const SequenceLayout &s : layout.sequences()) {
       slots = std::max(slots, s.slot(s.end_row));
       for (int row = s.first_row; row < s.end_row; ++row) longest = std::max(longest, layout.positions()[row] + 1);
     }
-    is_needed_ = longest > of_.chosen;
+    is_needed_ = std::any_of(m_.layers.begin(), m_.layers.end(),
+                             [&](const DecoderLayer &layer) { return chooses(layer, longest - 1); });
     if (!is_needed_) return;
     const size_t stride = round_up(slots, kChunkKeys) + 16;
     if (stride <= choice_.stride) return;
@@ -59,12 +66,13 @@ class Indexer {
   // One thread's part of the choice of the rows at work. `queries(row)` are what they are before they are turned,
   // `shares(row)` what heads count for; `meet()` is a barrier.
   template <class Cell, class Queries, class Shares, class Meet>
-  void choose(const KvCache &cache, int layer, const PassLayout &layout, const RopeTable *rope, const int32_t *rows,
-              int count, int thread, Queries &&queries, Shares &&shares, Meet &&meet) {
+  void choose(const KvCache &cache, const DecoderLayer &of_layer, int layer, const PassLayout &layout,
+              const RopeTable *rope, const int32_t *rows, int count, int thread, Queries &&queries, Shares &&shares,
+              Meet &&meet) {
     if (!is_needed_) return;
     const int threads = m_.shape.threads, *const positions = layout.positions();
     const auto pass_row = [&](int row) { return choice_.first + rows[row]; };
-    const auto chooses = [&](int row) { return positions[pass_row(row)] >= of_.chosen; };
+    const auto chooses = [&](int row) { return this->chooses(of_layer, positions[pass_row(row)]); };
     for (int row = thread; row < count; row += threads)
       if (chooses(row)) turn_queries<Cell>(rope, layout.text_positions()[pass_row(row)], queries(row), row);
     meet();
@@ -80,7 +88,7 @@ class Indexer {
     }
     meet();
     for (int row = thread; row < count; row += threads)
-      if (chooses(row)) hide(layout, pass_row(row), scores(rows[row]), path_[thread]);
+      if (chooses(row)) hide(of_layer, layout, pass_row(row), scores(rows[row]), path_[thread]);
     meet();
     if (thread == 0) {
       has_chosen_ = true;
@@ -93,6 +101,14 @@ class Indexer {
   template <class Cell>
   using Query = typename AttentionScratch<Cell>::Query;
 
+  // How many a row sees, and of how many tokens each is made.
+  int chosen_in(const DecoderLayer &layer) const { return layer.chosen ? layer.chosen : of_.chosen; }
+  static int ratio_in(const DecoderLayer &layer) { return std::max(layer.ratio, 1); }
+  // Whether a row at this position does not see all.
+  bool chooses(const DecoderLayer &layer, int position) const {
+    return (layer.chooses || layer.chosen) && (position + 1) / ratio_in(layer) > chosen_in(layer);
+  }
+
   float *floats(size_t count) { return memory_.emplace_back(count * sizeof(float)).as<float>(); }
   float *scores(int panel_row) const { return scores_.as<float>() + panel_row * choice_.stride; }
   template <class Cell>
@@ -101,6 +117,7 @@ class Indexer {
   }
 
   void turn(const RopeTable *rope, int position, float *head) const {
+    if (rope && m_.shape.compressed.q_rank) return turn_pairs(*rope, position, head, of_.dim);
     if (rope) rope->turn(position, head + (of_.turns_last ? of_.dim - m_.shape.latent.rope_dim : 0));
   }
 
@@ -132,23 +149,27 @@ class Indexer {
     store(out, lower), store(out + 16, upper);
   }
 
-  // From a row's scores by slot to what hides tokens by position.
-  void hide(const PassLayout &layout, int row, float *scores, std::vector<float> &path) const {
+  // From a row's scores by slot to what hides tokens by position. Compressed keys stand with the last of their tokens.
+  void hide(const DecoderLayer &layer, const PassLayout &layout, int row, float *scores,
+            std::vector<float> &path) const {
     const SequenceLayout &s = layout.sequence_of(row);
-    const int end = layout.positions()[row] + 1;
+    const int end = layout.positions()[row] + 1, ratio = ratio_in(layer), keys = end / ratio;
     const int32_t *const slots = s.straight ? nullptr : layout.path(row);
-    path.resize(2 * end);
-    for (int i = 0; i < end; ++i) {
-      const float score = scores[slots && i >= s.cached ? slots[i - s.cached] : i];
-      path[i] = path[end + i] = score == score ? score : -INFINITY;
+    path.resize(2 * keys);
+    for (int i = 0; i < keys; ++i) {
+      const int position = (i + 1) * ratio - 1;
+      const float score = scores[slots && position >= s.cached ? slots[position - s.cached] : position];
+      path[i] = path[keys + i] = score == score ? score : -INFINITY;
     }
-    const auto sorted = path.begin() + end, last = sorted + of_.chosen - 1;
+    const auto sorted = path.begin() + keys, last = sorted + chosen_in(layer) - 1;
     std::nth_element(sorted, last, path.end(), std::greater<float>());
     const float least = *last;
-    int room = of_.chosen - static_cast<int>(std::count_if(path.begin(), sorted, [&](float x) { return x > least; }));
-    for (int i = 0; i < end; ++i) {
+    int room =
+        chosen_in(layer) - static_cast<int>(std::count_if(path.begin(), sorted, [&](float x) { return x > least; }));
+    if (ratio > 1) std::fill(scores, scores + end, -INFINITY);
+    for (int i = 0; i < keys; ++i) {
       const bool sees = path[i] > least || (path[i] == least && room-- > 0);
-      scores[i] = sees ? 0.f : -INFINITY;
+      scores[(i + 1) * ratio - 1] = sees ? 0.f : -INFINITY;
     }
     std::fill(scores + end, scores + round_up(end, 16), 0.f);
   }
@@ -159,7 +180,7 @@ class Indexer {
   };
 
   const Decoder &m_;
-  const HeadstartIndexer &of_;
+  const HeadstartIndexer of_;
   std::vector<AlignedBuffer> memory_;
   std::vector<float *> key_, page_;       // [thread]
   Rows queries_;                          // [row at work]

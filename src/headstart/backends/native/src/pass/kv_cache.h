@@ -1,7 +1,8 @@
 // The paged cache: keys and values in tile order, so that attention reads pages without repacking.
 //
 // Order of cells: [layer][page], there keys [kv head][kPageKeys * key_dim], then values [kv head][kPageKeys *
-// value_dim], then an indexer's keys [kPageKeys * index_dim]; or as many bytes with their units (byte_pages.h).
+// value_dim], then an indexer's keys [kPageKeys * index_dim], and what tokens give to compressed keys [kPageKeys *
+// given_dim] in the order of keys; or as many bytes with their units (byte_pages.h).
 #pragma once
 #include <vector>
 
@@ -11,7 +12,7 @@
 
 // What a layer keeps of a token; no heads: nothing.
 struct KeptKeys {
-  int kv_heads = 0, key_dim = 0, value_dim = 0, index_dim = 0;
+  int kv_heads = 0, key_dim = 0, value_dim = 0, index_dim = 0, given_dim = 0;
 };
 
 // Writes one head's key into its place. `x` holds `size` floats, a multiple of 16.
@@ -97,7 +98,8 @@ class KvCache {
     size_t bytes = 0;
     for (const KeptKeys &kept : layers) {
       const size_t keys = head_bytes(kept.key_dim), values = head_bytes(kept.value_dim);
-      layers_.push_back({kept, keys, values, kept.kv_heads * (keys + values) + head_bytes(kept.index_dim), bytes});
+      const size_t beside = head_bytes(kept.index_dim) + head_bytes(kept.given_dim);
+      layers_.push_back({kept, keys, values, kept.kv_heads * (keys + values) + beside, bytes});
       bytes += layers_.back().page_bytes * pages;
     }
     memory_ = HugeBuffer(bytes);
@@ -116,6 +118,11 @@ class KvCache {
     return page_at(layer, page) + of.kept.kv_heads * of.key_bytes + head * of.value_bytes;
   }
   char *index_keys(size_t layer, int page) const { return values(layer, page, layers_[layer].kept.kv_heads); }
+  char *given(size_t layer, int page) const {
+    const Layer &of = layers_[layer];
+    const size_t dim = of.kept.index_dim;
+    return index_keys(layer, page) + (in_bytes_ ? byte_page_bytes(dim) : kPageKeys * dim * cell_bytes_);
+  }
   size_t key_bytes(size_t layer) const { return layers_[layer].key_bytes; }
   size_t value_bytes(size_t layer) const { return layers_[layer].value_bytes; }
 
@@ -143,6 +150,19 @@ class KvCache {
     return room;
   }
 
+  // What a token gives to compressed keys, as it is kept.
+  template <class Cell>
+  void read_given(size_t layer, int page, int key, float *x) const {
+    const char *const kept = given(layer, page);
+    const int dim = layers_[layer].kept.given_dim;
+    const BytePage<const int8_t> bytes = byte_page(kept, dim);
+    for (int d = 0; d < dim; ++d) {
+      const size_t at = key_index<Cell>(key, d);
+      x[d] = in_bytes_ ? static_cast<float>(bytes.levels[at]) * to_float(bytes.units(d / kByteBlock)[key])
+                       : to_float(reinterpret_cast<const Cell *>(kept)[at]);
+    }
+  }
+
   // Writes what one head has of a token, `x` [dim].
   template <class Cell>
   void write_key(size_t layer, int page, int head, int key, const float *x) const {
@@ -151,6 +171,10 @@ class KvCache {
   template <class Cell>
   void write_index(size_t layer, int page, int key, const float *x) const {
     write_key<Cell>(index_keys(layer, page), layers_[layer].kept.index_dim, key, x);
+  }
+  template <class Cell>
+  void write_given(size_t layer, int page, int key, const float *x) const {
+    write_key<Cell>(given(layer, page), layers_[layer].kept.given_dim, key, x);
   }
   template <class Cell>
   void write_value(size_t layer, int page, int head, int key, const float *x) const {
@@ -218,6 +242,7 @@ class KvCache {
       };
       const int from_page = from / kPageKeys, to_page = to / kPageKeys;
       move(KeyPlace<Cell>(), index_keys(layer, to_page), index_keys(layer, from_page), kept.index_dim);
+      move(KeyPlace<Cell>(), given(layer, to_page), given(layer, from_page), kept.given_dim);
       for (int head = 0; head < kept.kv_heads; ++head) {
         move(KeyPlace<Cell>(), keys(layer, to_page, head), keys(layer, from_page, head), kept.key_dim);
         move(ValuePlace<Cell>(), values(layer, to_page, head), values(layer, from_page, head), kept.value_dim);

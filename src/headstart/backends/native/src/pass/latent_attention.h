@@ -6,12 +6,10 @@
 // head before.
 #pragma once
 #include <array>
-#include <memory>
 #include <vector>
 
 #include "pass/attention.h"
 #include "pass/decoder.h"
-#include "pass/indexer.h"
 #include "pass/output_head.h"
 
 class LatentAttention {
@@ -28,7 +26,6 @@ class LatentAttention {
         of_heads_[form] = rows(places, std::max(of_.kv_rank, of_.plain_dim));
         if (of_.q_rank) lowered_[form] = rows(kPanelRows, of_.q_rank);
       }
-    if (m_.shape.indexer.heads) indexer = std::make_unique<Indexer>(m_);
     queries_stride_ = heads * (of_.plain_dim + of_.rope_dim) + m_.shape.indexer.heads * m_.shape.indexer.dim + 48;
     if (of_.q_rank) queries_ = floats(queries_stride_ * kPanelRows);
     taken_stride_ = heads * m_.key_dim + 16;
@@ -48,8 +45,6 @@ class LatentAttention {
   const float *index_queries(int row) const {
     return queries_ + row * queries_stride_ + m_.shape.heads * (of_.plain_dim + of_.rope_dim);
   }
-
-  std::unique_ptr<Indexer> indexer;  // null where the model has none
 
   // One row's key, whose first numbers are its value. `lowered`: what the layer's first product gave of it.
   const float *state(const DecoderLayer &layer, const RopeTable *rope, int position, const float *lowered,

@@ -36,9 +36,9 @@ constexpr int kPageReadEntries = 4;  // what reading a page is held to cost, in 
 class PassLayout {
  public:
   // Null, or what is wrong with the pass.
-  const char *build(const HeadstartPass &pass, int tokens, int pages, int layers, int positions) {
+  const char *build(const HeadstartPass &pass, int tokens, int pages, int layers, int positions, int least_tap) {
     pages_per_block_ = pass.pages_per_block;
-    if (const char *error = check(pass, tokens, layers)) return error;
+    if (const char *error = check(pass, tokens, layers, least_tap)) return error;
     if (pass.paths && !pass.positions) return "rows with paths need positions";
     if (pass.context_rows < 0 || pass.context_rows > pass.rows) return "there are more context rows than rows";
     positions_.resize(pass.rows), text_positions_.resize(pass.rows);
@@ -269,7 +269,7 @@ class PassLayout {
   }
 
   // `tokens`: ids end there; 0 where tokens are not read.
-  static const char *check(const HeadstartPass &pass, int tokens, int layers) {
+  static const char *check(const HeadstartPass &pass, int tokens, int layers, int least_tap) {
     if (pass.rows < 1 || pass.sequences < 1 || pass.row_starts[0] != 0) return "the pass has no rows";
     if (pass.pages_per_block < 1) return "the block size is not a multiple of 32";
     if (pass.layers < 1 || pass.layers > layers) return "num_layers is outside the model";
@@ -281,7 +281,7 @@ class PassLayout {
       if (std::binary_search(pass.logit_rows, pass.logit_rows + pass.wanted, pass.best_rows[i]))
         return "a row is among logit_rows and best_rows both";
     for (int i = 0; i < pass.taps; ++i)
-      if (pass.tap_layers[i] < -1 || pass.tap_layers[i] > pass.layers) return "a tap is outside the layers run";
+      if (pass.tap_layers[i] < least_tap || pass.tap_layers[i] > pass.layers) return "a tap is outside the layers run";
     return nullptr;
   }
 

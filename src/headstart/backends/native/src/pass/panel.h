@@ -8,10 +8,12 @@
 #include "pass/adapter.h"
 #include "pass/attention.h"
 #include "pass/cache.h"
+#include "pass/compressed_attention.h"
 #include "pass/decoder.h"
 #include "pass/experts_channel.h"
 #include "pass/finished_rows.h"
 #include "pass/hyper_connections.h"
+#include "pass/indexer.h"
 #include "pass/latent_attention.h"
 #include "pass/output_head.h"
 #include "pass/state_mixers.h"
@@ -73,6 +75,8 @@ struct Panel {
     }
     head = std::make_unique<OutputHead>(model);
     if (shape.latent.kv_rank) latent = std::make_unique<LatentAttention>(model);
+    if (shape.compressed.q_rank) compressed = std::make_unique<CompressedAttention>(model);
+    if (Indexer::indexer_of(shape).heads) indexer = std::make_unique<Indexer>(model);
     if (model.keeps_states()) states = std::make_unique<StateMixers>(model);
     if (shape.streams) streams = std::make_unique<ResidualStreams>(model);
     if (shape.hyper.count) hyper = std::make_unique<HyperConnections>(model);
@@ -82,16 +86,18 @@ struct Panel {
 
   // Null on success, else what is wrong with the pass; then nothing has been written.
   const char *begin_pass(const Cache &of_pass, const HeadstartPass &asked) {
-    const int tokens = asked.inputs && !model.is_head() && !given ? 0 : model.shape.tokens,
-              pages = of_pass.keys_values.pages();
-    if (const char *error = text.layout.build(asked, tokens, pages, model.shape.layers, model.positions()))
+    const bool reads = !asked.inputs || model.is_head() || given || model.has_expert_tables();
+    const int tokens = reads ? model.shape.tokens : 0, pages = of_pass.keys_values.pages();
+    if (const char *error =
+            text.layout.build(asked, tokens, pages, model.shape.layers, model.positions(), model.least_tap()))
       return error;
     if (model.shape.cross)
       if (const char *error = encoded.layout.build_memories(asked, pages)) return error;
     if (states)
       if (const char *error = states->begin_pass(asked, of_pass.states)) return error;
     if (const char *error = adapted.begin_pass(asked, model, kPanelRows, kMostAlone)) return error;
-    if (latent && latent->indexer) latent->indexer->begin_pass(text.layout);
+    if (compressed) compressed->begin_pass(text.layout);
+    if (indexer) indexer->begin_pass(text.layout);
     cache = &of_pass, pass = &asked;
     const auto reserve = [this](auto &scratch) {
       for (auto &of_thread : scratch) of_thread.reserve(model.key_dim, model.value_dim, text.layout.tree_span());
@@ -116,7 +122,7 @@ struct Panel {
     share_out(text);
     if (model.shape.cross) share_out(encoded);
     head->begin_panel(first, rows);
-    if (latent && latent->indexer) latent->indexer->begin_panel(first);
+    if (indexer) indexer->begin_panel(first);
     if (states) states->begin_panel(first, rows);
     barrier.reset(model.shape.threads);
     deal.reset(model.shape.threads);
@@ -167,11 +173,13 @@ struct Panel {
   std::vector<float *> row;        // [thread], one row of scratch
   std::vector<float *> looked_up;  // [thread], a token's row of the table of inputs
   std::unique_ptr<OutputHead> head;
-  std::unique_ptr<LatentAttention> latent;  // null where the model has none, as are the next three
+  std::unique_ptr<LatentAttention> latent;  // null where the model has none, as are all that follow
+  std::unique_ptr<CompressedAttention> compressed;
+  std::unique_ptr<Indexer> indexer;
   std::unique_ptr<StateMixers> states;
   std::unique_ptr<ExpertsChannel> experts;
   std::unique_ptr<ResidualStreams> streams;
-  std::unique_ptr<HyperConnections> hyper;  // null where the model has none
+  std::unique_ptr<HyperConnections> hyper;
 
  private:
   float *floats(int columns, size_t &stride) {

@@ -24,6 +24,18 @@ struct RopeTable {
   }
 };
 
+// The last dimensions of a head turn in neighbouring pairs, or back where `direction` is -1.
+static inline void turn_pairs(const RopeTable &rope, int position, float *head, int size, float direction = 1.f) {
+  const int half = rope.dimensions / 2;
+  const float *cosine = rope.cosines + static_cast<size_t>(position) * half;
+  const float *sine = rope.sines + static_cast<size_t>(position) * half;
+  float *const pairs = head + size - rope.dimensions;
+  for (int k = 0; k < half; ++k) {
+    const float a = pairs[2 * k], b = pairs[2 * k + 1], s = sine[k] * direction;
+    pairs[2 * k] = a * cosine[k] - b * s, pairs[2 * k + 1] = b * cosine[k] + a * s;
+  }
+}
+
 // Norms of heads, each by itself, see headstart.models.config.HeadNorms.
 struct HeadNorm {
   const Norm &norm;

@@ -22,12 +22,13 @@ class Worker {
     t_.read_on_from(0);
     entry_.run();
     if (p_.streams) streams_.spread();
-    if (p_.hyper) t_.my_rows(t_.rows, [&](int row) { p_.hyper->begin(row, t_.x(row)); });
+    if (p_.hyper && !m_.is_module()) t_.my_rows(t_.rows, [&](int row) { p_.hyper->begin(row, t_.x(row)); });
     for (int layer = 0; layer < p_.pass->layers; ++layer) {
       copy_taps(layer);
       run_layer(m_.layers[layer], layer);
     }
     copy_taps(p_.pass->layers);
+    if (p_.hyper) copy_stream_taps();
     if (p_.streams && t_.rows) streams_.merge();
     if (p_.hyper && p_.hyper->merges()) {
       t_.my_rows(t_.rows, [&](int row) { p_.hyper->merge(row, t_.x(row)); });
@@ -145,6 +146,7 @@ class Worker {
     if (has_two(layer)) t_.clear_padding(layer.linears[kStateOutput], p_.middle);
     t_.barrier();
     if (layer.is(Mixer::latent)) attention_.take_values(layer);
+    if (layer.is(Mixer::compressed)) attention_.lower(layer);
   }
 
   void add_mixer(const DecoderLayer &layer) {
@@ -159,6 +161,20 @@ class Worker {
     for (int i = 0; i < p_.pass->taps; ++i)
       if (p_.pass->tap_layers[i] == layer)
         t_.my_rows(t_.rows, [&](int row) { copy_tap(i, row, t_.x(row), m_.shape.tap_scale); });
+  }
+
+  void copy_stream_taps() {
+    for (int i = 0; i < p_.pass->taps; ++i) {
+      const int first = -2 - p_.pass->tap_layers[i], count = m_.shape.hyper.count, size = m_.shape.hidden;
+      if (first < 0) continue;
+      const bool all = first == count;
+      t_.my_rows(t_.rows, [&](int row) {
+        float *const to =
+            p_.pass->tap_rows[i] + (p_.first + t_.panel_rows[row]) * static_cast<size_t>(size) * (all ? count : 1);
+        for (int stream = 0; stream < (all ? count : 1); ++stream)
+          std::memcpy(to + stream * size, p_.hyper->stream(row, all ? stream : first), size * sizeof(float));
+      });
+    }
   }
 
   void copy_final_taps() {

@@ -42,14 +42,29 @@ class WorkerAttention {
   // The rows at work look at their sequences' texts.
   void run(const DecoderLayer &layer, int index, bool narrowed) {
     if (p_.latent) take_queries(layer);
-    if (p_.latent && layer.chooses) {
+    if (p_.compressed) take_compressed_queries(layer);
+    if (layer.chooses || layer.chosen) {
       if (m_.precision == Precision::fp32)
         choose<float>(layer, index);
       else
         choose<Bf16>(layer, index);
     }
-    attend(p_.text, layer, p_.latent ? latent_attention(index, layer, narrowed) : attention(layer, index, narrowed),
+    attend(p_.text, layer,
+           p_.latent       ? latent_attention(index, layer, narrowed)
+           : p_.compressed ? compressed_attention(index, layer, narrowed)
+                           : attention(layer, index, narrowed),
            narrowed);
+  }
+
+  // Of attention to compressed keys: what groups of heads make of what they have seen.
+  void lower(const DecoderLayer &layer) {
+    p_.compressed->lower(
+        layer, *t_.rope_of(layer), t_.rows, t_.thread, t_.ahead, p_.deal,
+        [this](int row) { return text_position(row); }, [this] { t_.barrier(); },
+        [&](int row, int column, const float *out) {
+          for (int h = 0; h < kColumns; h += 16)
+            store_activation(m_.middle_kind(), p_.attended, row, column + h, load(out + h));
+        });
   }
 
   // Of latent attention: what heads make of what they have seen.
@@ -107,6 +122,7 @@ class WorkerAttention {
   template <class Cell>
   void store_heads(const DecoderLayer &layer, int index) {
     if (p_.latent) return store_states<Cell>(layer, index);
+    if (p_.compressed) return store_compressed<Cell>(layer, index);
     const int written = 2 * layer.kv_heads;
     const HeadRotation of_keys = rotation(layer, kKeyNorm);
     for (int head = written * t_.thread / t_.threads; head < written * (t_.thread + 1) / t_.threads; ++head)
@@ -153,10 +169,57 @@ class WorkerAttention {
       if (layer.chooses)
         p_.cache->keys_values.write_index<Cell>(
             index, page, slot % kPageKeys,
-            p_.latent->indexer->key(layer, t_.rope_of(layer), p_.text.layout.text_positions()[row],
-                                    index_columns(layer, panel_row), t_.thread));
+            p_.indexer->key(layer, t_.rope_of(layer), p_.text.layout.text_positions()[row],
+                            index_columns(layer, panel_row), t_.thread));
     }
   }
+
+  // Calls `work(panel row, page, key)` for the rows whose values share words with no other thread's.
+  template <class Work>
+  void my_places(Work &&work) const {
+    for (int panel_row = 0; panel_row < t_.rows; ++panel_row) {
+      const SequenceLayout &s = p_.text.layout.sequence_of(p_.first + panel_row);
+      const int slot = s.slot(p_.first + panel_row);
+      if (slot / 2 % t_.threads == t_.thread)
+        work(panel_row, p_.text.layout.page(s, slot / kPageKeys), slot % kPageKeys);
+    }
+  }
+
+  // The same of attention to compressed keys: what they are made of has to be there before they are.
+  template <class Cell>
+  void store_compressed(const DecoderLayer &layer, int index) {
+    const KvCache &cache = p_.cache->keys_values;
+    const PassLayout &layout = p_.text.layout;
+    const RopeTable &rope = *t_.rope_of(layer);
+    my_places([&](int row, int page, int key) {
+      const float *const projected = p_.qkv + row * p_.qkv_stride;
+      const float *const own =
+          p_.compressed->key(layer, rope, layout.text_positions()[p_.first + row], projected, t_.thread);
+      cache.write_key<Cell>(index, page, 0, key, own), cache.write_value<Cell>(index, page, 0, key, own);
+      if (layer.ratio) cache.write_given<Cell>(index, page, key, p_.compressed->given(projected));
+    });
+    if (!layer.ratio) return;
+    t_.barrier();
+    t_.my_rows(t_.rows, [&](int row) {
+      const int pass_row = p_.first + row;
+      const SequenceLayout &s = layout.sequence_of(pass_row);
+      const auto place = [&](int position) {
+        const int slot = s.straight || position < s.cached ? position : layout.path(pass_row)[position - s.cached];
+        return std::pair(layout.page(s, slot / kPageKeys), slot % kPageKeys);
+      };
+      p_.compressed->close<Cell>(cache, layer, index, rope, layout.positions()[pass_row],
+                                 layout.text_positions()[pass_row], row, t_.thread, place);
+    });
+    t_.barrier();
+    my_places([&](int row, int page, int key) {
+      const float *const closed = p_.compressed->closed(row);
+      cache.write_key<Cell>(index, page, 1, key, closed), cache.write_value<Cell>(index, page, 1, key, closed);
+      if (layer.chosen) cache.write_index<Cell>(index, page, key, closed + layer.head_dim);
+    });
+  }
+
+  // Where a row at work stands in its text.
+  int text_position(int row) const { return p_.text.layout.text_positions()[p_.first + t_.panel_rows[row]]; }
 
   // What the layer's first product gave of a row for its indexer: a key, and what heads count for.
   const float *index_columns(const DecoderLayer &layer, int panel_row) const {
@@ -165,11 +228,22 @@ class WorkerAttention {
 
   template <class Cell>
   void choose(const DecoderLayer &layer, int index) {
-    p_.latent->indexer->choose<Cell>(
-        p_.cache->keys_values, index, p_.text.layout, t_.rope_of(layer), t_.panel_rows, t_.rows, t_.thread,
-        [&](int row) { return p_.latent->index_queries(row); },
-        [&](int row) { return index_columns(layer, t_.panel_rows[row]) + m_.shape.indexer.dim; },
+    p_.indexer->choose<Cell>(
+        p_.cache->keys_values, layer, index, p_.text.layout, t_.rope_of(layer), t_.panel_rows, t_.rows, t_.thread,
+        [&](int row) { return p_.latent ? p_.latent->index_queries(row) : p_.compressed->index_queries(row); },
+        [&](int row) {
+          const int of = t_.panel_rows[row];
+          return p_.latent ? index_columns(layer, of) + m_.shape.indexer.dim
+                           : p_.compressed->shares(layer, p_.qkv + of * p_.qkv_stride);
+        },
         [this] { t_.barrier(); });
+  }
+
+  void take_compressed_queries(const DecoderLayer &layer) {
+    p_.compressed->take_queries(
+        layer, *t_.rope_of(layer), t_.rows, t_.thread, t_.ahead, p_.deal,
+        [&](int row) { return p_.qkv + t_.panel_rows[row] * p_.qkv_stride; },
+        [this](int row) { return text_position(row); }, [this] { t_.barrier(); });
   }
 
   // The queries of the rows at work, in the space of latent attention's states.
@@ -177,8 +251,7 @@ class WorkerAttention {
     p_.latent->take_queries(
         layer, t_.rope_of(layer), t_.rows, t_.thread, t_.ahead, p_.deal,
         [&](int row) { return p_.qkv + t_.panel_rows[row] * p_.qkv_stride; },
-        [&](int row) { return p_.text.layout.text_positions()[p_.first + t_.panel_rows[row]]; },
-        [this] { t_.barrier(); });
+        [this](int row) { return text_position(row); }, [this] { t_.barrier(); });
   }
 
   // Of the text: queries are those of all rows of the panel.
@@ -266,7 +339,40 @@ class WorkerAttention {
             false,
             growth(layer),
             1.f,
-            p_.latent->indexer ? p_.latent->indexer->chosen() : nullptr};
+            p_.indexer ? p_.indexer->chosen() : nullptr};
+  }
+
+  // The same of attention to compressed keys.
+  AttentionLayer compressed_attention(int index, const DecoderLayer &layer, bool narrowed) {
+    return {p_.cache->keys_values,
+            p_.text.layout,
+            p_.text.layout.positions(),
+            p_.text.layout.sights(),
+            index,
+            layer.window,
+            layer.chunk,
+            layer.head_dim,
+            layer.value_dim,
+            m_.shape.attention_scale,
+            m_.shape.attention_softcap,
+            layer.distance_bias,
+            no_rotation(layer.head_dim),
+            p_.compressed->queries(),
+            p_.compressed->queries_stride(),
+            t_.places(narrowed),
+            p_.first,
+            p_.compressed->seen(),
+            t_.places(narrowed),
+            ElementKind::fp32,
+            t_.ahead,
+            layer.sinks.empty() ? nullptr : layer.sinks.data(),
+            nullptr,
+            0,
+            false,
+            growth(layer),
+            1.f,
+            layer.chosen ? p_.indexer->chosen() : nullptr,
+            p_.compressed->closing(layer)};
   }
 
   void attend(const Sight &sight, const DecoderLayer &layer, const AttentionLayer &attention, bool narrowed) {

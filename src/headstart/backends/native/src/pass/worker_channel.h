@@ -125,7 +125,8 @@ class WorkerChannel {
     p_.experts->run(
         layer, index, t_.rows, t_.thread, t_.ahead, p_.deal,
         [&](NormIndex norm, int row, float *out) { t_.norm_row(layer.norms[norm], t_.x(row), out); },
-        [this] { t_.barrier(); }, [&] { t_.read_on_from(index + 1); });
+        [this](int row) { return static_cast<size_t>(p_.pass->tokens[t_.pass_row(row)]); }, [this] { t_.barrier(); },
+        [&] { t_.read_on_from(index + 1); });
     if (layer.is(Channel::mlp_experts))
       t_.my_rows(t_.rows, [&](int row) { join_experts(layer, row); });
     else

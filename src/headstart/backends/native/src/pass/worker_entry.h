@@ -77,8 +77,9 @@ class WorkerEntry {
   // The rows of a draft head: features, fused with whatever else they bring, become the residual stream.
   void enter() {
     const int size = m_.shape.hidden;
+    if (m_.is_module() && p_.hyper) return enter_streams();
     if (m_.is_module())
-      fuse(t_.rows, p_.x, p_.x_stride, [&](int row, float *scratch) { return normed_pair(row, scratch); });
+      fuse(t_.rows, p_.x, p_.x_stride, [&](int row, float *scratch) { return normed_pair(row, 0, scratch); });
     else if (!m_.is_beside())
       fuse(t_.rows, p_.x, p_.x_stride, [&](int row, float *scratch) {
         load_embedding(row, scratch);
@@ -94,6 +95,16 @@ class WorkerEntry {
     if (m_.entry != Entry::beside_normed) return;
     t_.my_rows(t_.rows, [&](int row) { t_.norm_row(m_.feature_norm, t_.x(row), t_.x(row)); });
     t_.barrier();
+  }
+
+  // The token beside each of the streams that a module reads.
+  void enter_streams() {
+    for (int stream = 0; stream < m_.shape.hyper.count; ++stream) {
+      fuse(t_.rows, p_.x, p_.x_stride, [&](int row, float *scratch) { return normed_pair(row, stream, scratch); });
+      t_.barrier();
+      t_.my_rows(t_.rows, [&](int row) { p_.hyper->begin(row, stream, t_.x(row)); });
+      t_.barrier();
+    }
   }
 
   const float *features(int row, int size) const {
@@ -153,7 +164,7 @@ class WorkerEntry {
   }
 
   // Of a module likewise, by norms of its own, in the order that its projection has.
-  const float *normed_pair(int row, float *scratch) const {
+  const float *normed_pair(int row, int stream, float *scratch) const {
     const int size = m_.shape.hidden;
     const bool feature_first = m_.entry == Entry::module_feature_first;
     float *const part = scratch + m_.widest;
@@ -161,7 +172,7 @@ class WorkerEntry {
     for (int k = 0; k < size; ++k) part[k] *= m_.shape.embedding_scale;
     t_.norm_row(m_.embedding_norm, part, part);
     std::memcpy(scratch + (feature_first ? size : 0), part, size * sizeof(float));
-    std::memcpy(part, features(row, size), size * sizeof(float));
+    std::memcpy(part, features(row, m_.state_size()) + stream * size, size * sizeof(float));
     t_.norm_row(m_.feature_norm, part, part);
     std::memcpy(scratch + (feature_first ? 0 : size), part, size * sizeof(float));
     std::fill(scratch + 2 * size, scratch + m_.fuse.padded_inputs, 0.f);

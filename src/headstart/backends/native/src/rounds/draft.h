@@ -66,7 +66,7 @@ class Draft {
     if (chained) said_.resize(rows_.wanted.size() * draft.columns);
     float *const said = chained ? said_.data() : draft.logits;
     if (const char *error = pass(cache, draft, 0, said)) return error;
-    const size_t size = m_.shape.hidden;
+    const size_t size = m_.state_size();
     for (size_t i = 0; i < rows_.wanted.size(); ++i)
       std::memmove(&states_[i * size], &states_[rows_.wanted[i] * size], size * sizeof(float));
     add_text_logits(draft, said);
@@ -232,7 +232,7 @@ class Draft {
 
   // A beam reads the state of the row that guessed it, and sees what that row saw, that row, and itself.
   const char *step(const Cache &cache, const HeadstartDraft &draft, int level) {
-    const size_t size = m_.shape.hidden;
+    const size_t size = m_.state_size();
     rows_.clear(), inputs_.clear();
     for (int s = 0; s < draft.sequences; ++s) {
       GrowingTree &tree = trees_[s];
@@ -330,7 +330,7 @@ class Draft {
       const HeadstartDrafted &of = draft.drafted[rows_.sequences[i]];
       std::copy_n(of.page_table, of.pages, blocks_.begin() + i * pages);
     }
-    states_.resize(static_cast<size_t>(rows_.count()) * m_.shape.hidden);
+    states_.resize(static_cast<size_t>(rows_.count()) * m_.state_size());
     float *const states = states_.data();
     HeadstartPass pass{};
     pass.rows = rows_.count(), pass.sequences = static_cast<int>(rows_.sequences.size());
