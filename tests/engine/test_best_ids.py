@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from headstart.engine.best_ids import best_ids
+from headstart.engine.wanted_rows import best_ids
 
 
 @pytest.mark.parametrize("vocab", [5, 384, 767, 768, 1000, 5000])

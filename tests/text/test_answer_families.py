@@ -131,7 +131,7 @@ def same(answer: Answer) -> tuple[str, str, list[tuple[str, str]]]:
 
 def read_anyhow(text: str, name: str, thoughts: str | None = None) -> Answer:
     """An answer, which must be the same however it is cut."""
-    whole = reader(name, thoughts).whole(text)
+    whole = told(reader(name, thoughts).all(text))
     streams = [pieces_of(text, seed) for seed in range(4)]
     streams += [(text[:cut], text[cut:]) for cut in range(0, len(text), 1 + len(text) // 60)]
     for pieces in streams:
@@ -207,7 +207,7 @@ def test_gpt_oss_messages_are_thoughts_text_and_calls(head: str) -> None:
     assert (answer.thought, answer.text) == ("Look it up.", "I look.")
     assert arguments_of(answer) == [("weather", ARGUMENTS)]
     # The mark that ends an answer is not seen in its text.
-    assert same(reader("openai", "gpt_oss").whole(text.removesuffix("<|call|>"))) == same(answer)
+    assert same(told(reader("openai", "gpt_oss").all(text.removesuffix("<|call|>")))) == same(answer)
     final = read_anyhow(harmony(thought, ("<|channel|>final", "It is\nwarm.", "")), "openai", "openai_gptoss")
     assert same(final) == ("It is\nwarm.", "Look it up.", [])
     assert read_anyhow("Plain text, <b>no</b> header.", "openai").text == "Plain text, <b>no</b> header."
@@ -233,9 +233,9 @@ def test_thoughts_of_each_family(name: str, thoughts: str, text: str) -> None:
 
 def test_an_id_that_the_model_writes_is_kept() -> None:
     kimi = next(call for name, call in FORMS if name == "kimi_k2")
-    assert reader("kimi_k2").whole(kimi).calls[0].id == "functions.weather:0"
-    assert reader("mistral").whole(f"[TOOL_CALLS]weather[CALL_ID]a1b2c3d4e[ARGS]{JSON}").calls[0].id == "a1b2c3d4e"
-    assert len(reader("mistral").whole(f"[TOOL_CALLS]weather[ARGS]{JSON}").calls[0].id) == 9
+    assert told(reader("kimi_k2").all(kimi)).calls[0].id == "functions.weather:0"
+    assert told(reader("mistral").all(f"[TOOL_CALLS]weather[CALL_ID]a1b2c3d4e[ARGS]{JSON}")).calls[0].id == "a1b2c3d4e"
+    assert len(told(reader("mistral").all(f"[TOOL_CALLS]weather[ARGS]{JSON}")).calls[0].id) == 9
 
 
 def test_values_without_quotes_are_typed_by_the_schema() -> None:
@@ -257,7 +257,7 @@ def test_values_without_quotes_are_typed_by_the_schema() -> None:
     form = next(form for form in call_forms() if "qwen3_coder" in form.names)
     values = {"text": "7", "whole": "7.0", "either": "x7", "flag": "True", "named": "[7]", "one": "2", "other": "7"}
     written = "".join(f"<parameter={name}>{value}</parameter>" for name, value in values.items())
-    (call,) = AnswerReader(tools, form).whole(f"<function=f>{written}</function>").calls
+    (call,) = told(AnswerReader(tools, form).all(f"<function=f>{written}</function>")).calls
     assert json.loads(call.arguments) == {
         "text": "7",
         "whole": 7,

@@ -119,7 +119,7 @@ def test_a_text_cut_anyhow_gives_the_same_calls_and_text(
     text: str, said: str | None, calls: list[tuple[str, str]]
 ) -> None:
     expected = (text if said is None else said, calls)
-    answer = reader().whole(text)
+    answer = told(reader().all(text))
     assert (answer.text, plain(answer.calls)) == expected
     generator = random.Random(text)
     for longest in (1, 3, 9, 40) if len(text) < 10_000 else (5_000,):
@@ -201,7 +201,7 @@ def test_a_call_that_breaks_in_a_stream_is_taken_back_and_stays_text() -> None:
     assert [event for event in events if isinstance(event, CallBroken)] == [CallBroken(0)]
     answer = told(events)
     assert (answer.text, plain(answer.calls)) == (broken, [ONE])
-    assert answer.text == reader().whole(broken + TAGGED).text
+    assert answer.text == told(reader().all(broken + TAGGED)).text
     assert (parser.called, parser.broken) == (1, 1)
 
 
@@ -214,7 +214,7 @@ def test_thoughts_in_prose_are_told_apart_at_every_cut(mark: str) -> None:
         parser = AnswerReader(TOOLS, HERMES, form)
         answer = told(parser.feed(text[:cut]) + parser.feed(text[cut:]) + parser.finish())
         assert (answer.thought, answer.text) == (f"It rains. {mark} my umbrella.", "Take one.")
-    assert AnswerReader(TOOLS, HERMES, form).whole("It is my response: yes.").text == "It is my response: yes."
+    assert told(AnswerReader(TOOLS, HERMES, form).all("It is my response: yes.")).text == "It is my response: yes."
     assert form.begins_in_thought("", f"{mark} my thought process: It")
     assert not form.begins_in_thought("", f"{mark} my thought process: It. {mark} my response: So")
 
@@ -222,7 +222,7 @@ def test_thoughts_in_prose_are_told_apart_at_every_cut(mark: str) -> None:
 def test_thoughts_are_told_apart_without_their_marks() -> None:
     text = f"<think>\nWell, {TAGGED}\n\nso.\n</think>\n\nIt is 1.\n{TAGGED}"
     parser = reader(apart=True)
-    answer = parser.whole(text)
+    answer = told(parser.all(text))
     assert answer.thought == f"Well, {TAGGED}\n\nso."
     assert (answer.text, plain(answer.calls)) == ("It is 1.\n", [ONE])
     (begin, end), *others = parser.thoughts
@@ -238,7 +238,7 @@ def test_thoughts_are_told_apart_without_their_marks() -> None:
 
 def test_an_answer_that_never_ends_its_thought_says_nothing() -> None:
     parser = reader(apart=True, thinking=True)
-    assert parser.whole("Hm, hm.") == type(told([]))("", "Hm, hm.", [])
+    assert told(parser.all("Hm, hm.")) == type(told([]))("", "Hm, hm.", [])
 
 
 def test_what_is_broken_inside_of_what_is_broken_costs_no_more_than_a_few_readings() -> None:

@@ -15,6 +15,7 @@ import llguidance
 
 from headstart.sampling.structured import StructuredOutputsParams
 from headstart.text.answers.choosing import call_forms
+from headstart.text.answers.events import told
 from headstart.text.answers.forms import CallForm
 from headstart.text.answers.reader import AnswerReader
 from headstart.text.answers.tools import Tools
@@ -91,7 +92,7 @@ def test_what_a_forced_call_may_be_is_read_back(form: CallForm) -> None:
         text = written(matcher.deep_copy(), spelling, generator)
         if text is None:
             continue
-        answer = AnswerReader(TOOLS, form).whole(text)
+        answer = told(AnswerReader(TOOLS, form).all(text))
         assert answer.text.strip() == ""
         assert answer.calls
         for call in answer.calls:

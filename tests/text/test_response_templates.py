@@ -33,7 +33,7 @@ def test_an_answer_is_read_by_the_template_however_it_is_cut() -> None:
     text = (
         '<th>\nHm hm.\n</th>\n\nI look. <call>{"n": "f", "a": {"x": "3"}}</call> then <call>{"n": "f", "a": {}}</call>'
     )
-    whole = reader().whole(text)
+    whole = told(reader().all(text))
     assert (whole.thought, whole.text.split()) == ("Hm hm.", ["I", "look.", "then"])
     assert [(call.name, call.arguments) for call in whole.calls] == [("f", '{"x": 3}'), ("f", "{}")]
     for cut in range(len(text)):
@@ -43,18 +43,18 @@ def test_an_answer_is_read_by_the_template_however_it_is_cut() -> None:
         assert [call.arguments for call in streamed.calls] == ['{"x": 3}', "{}"]
         assert parser.called == 2
     # The prompt may begin a thought.
-    assert reader("<user>Hi<assistant><th>").whole("Hm.</th>Yes.").thought == "Hm."
+    assert told(reader("<user>Hi<assistant><th>").all("Hm.</th>Yes.")).thought == "Hm."
 
 
 def test_what_cannot_be_read_stays_text() -> None:
     broken = 'Hi <call>{"n": "f", oh}</call> bye'
     parser = reader()
     streamed = told([*(event for sign in broken for event in parser.feed(sign)), *parser.finish()])
-    for answer in (reader().whole(broken), streamed):
+    for answer in (told(reader().all(broken)), streamed):
         assert answer.calls == []
         assert '{"n": "f", oh}' in answer.text
         assert answer.text.endswith("bye")
-    other = reader().whole('<call>{"n": "g", "a": {}}</call>')
+    other = told(reader().all('<call>{"n": "g", "a": {}}</call>'))
     assert (other.calls, other.text) == ([], '{"n": "g", "a": {}}')
 
 
@@ -62,5 +62,5 @@ def test_a_template_that_is_wrong_or_never_ends_harms_nobody() -> None:
     with pytest.raises(ConfigError, match="response_template is wrong"):
         loaded({"fields": {}})
     slow = TEMPLATE | {"fields": {"content": {"close_pattern": "(a+)+$b"}}}
-    answer = TemplateReader(loaded(slow), "", TOOLS).whole("a" * 40 + "!")
+    answer = told(TemplateReader(loaded(slow), "", TOOLS).all("a" * 40 + "!"))
     assert answer.text == "a" * 40 + "!"

@@ -114,8 +114,3 @@ class DeltaConfig:
     def convolved(self) -> int:
         """Channels of the convolution: queries, keys, values."""
         return 2 * self.keys + self.values
-
-    @property
-    def decays(self) -> int:
-        """Of one row's states."""
-        return self.keys if self.by_key else self.value_heads

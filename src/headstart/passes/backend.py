@@ -6,6 +6,7 @@ Drafters ask ``DraftContext.kit`` for the latter, so that none of them knows a b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -18,6 +19,26 @@ from headstart.models.weights import DecoderWeights
 from headstart.passes.batch import EncoderInput, IntArray, KVStorage, PassBatch, PassOutput
 from headstart.passes.rounds import Stretches
 from headstart.sampling.kernels import RowKernels
+
+
+@dataclass(frozen=True)
+class TextBounds:
+    """What an index of a text guesses at most, and how its guesses are graded."""
+
+    max_depth: int
+    """Tokens of a substring whose places are counted, and of a matched suffix and the path below it."""
+    matches: Sequence[float]
+    """Ascending bounds of the grades of guesses, by the tokens that matched before a guess."""
+    ratios: Sequence[float]
+    """Likewise, by how often it followed them."""
+    factor: float
+    """Nodes allowed for each matched token."""
+    offset: float
+    """Nodes allowed on top of that."""
+    min_probability: float
+    """No node is proposed below this estimate."""
+    nodes: int
+    """Of a tree at most."""
 
 
 class TextIndex(Protocol):
@@ -99,27 +120,8 @@ class BackendKit(Protocol):
         """What computes a trained head, as the end of "runs in"; where that is PyTorch, and why."""
         ...
 
-    def text_index(
-        self,
-        max_depth: int,
-        *,
-        matches: Sequence[float],
-        ratios: Sequence[float],
-        factor: float,
-        offset: float,
-        min_probability: float,
-        nodes: int,
-    ) -> TextIndex | None:
+    def text_index(self, bounds: TextBounds) -> TextIndex | None:
         """An index of a text that may take part in a stretch, empty; None: there is none here.
-
-        Args:
-            max_depth: tokens of a substring whose places are counted, and of a matched suffix and the path below it.
-            matches: ascending bounds of the grades of guesses, by the tokens that matched before a guess.
-            ratios: likewise, by how often it followed them.
-            factor: nodes allowed for each matched token.
-            offset: nodes allowed on top of that.
-            min_probability: no node is proposed below this estimate.
-            nodes: of a tree at most.
 
         Raises:
             ConfigError: memory is short.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from headstart.backends.native.library import Library
 from headstart.backends.native.linear import head_precision, native_kit
 from headstart.backends.native.precision import Precision
@@ -13,6 +11,7 @@ from headstart.backends.torch.head_kit import Kit
 from headstart.backends.torch.kit import TorchKit
 from headstart.drafting.heads.tables import TargetTables
 from headstart.drafting.method import NATIVE, HeadPasses, RunsHead
+from headstart.passes.backend import TextBounds
 
 
 class NativeKit:
@@ -54,25 +53,6 @@ class NativeKit:
         assert kit is not None  # the library is there
         return kit
 
-    def text_index(
-        self,
-        max_depth: int,
-        *,
-        matches: Sequence[float],
-        ratios: Sequence[float],
-        factor: float,
-        offset: float,
-        min_probability: float,
-        nodes: int,
-    ) -> NativeSuffixText:
+    def text_index(self, bounds: TextBounds) -> NativeSuffixText:
         """See ``BackendKit``."""
-        return NativeSuffixText(
-            self._library,
-            max_depth,
-            matches=matches,
-            ratios=ratios,
-            factor=factor,
-            offset=offset,
-            min_probability=min_probability,
-            nodes=nodes,
-        )
+        return NativeSuffixText(self._library, bounds)

@@ -11,48 +11,34 @@ import numpy as np
 from headstart.backends.native.library import Library, Suffix
 from headstart.backends.native.packing import address
 from headstart.errors import ConfigError
+from headstart.passes.backend import TextBounds
 from headstart.passes.batch import IntArray
 
 _NO_MEMORY = "a text to copy guesses from does not fit in memory"
 
 
 class NativeSuffixText:
-    """A growing text, and guesses of what follows it by what followed its last tokens before.
-
-    Args:
-        max_depth: tokens of a substring whose places are counted, and of a matched suffix and the path below it.
-        matches, ratios: ascending bounds of the grades of guesses, by the tokens that matched before a guess and by how
-            often it followed them.
-        factor, offset, min_probability, nodes: see ``SuffixOptions``.
+    """See ``TextIndex``.
 
     Raises:
         ConfigError: memory is short.
     """
 
-    def __init__(
-        self,
-        library: Library,
-        max_depth: int,
-        *,
-        matches: Sequence[float],
-        ratios: Sequence[float],
-        factor: float,
-        offset: float,
-        min_probability: float,
-        nodes: int,
-    ) -> None:
+    def __init__(self, library: Library, bounds: TextBounds) -> None:
         self._library = library
-        bounds = np.array([*matches, *ratios], np.float64)
-        first = address(bounds)
-        handle = library.text_create(
-            max_depth, first, len(matches), first + len(matches) * bounds.itemsize, len(ratios)
-        )
+        matches, ratios = (np.array(each, np.float64) for each in (bounds.matches, bounds.ratios))
+        handle = library.text_create(bounds.max_depth, address(matches), len(matches), address(ratios), len(ratios))
         if not handle:
             raise ConfigError(_NO_MEMORY)
         weakref.finalize(self, library.text_destroy, handle)
         self.isa = library.isa
         self.compiled = Suffix(
-            text=handle, factor=factor, offset=offset, min_probability=min_probability, nodes=nodes, max_depth=max_depth
+            text=handle,
+            factor=bounds.factor,
+            offset=bounds.offset,
+            min_probability=bounds.min_probability,
+            nodes=bounds.nodes,
+            max_depth=bounds.max_depth,
         )
         """For the library."""
         self._consulted: list[NativeSuffixText] = []

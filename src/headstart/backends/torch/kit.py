@@ -46,7 +46,7 @@ class TorchKit:
         """
         return torch_kit(self._dtype(precision), self.device, self._recorder)
 
-    def text_index(self, max_depth: int, **settings: object) -> None:
+    def text_index(self, bounds: object) -> None:
         """None: drafters have an index of their own in Python."""
 
     def _dtype(self, precision: str) -> torch.dtype:

@@ -136,13 +136,3 @@ def own_settings(settings: Mapping[str, Any], key: str, module: str) -> Mapping[
             "fetch the model again."
         ) from error
     return settings
-
-
-def patterns(settings: Mapping[str, Any], *keys: str) -> list[re.Pattern[str]]:
-    """Names of modules that a configuration leaves out; "re:" before one marks a regular expression."""
-    found = []
-    for key in keys:
-        for each in settings.get(key) or ():
-            text = str(each)
-            found.append(re.compile(text.removeprefix("re:") if text.startswith("re:") else re.escape(text)))
-    return found

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headstart.errors import ConfigError
-from headstart.text.answers.events import Answer, Arguments, CallBegun, CallEnded, Event, Text, Thought, merged, told
+from headstart.text.answers.events import Arguments, CallBegun, CallEnded, Event, Text, Thought, merged
 from headstart.text.answers.reader import Stripped
 from headstart.text.answers.tools import Tools, fresh_id
 
@@ -113,10 +113,6 @@ class TemplateReader:
         """As ``AnswerReader.all``."""
         pieces = (text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
         return merged([*(event for piece in pieces for event in self.feed(piece)), *self.finish()])
-
-    def whole(self, text: str) -> Answer:
-        """As ``AnswerReader.whole``."""
-        return told(self.all(text))
 
     def _fail(self, piece: str = "") -> list[Event]:
         """What the template cannot read is text, and so is all that follows."""

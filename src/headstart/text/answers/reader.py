@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 
-from headstart.text.answers.events import Answer, CallBegun, CallBroken, CallEnded, Event, Text, Thought, merged, told
+from headstart.text.answers.events import CallBegun, CallBroken, CallEnded, Event, Text, Thought, merged
 from headstart.text.answers.forms import CallForm, Opening, ThoughtForm
 from headstart.text.answers.source import NotCalls, Reading, Source
 from headstart.text.answers.tools import Calls, Tools
@@ -85,10 +85,6 @@ class AnswerReader:
         self._given += len(text)
         self.source.add(text)
         return self.finish()
-
-    def whole(self, text: str) -> Answer:
-        """The same, as what it says."""
-        return told(self.all(text))
 
     def _advance(self) -> list[Event]:
         if self._reading is not None:

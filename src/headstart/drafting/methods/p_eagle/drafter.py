@@ -6,8 +6,6 @@ head made of it. Each says the token in its place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_trees.draft_vocabulary import DraftVocabulary
 from headstart.drafting.head_trees.growing import CalledGrowth
@@ -20,18 +18,13 @@ from headstart.drafting.methods.eagle.head import PARALLEL_KIND, EagleHead
 from headstart.drafting.methods.p_eagle import PASSES
 
 
-@dataclass(frozen=True)
-class PEagleOptions(OnePassOptions):
-    pass
-
-
 class PEagleDrafter(HeadDrafter):
     """One pass over what was not read yet, and masks."""
 
-    Options = PEagleOptions
+    Options = OnePassOptions
     grade_rates = CONFIDENCE_RATES
 
-    def __init__(self, context: DraftContext, options: PEagleOptions) -> None:
+    def __init__(self, context: DraftContext, options: OnePassOptions) -> None:
         head = open_head(context, options.model, PARALLEL_KIND, EagleHead)
         tables, kit = context.require_tables()(), context.require_runner().backend.kit
         running = run_head(context, PASSES, head, tables, options.precision)

@@ -29,7 +29,7 @@ from headstart.drafting.history import HistoryDrafter
 from headstart.drafting.methods.suffix.suffix_automaton import ROOT_STATE, SuffixAutomaton
 from headstart.drafting.options import require
 from headstart.drafting.text_store import TextStore
-from headstart.passes.backend import TextIndex
+from headstart.passes.backend import TextBounds, TextIndex
 from headstart.passes.draft_tree import DraftTree
 from headstart.passes.rounds import Guesser, StretchDrafting, StretchLimits
 
@@ -180,15 +180,16 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
 
     def _new_text(self) -> SuffixAutomaton | TextIndex:
         options = self._options
-        index = self._kit and self._kit.text_index(
+        bounds = TextBounds(
             options.max_depth,
-            matches=GRADED_MATCHES,
-            ratios=GRADED_RATIOS,
-            factor=options.factor,
-            offset=options.offset,
-            min_probability=options.min_probability,
-            nodes=options.tree_nodes,
+            GRADED_MATCHES,
+            GRADED_RATIOS,
+            options.factor,
+            options.offset,
+            options.min_probability,
+            options.tree_nodes,
         )
+        index = self._kit and self._kit.text_index(bounds)
         return index or SuffixAutomaton(options.max_depth)
 
     def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
