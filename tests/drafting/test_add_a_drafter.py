@@ -122,6 +122,37 @@ FAULTS = {
     "a part is missing": ("def observe", "def watch", "has no observe"),
     "not Python": ("def begin(", "def begin)", "cannot be loaded from phrase_drafter"),
     "options": ("@dataclass(frozen=True)", "", "Options of drafter 'phrases' is no dataclass"),
+    **{
+        f"tokens are changed by {change}": (
+            "(self, outcomes):\n        pass",
+            f"(self, outcomes):\n        tokens = outcomes[0].sequence.tokens\n        {change}",
+            "failed with TypeError: the tokens of a sequence are the engine's",
+        )
+        for change in (
+            *("tokens.append(1)", "tokens.extend([1])", "tokens.insert(0, 1)", "tokens.remove(97)", "tokens.pop()"),
+            *("tokens.clear()", "tokens.sort()", "tokens.reverse()", "tokens[0] = 1", "tokens[:] = []"),
+            *("del tokens[0]", "tokens += [1]", "tokens *= 2"),
+        )
+    },
+    **{
+        f"draws from {law}": (
+            "guess[: min(budget.nodes, budget.depth)]",
+            f"guess[:1] if budget.nodes else [], (lambda torch: {law})(__import__('torch'))",
+            "draft_probs are no tensor of rows of float64 probabilities of all 259 tokens",
+        )
+        for law in (
+            *("[[1.0] + 258 * [0.0]]", "torch.full((1, 259), 1 / 259)", "torch.full((1, 258), 1 / 258).double()"),
+            *(
+                "torch.full((1, 259), float('nan')).double()",
+                "torch.zeros(1, 259).double()",
+                "torch.zeros(0, 259).double()",
+            ),
+            *(
+                "torch.full((1, 259), 1 / 259).double() * torch.tensor([3, -1, 0] + 256 * [1])",
+                "torch.eye(259)[:1].double()",
+            ),
+        )
+    },
 }
 
 

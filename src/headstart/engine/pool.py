@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TypeVar
 
+import torch
+from torch import Tensor
+
 from headstart.drafting.abilities import Plain, bytes_of, fork_or_begin, stretch_drafting
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, beam_of
-from headstart.drafting.registry import blamed, drafter_name
+from headstart.drafting.registry import blamed, drafter_name, is_foreign
 from headstart.errors import RequestError, closest
 from headstart.passes.draft_tree import DraftTree
 from headstart.passes.rounds import RoundRecord, StretchDrafting, StretchLimits
@@ -18,6 +21,8 @@ MAX_FAULTS = 3
 """A tolerated drafter that has failed so often, and brought nothing meanwhile, is asked no more."""
 
 _NOTHING = TargetSignals()
+_ROUNDING = 1e-6
+"""By which the sum of a law may be off."""
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
@@ -109,6 +114,24 @@ class DrafterPool:
                     self._in_a_row[name] = 0
 
             self._each(name, places, [outcomes[i].sequence.id for i in places], tell)
+
+    def lawful(self, sequence: SequenceView, draft: DraftTree, vocab_size: int) -> DraftTree:
+        """A sequence's draft, if its draws can be verified, else the empty one: their drafter is at fault. Of another
+        package's each row is looked at."""
+        rows, draws = draft.draft_probs, draft.draws
+        if rows is None or draws is None:
+            return draft
+        sound = isinstance(rows, Tensor) and rows.dtype == torch.float64 and rows.shape[1:] == (vocab_size,)
+        sound = sound and int(draws.rows.max(initial=0)) < len(rows)
+        if sound and is_foreign(self._names[sequence.id]):
+            drawn = rows[torch.from_numpy(draws.rows).long(), torch.from_numpy(draft.tokens[draws.nodes]).long()]
+            sums = rows.sum(1)
+            sound = bool((rows >= 0).all() and (drawn > 0).all() and ((sums - 1).abs() < _ROUNDING).all())
+        if sound:
+            return draft
+        wanted = f"rows of float64 probabilities of all {vocab_size} tokens, from which the guesses were drawn"
+        self.fail([sequence], ValueError(f"draft_probs are no tensor of {wanted}"))
+        return DraftTree.empty()
 
     def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
         """What the sequences' drafter brings to a stretch of rounds; None: they have several, or it must be asked round

@@ -89,7 +89,9 @@ class _Round:
         sequences = [sequence for sequence, _ in self._schedule.decoding]
         budgets = [budget for _, budget in self._schedule.decoding]
         drafts = self._drafters.propose(sequences, budgets) if sequences else []
-        for sequence, draft, budget in zip(sequences, drafts, budgets, strict=True):
+        vocab_size = self._runner.backend.config.vocab_size
+        for sequence, guessed, budget in zip(sequences, drafts, budgets, strict=True):
+            draft = self._drafters.lawful(sequence, guessed, vocab_size)
             # What a constraint knows of a beam begins with its whole output, which is no path of its tree.
             constraint = sequence.constraint if sequence.group is None else None
             kept = draft if constraint is None else _pruned(draft, constraint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from headstart.drafting.base import BeamView, SpeculationParams
 from headstart.engine.constraint import TokenConstraint
@@ -54,6 +54,16 @@ class StopRules:
     """The request's own stop tokens."""
     max_tokens: int
     """Output tokens at most."""
+
+
+class CommittedTokens(list[int]):
+    """Tokens that the engine alone adds to: what a drafter did to them would change the text."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("the tokens of a sequence are the engine's; change a copy of them")
+
+    append = extend = insert = remove = pop = clear = sort = reverse = _refuse
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
 
 
 @dataclass(eq=False)
@@ -161,6 +171,7 @@ class Sequence:
         )
 
     def __post_init__(self) -> None:
+        self.tokens = CommittedTokens(self.tokens)
         source = None if self.source is None else self.source.tokens
         self.history = TokenHistory(self.tokens[: self.prompt_length], self.tokens[self.prompt_length :], source)
         self.stats.prompt_tokens = self.prompt_length + (0 if self.source is None else self.source.positions)
@@ -179,20 +190,18 @@ class Sequence:
 
     def forked(self, id: int) -> Self:
         """A beam that stands where this sequence stands. It counts into the same statistics: they are the group's."""
-        return replace(
-            self, id=id, tokens=self.tokens.copy(), leader=None, text=None, origins=[], rejected=[], logprobs=[]
-        )
+        return replace(self, id=id, leader=None, text=None, origins=[], rejected=[], logprobs=[])
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Grow by tokens that a search has chosen, none of which ends the sequence."""
         for token in tokens:
-            self.tokens.append(token)
+            list.append(self.tokens, token)
             if self.transforms.needs_history:
                 self.history.append(token)
 
     def commit(self, token: int) -> None:
         """Make one token final and see whether it ends the sequence."""
-        self.tokens.append(token)
+        list.append(self.tokens, token)
         if self.transforms.needs_history:
             self.history.append(token)
         self.stats.tokens += 1
