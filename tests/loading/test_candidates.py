@@ -15,6 +15,7 @@ import gguf
 import pytest
 import torch
 from cli_runs import headstart, refusal
+from gguf_blocks import write_llama
 from head_toys import HIDDEN, head_target, random_block, random_eagle
 from huggingface_hub import constants
 from multi_token_models import NATIVE_SIZES, write_modules
@@ -24,11 +25,15 @@ from tiny_checkpoint import HEADS, write_tiny_model, write_tokenizer
 from headstart import LLM, CheckpointError, ConfigError, SamplingParams
 from headstart.backends.native.loader import load_library
 from headstart.drafting.heads.formats import TrainedHead
+from headstart.loading.candidates import candidates
 from headstart.loading.model import load_model
 from headstart.loading.published import PUBLISHED
 from headstart.loading.roles import role_of
+from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import LayerConfig, RopeConfig
 from headstart.models.families import FAMILIES
+from headstart.models.weight_loading import config_of
+from headstart.text.tokenizer import Tokenizer
 from headstart_train.files.heads import save_head
 
 VOCAB = 259
@@ -83,6 +88,27 @@ def test_heads_of_the_hubs_cache_are_found(hub: Path, target: Path) -> None:
     assert "org/large" not in found
     without_files = [each["drafter"] for each in json.loads(headstart("drafters", "-m", target, "--json").stdout)]
     assert without_files.index("self") < without_files.index("suffix")
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("Q8_0", ""),
+        ("BF16", ""),
+        ("Q4_K", "take 4.5 bits each, and in 4 bits 5.0"),
+        (None, "head_dim 4 is"),
+    ],
+)
+def test_the_model_itself_is_listed_by_what_fewer_bits_would_save(
+    kind: str | None, says: str, hub: Path, target: Path, tmp_path: Path
+) -> None:
+    """None: a model that PyTorch computes."""
+    checkpoint = open_checkpoint(target if kind is None else write_llama(tmp_path / "model.gguf", {"": kind}))
+    found = candidates(checkpoint, config_of(checkpoint), Tokenizer.from_checkpoint(open_checkpoint(target)))
+    (itself,) = [each for each in found if each.drafter == "self"]
+    says = says if load_library() else "there is none here"
+    assert itself.standing == ("refused" if says else "found")
+    assert says in itself.said
 
 
 def test_modules_of_the_hubs_cache_guess(hub: Path, tmp_path: Path) -> None:

@@ -70,12 +70,16 @@ def drafters(
 
 
 def _print_candidates(model: str, as_json: bool) -> None:
-    from headstart.common.memory import readable
-    from headstart.entrypoints.outline import Outline
-    from headstart.loading.candidates import candidates
+    from headstart.cli.progress import Activity
 
-    outline = Outline.open(model)
-    found = candidates(outline.checkpoint, outline.config, outline.tokenizer)
+    with Activity() as activity:
+        activity.show(f"Looking for who could guess for {model}")
+        from headstart.common.memory import readable
+        from headstart.entrypoints.outline import Outline
+        from headstart.loading.candidates import candidates
+
+        outline = Outline.open(model)
+        found = candidates(outline.checkpoint, outline.config, outline.tokenizer)
     if as_json:
         _print_json([asdict(each) for each in found])
         return
@@ -143,7 +147,7 @@ def _print_table(titles: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
 
     table = Table(box=None, pad_edge=False)
     for title in titles:
-        table.add_column(title, no_wrap=title in ("name", "option"))
+        table.add_column(title, no_wrap=title in ("name", "option"), overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(value)) for value in row.values()))
     Console(highlight=False).print(table)

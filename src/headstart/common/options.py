@@ -82,14 +82,14 @@ class Option:
     @property
     def range(self) -> str:
         """What its numbers must be, as the end of a sentence; empty: any."""
-        low = f"[{self.least:g}" if self.least is not None else None if self.above is None else f"({self.above:g}"
-        high = f"{self.most:g}]" if self.most is not None else None if self.below is None else f"{self.below:g})"
+        low = f"[{self.least:.15g}" if self.least is not None else None if self.above is None else f"({self.above:.15g}"
+        high = f"{self.most:.15g}]" if self.most is not None else None if self.below is None else f"{self.below:.15g})"
         if low and high:
             return f"lie in {low}, {high}"
         if self.least is not None:
-            return f"be {self.least:g} or more"
+            return f"be {self.least:.15g} or more"
         if self.above is not None:
-            return f"be above {self.above:g}"
+            return f"be above {self.above:.15g}"
         return "" if high is None else f"be {'at most' if self.most is not None else 'below'} {high[:-1]}"
 
     def admits(self, value: float) -> bool:

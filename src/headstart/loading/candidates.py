@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from headstart.backends.native.few_bits import BITS_TAKEN
 from headstart.backends.native.kit import NativeKit
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.supported import supports
@@ -21,6 +22,7 @@ from headstart.drafting.method import AS_THE_MODEL, NATIVE, passes_of
 from headstart.drafting.registry import available_drafters, default_for, drafter_name, is_drafter
 from headstart.errors import HeadstartError
 from headstart.loading.beside import are_called_so, config_for, modules_beside, sound_modules
+from headstart.loading.own_bits import SAVES
 from headstart.loading.published import PUBLISHED
 from headstart.loading.roles import SIDECARS, role_of
 from headstart.loading.siblings import bytes_at, sibling_at
@@ -73,11 +75,9 @@ def candidates(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer
         for each in PUBLISHED
         if each.fits(config, parameters) and each.hub_id not in {*held, checkpoint.name}
     ]
-    methods, itself = available_drafters(), default_for("target")
     if config.encoder is None:
-        said = f"{methods[itself].summary}; for what the native pass computes in more bits"
-        found.append(Candidate(itself, "–", Standing.FOUND, 0, said))
-    copies = [method for method in methods.values() if method.free]
+        found.append(_itself(checkpoint, config))
+    copies = [method for method in available_drafters().values() if method.free]
     return [*found, *(Candidate(each.name, "–", Standing.FOUND, 0, each.summary) for each in copies)]
 
 
@@ -177,6 +177,22 @@ def _modules(checkpoint: Checkpoint, config: ModelConfig) -> Iterator[Candidate]
     if any(value and key.rpartition(".")[2] in _MODULES for key, value in entries.items()):
         said = "multi-token modules, which this file leaves out: the publisher's own files have them"
         yield Candidate(drafter, str(checkpoint.path), Standing.ABSENT, 0, said)
+
+
+def _itself(checkpoint: Checkpoint, config: ModelConfig) -> Candidate:
+    """The model in four bits, or why that saves nothing or cannot be computed."""
+    drafter, shapes = default_for("target"), checkpoint.shapes()
+    sizes = {name: math.prod(shape) for name, shape in shapes.items() if len(shape) > 1}
+    sizes = {name: size for name, size in sizes.items() if shapes[name][0] != config.vocab_size}
+    stored = sum(size * checkpoint.stored_bits(name) for name, size in sizes.items()) / max(sum(sizes.values()), 1)
+    taken = BITS_TAKEN[4]
+    if unfit := supports(config) or ("" if load_library() else "there is none here"):
+        said = f"the native pass alone runs it, and {unfit}"
+    elif taken > SAVES * stored:
+        said = f"the file's weights take {stored:.1f} bits each, and in 4 bits {taken:.1f}; --drafter self:bits=3 saves"
+    else:
+        return Candidate(drafter, "–", Standing.FOUND, 0, available_drafters()[drafter].summary)
+    return Candidate(drafter, "–", Standing.REFUSED, 0, said)
 
 
 def place_of(file: Path, model: Path) -> str:

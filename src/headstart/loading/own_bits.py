@@ -17,7 +17,7 @@ from headstart.models.weights import DecoderWeights
 
 logger = logging.getLogger(__name__)
 
-_SAVES = 0.9
+SAVES = 0.9
 """Of the target's bytes, what its layers may take at most in fewer bits: more would be a draft as dear as a pass."""
 _TAKEN = {
     Precision.BF16: 16.0,
@@ -89,7 +89,7 @@ def _computed_natively(model: Model) -> NativeBackend:
 
 
 def _require_fewer(target: NativeBackend, taken: float, asked: str) -> None:
-    if taken > _SAVES * target.layer_bits:
+    if taken > SAVES * target.layer_bits:
         raise ConfigError(
             f"the target's weights take {target.layer_bits:.1f} bits each as it is ({target.name}), and with {asked} "
             f"they would take {taken:.1f}, so that a draft would cost as much as a pass; give fewer bits, or use "
