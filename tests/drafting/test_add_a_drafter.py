@@ -122,6 +122,8 @@ FAULTS = {
     "a part is missing": ("def observe", "def watch", "has no observe"),
     "not Python": ("def begin(", "def begin)", "cannot be loaded from phrase_drafter"),
     "options": ("@dataclass(frozen=True)", "", "Options of drafter 'phrases' is no dataclass"),
+    "layers": ("needs = TargetSignals()", "needs = TargetSignals(taps=(99,))", "of layer 99, and this target has 3"),
+    "no signals": ("needs = TargetSignals()", "needs = None", "needs of drafter 'phrases' is None, no TargetSignals"),
     **{
         f"tokens are changed by {change}": (
             "(self, outcomes):\n        pass",

@@ -201,6 +201,23 @@ def test_a_drafter_that_fails_for_one_sequence_goes_on_guessing_for_others(where
     assert engine.drafters.faults["default"] == 5
 
 
+@pytest.mark.parametrize("needs", [TargetSignals(taps=(99,)), None])
+@pytest.mark.parametrize("at_start", [True, False])
+def test_a_drafter_that_asks_for_what_no_pass_shows_ends_nobody(needs: TargetSignals | None, at_start: bool) -> None:
+    drafter = GuessesPoison([])
+    engine = poisoned_engine(lambda batch: 99 in batch.taps, drafter=drafter)
+    drafter.needs = needs if at_start else drafter.needs  # type: ignore[assignment]
+    sequences = requests(engine)
+    for sequence in sequences:
+        engine.add(sequence)
+    for _ in range(3):
+        engine.step()
+    drafter.needs = needs  # type: ignore[assignment]
+    served(engine, [])
+    assert unharmed(sequences, ())
+    assert (engine.drafters.faults["default"] > 0) == (needs is not None)
+
+
 def break_reserve(engine: Engine, guilty: set[int]) -> None:
     reserve = engine.runner.cache.reserve
 

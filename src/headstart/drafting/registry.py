@@ -216,7 +216,28 @@ def create_drafter(drafter: str | type[Any], context: DraftContext, **options: o
     lacks = [part for part in _PARTS if not hasattr(created, part)]
     if lacks:
         raise ConfigError(f"drafter {name!r} has no {' and no '.join(lacks)}; see docs/add_a_drafter.md.")
+    if is_foreign(name):
+        _check_needs(name, created.needs, context)
     return created
+
+
+def _check_needs(name: str, needs: object, context: DraftContext) -> None:
+    """Refuse what no target shows.
+
+    Raises:
+        ConfigError: naming it.
+    """
+    from headstart.drafting.base import TargetSignals
+    from headstart.passes.batch import FINAL_TAP
+
+    if not isinstance(needs, TargetSignals):
+        raise ConfigError(f"needs of drafter {name!r} is {needs!r:.40}, no TargetSignals; see docs/add_a_drafter.md.")
+    layers = None if context.runner is None else context.runner.backend.config.num_layers
+    beyond = [tap for tap in needs.taps if layers is not None and not FINAL_TAP <= tap <= layers]
+    if beyond:
+        raise ConfigError(
+            f"drafter {name!r} asks for the input of layer {beyond[0]}, and this target has {layers}; use another one."
+        )
 
 
 def is_foreign(name: str) -> bool:

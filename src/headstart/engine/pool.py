@@ -176,7 +176,8 @@ class DrafterPool:
     def needs_of(self, sequence: SequenceView) -> TargetSignals:
         """What the sequence's drafter wants of the target's passes."""
         name = self._names.get(sequence.id)
-        return _NOTHING if name is None else self.drafters[name].needs
+        needs = _NOTHING if name is None else self.drafters[name].needs
+        return needs if isinstance(needs, TargetSignals) else _NOTHING
 
     def guesses_for(self, sequence: SequenceView) -> bool:
         """Whether anything may be guessed for a sequence."""

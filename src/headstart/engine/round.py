@@ -121,7 +121,7 @@ class _Round:
         try:
             outputs = [*self._runner.forward(self._spans, taps)]
         except Exception as error:
-            outputs = self._one_by_one(taps, error)
+            outputs = self._one_by_one(error)
         self._clock.passed()
         self._read = outputs[: len(self._chunks)]
         for each, output in zip(self._decoding, outputs[len(self._chunks) :], strict=True):
@@ -129,9 +129,9 @@ class _Round:
             each.top_ids = None if output is None else best_of_rows(self._drafters, each.sequence, output)
         self._clock.signalled()
 
-    def _one_by_one(self, taps: tuple[int, ...], error: Exception) -> list[SpanOutput | None]:
-        """The pass has failed: compute each request's rows by themselves, and without guesses where that fails too.
-        Whose plain rows still cannot be computed ends with its error."""
+    def _one_by_one(self, error: Exception) -> list[SpanOutput | None]:
+        """The pass has failed: compute each request's rows by themselves, and where that fails too, without guesses and
+        taps, whose drafter is at fault then. Whose plain rows still cannot be computed ends with its error."""
         places: dict[Sequence | BeamGroup, list[int]] = {}
         riding = self._schedule.riding
         for place, sequence in enumerate(riding):
@@ -141,7 +141,7 @@ class _Round:
             _log.warning("a pass of %d requests failed (%s); each is computed by itself.", len(places), _named(error))
         outputs: list[SpanOutput | None] = [None] * len(riding)
 
-        def attempt(own: list[int]) -> Exception | None:
+        def attempt(own: list[int], taps: tuple[int, ...]) -> Exception | None:
             try:
                 computed = self._runner.forward([self._spans[place] for place in own], taps)
             except Exception as fault:
@@ -152,15 +152,17 @@ class _Round:
 
         for whose, own in places.items():
             self._begin("a pass", [riding[own[0]]])
-            fault = attempt(own) if len(places) > 1 else error
+            wanted = self._drafters.taps(riding[place] for place in own)
+            fault = attempt(own, wanted) if len(places) > 1 else error
             guessed = [each for each in self._decoding if owner(each.sequence) is whose and len(each.draft)]
-            if fault is not None and guessed:
+            if fault is not None and (guessed or wanted):
                 for each in guessed:
                     each.draft = DraftTree.empty()
                     each.span = _tree(each.sequence, each.draft, each.span.logits)
-                with_guesses, fault = fault, attempt(own)
+                with_drafter, fault = fault, attempt(own, ())
                 if fault is None:
-                    self._drafters.fail([each.sequence for each in guessed], with_guesses)
+                    asking = [riding[place] for place in own if self._drafters.needs_of(riding[place]).taps]
+                    self._drafters.fail(asking or [each.sequence for each in guessed], with_drafter)
             if fault is not None:
                 end_alone(whose, fault)
         return outputs
