@@ -70,16 +70,8 @@ def encoder_sizes(fields: Fields) -> dict[str, Any]:
     }
 
 
-def _bart(
-    fields: Fields,
-    family: str,
-    positions: Positions,
-    normed_before: bool,
-    embedding_norm: bool,
-    final_norm: bool,
-    head_bias: bool,
-    start: int | None,
-) -> ModelConfig:
+def _bart(fields: Fields, family: str, positions: Positions, start: int | None, form: dict[str, bool]) -> ModelConfig:
+    """``form``: what norms and biases there are, as fields of ``EncoderConfig``; all have a bias of the head else."""
     shares = family != "marian" or fields.flag("share_encoder_decoder_embeddings", True)
     first = _LEARNED_OFFSET if positions == "learned" else 0
     if positions == "tensor2tensor":
@@ -92,10 +84,7 @@ def _bart(
         positions=positions,
         vocab_size=None if shares else fields.integer("vocab_size"),
         first_position=first,
-        normed_before=normed_before,
-        embedding_norm=embedding_norm,
-        final_norm=final_norm,
-        head_bias=head_bias,
+        **{"head_bias": True, **form},
         **generation_entries(fields, start),
     )
     config = decoder_of(fields, encoder, max_positions)
@@ -134,36 +123,13 @@ def stack(name: str, layer: dict[str, str], convolutions: tuple[str, ...] = ()) 
 
 _TABLES = ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens")
 _STORED = EncoderDecoderLayout(_TABLES, stack("encoder", LAYER), stack("decoder", LAYER | CROSS))
-_COMPUTED = EncoderDecoderLayout(
-    _TABLES,
-    stack("encoder", LAYER),
-    stack("decoder", LAYER | CROSS),
-    ignored=(r"model\.(encoder|decoder)\.embed_positions\.weights?",),
-)
+_COMPUTED = replace(_STORED, ignored=(r"model\.(encoder|decoder)\.embed_positions\.weights?",))
 _APART = replace(_STORED, embeddings=_TABLES[2:], encoder_embedding=_TABLES[1])
 """Each half has a vocabulary and a table of its own (Marian)."""
 
 
-def _family(
-    name: str,
-    positions: Positions,
-    *,
-    normed_before: bool = True,
-    embedding_norm: bool = False,
-    final_norm: bool = True,
-    head_bias: bool = True,
-    start: int | None = None,
-) -> EncoderDecoderFamily:
-    read = partial(
-        _bart,
-        family=name,
-        positions=positions,
-        normed_before=normed_before,
-        embedding_norm=embedding_norm,
-        final_norm=final_norm,
-        head_bias=head_bias,
-        start=start,
-    )
+def _family(name: str, positions: Positions, start: int | None = None, **form: bool) -> EncoderDecoderFamily:
+    read = partial(_bart, family=name, positions=positions, start=start, form=form)
     usual = _COMPUTED if positions == "tensor2tensor" else _STORED
 
     def layout(config: ModelConfig) -> EncoderDecoderLayout:

@@ -26,6 +26,7 @@ from headstart.models.families.experts import (
 )
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.gguf import GGUF_LAYOUT
+from headstart.models.families.granite import divided
 from headstart.models.families.llama import HF_LAYOUT, base_of, biased, halves, windowed
 
 _NORMS = NormsConfig("layer", bias=False, shared=True)
@@ -130,11 +131,7 @@ def _norms_in_halves(weight: Tensor, config: ModelConfig) -> Tensor:
     return halves(weight.flatten(), config).view(weight.shape)
 
 
-def _divided(weight: Tensor, config: ModelConfig) -> Tensor:
-    return weight / config.folded.logit_divisor
-
-
-_CONVERT = {"q": halves, "k": halves, "q_norm": _norms_in_halves, "k_norm": _norms_in_halves, "final_norm": _divided}
+_CONVERT = {"q": halves, "k": halves, "q_norm": _norms_in_halves, "k_norm": _norms_in_halves, "final_norm": divided}
 _LAYOUT = replace(HF_LAYOUT, convert=_CONVERT)
 _GGUF_LAYOUT = replace(GGUF_LAYOUT, convert=_CONVERT)
 _MOE_LAYOUT = layout_with(BY_EXPERT | shared("shared_experts"), _LAYOUT, beyond=True)

@@ -11,12 +11,11 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor
 
 from headstart.models.config import EmbeddingConfig, HeadNorms, ModelConfig, OutputHeadConfig, RopeConfig
 from headstart.models.families.base import Family, Gguf, Parts
 from headstart.models.families.fields import Fields
-from headstart.models.families.gguf import GGUF_LAYOUT
+from headstart.models.families.gguf import GGUF_LAYOUT, minus_one
 from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_of, biased, windowed
 from headstart.models.families.rope import rope_of
 
@@ -146,10 +145,6 @@ def _computed(fields: Fields) -> dict[str, Any]:
     return {"query_pre_attn_scalar": size}
 
 
-def _minus_one(weight: Tensor, _: ModelConfig) -> Tensor:
-    return weight - 1
-
-
 _NORMS = ("attention_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_norm", "mlp_post_norm", "final_norm")
 _HF_LAYOUT = replace(
     HF_LAYOUT,
@@ -166,7 +161,7 @@ _SEEING_LAYOUT = replace(
     head="language_model.lm_head",
     ignored=(*_HF_LAYOUT.ignored, r"vision_tower\..*", r"multi_modal_projector\..*"),
 )
-_GGUF_LAYOUT = replace(GGUF_LAYOUT, convert=dict.fromkeys(_NORMS, _minus_one))
+_GGUF_LAYOUT = replace(GGUF_LAYOUT, convert=dict.fromkeys(_NORMS, minus_one))
 _VAULT_LAYOUT = replace(HF_LAYOUT, layer={**HF_LAYER, "mlp_norm": "layers.{i}.pre_feedforward_layernorm"})
 
 _GEMMA3_GGUF = Gguf("gemma3", _GGUF_LAYOUT, defaults=_GGUF_DEFAULTS, computed=_computed, read=_gemma3)

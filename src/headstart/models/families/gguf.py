@@ -111,6 +111,11 @@ def _logarithm(decay: Tensor, _: ModelConfig) -> Tensor:
     return (-decay).log()
 
 
+def minus_one(weight: Tensor, _: ModelConfig) -> Tensor:
+    """Norms that add 1 to their weights are stored with it added."""
+    return weight - 1
+
+
 STATES = {"log_decay": _logarithm}
 """What is done to values of states."""
 GGUF_LAYOUT = TensorLayout(

@@ -6,15 +6,16 @@ Sources: the configuration and modelling files of transformers (models/glm, glm4
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from headstart.models.config import AttentionConfig, ModelConfig, NormsConfig
-from headstart.models.families.base import Family, Gguf
+from headstart.models.families.base import Family, Gguf, without
 from headstart.models.families.fields import Fields
 from headstart.models.families.gguf import GGUF_LAYER, GGUF_LAYOUT
 from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_of, halves
 
 
-def _base(fields: Fields, post_norms: bool) -> ModelConfig:
+def _glm(fields: Fields, post_norms: bool = False) -> ModelConfig:
     return base_of(
         fields,
         default_head_dim=128,
@@ -25,27 +26,19 @@ def _base(fields: Fields, post_norms: bool) -> ModelConfig:
     )
 
 
-def _glm(fields: Fields) -> ModelConfig:
-    return _base(fields, post_norms=False)
-
-
-def _glm4(fields: Fields) -> ModelConfig:
-    return _base(fields, post_norms=True)
-
-
-_FUSED = {role: name for role, name in HF_LAYER.items() if role != "gate"} | {"up": "layers.{i}.mlp.gate_up_proj"}
+_FUSED = without(HF_LAYER, "gate") | {"up": "layers.{i}.mlp.gate_up_proj"}
 _SANDWICH = {
     "attention_post_norm": "layers.{i}.post_self_attn_layernorm",
     "mlp_post_norm": "layers.{i}.post_mlp_layernorm",
 }
 _TURNED = {"q": halves, "k": halves}
-_GGUF_FUSED = {role: name for role, name in GGUF_LAYER.items() if role != "gate"}
+_GGUF_FUSED = without(GGUF_LAYER, "gate")
 
 FAMILIES = (
     Family("glm", _glm, replace(HF_LAYOUT, layer=_FUSED, convert=_TURNED)),
     Family(
         "glm4",
-        _glm4,
+        partial(_glm, post_norms=True),
         replace(HF_LAYOUT, layer=_FUSED | _SANDWICH, convert=_TURNED),
         Gguf("glm4", replace(GGUF_LAYOUT, layer=_GGUF_FUSED, convert=_TURNED)),
     ),

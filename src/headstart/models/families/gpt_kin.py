@@ -20,7 +20,7 @@ from headstart.models.config import (
     ResidualConfig,
     RopeConfig,
 )
-from headstart.models.families.base import Family, Gguf, TensorLayout
+from headstart.models.families.base import Family, Gguf, TensorLayout, without
 from headstart.models.families.fields import Fields
 from headstart.models.families.gguf import GGUF_JOINT_QKV
 from headstart.models.families.gpt import GPT2_LAYER, GPT2_NAMES, gpt
@@ -110,8 +110,7 @@ _GPTJ = TensorLayout(
 )
 _CODEGEN = replace(
     _GPTJ,
-    layer={role: name for role, name in _GPTJ.layer.items() if role not in ("q", "k", "v")}
-    | {"qkv": "h.{i}.attn.qkv_proj"},
+    layer=without(_GPTJ.layer, "q", "k", "v") | {"qkv": "h.{i}.attn.qkv_proj"},
     convert={"qkv": _codegen_qkv},
 )
 _GPT_NEO = replace(

@@ -27,7 +27,7 @@ from headstart.models.config import (
 from headstart.models.families.base import CURVE, Family, Gguf, Parts
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.gguf import GGUF_LAYER, GGUF_LAYOUT
-from headstart.models.families.granite import with_factor_of_layers
+from headstart.models.families.granite import divided, with_factor_of_layers
 from headstart.models.families.llama import (
     GGUF_INTERLEAVED,
     HF_LAYER,
@@ -230,10 +230,6 @@ def _scaled(weight: Tensor, config: ModelConfig) -> Tensor:
     return weight * config.folded.post_norms
 
 
-def _divided(weight: Tensor, config: ModelConfig) -> Tensor:
-    return weight / config.folded.logit_divisor
-
-
 _HUNYUAN = {"q_norm": "layers.{i}.self_attn.query_layernorm", "k_norm": "layers.{i}.self_attn.key_layernorm"}
 ONLY_POST_NORMED = replace(HF_LAYOUT, layer=HF_LAYER | POST_NORMS)
 _SEED_OSS = replace(GGUF_LAYOUT, layer=GGUF_LAYER | {"mlp_norm": "blk.{i}.post_attention_norm"})
@@ -255,7 +251,7 @@ _NANOCHAT = replace(
 _HYPERCLOVAX = replace(
     HF_LAYOUT,
     layer={**HF_LAYER, "attention_post_norm": "layers.{i}.post_norm1", "mlp_post_norm": "layers.{i}.post_norm2"},
-    convert={"attention_post_norm": _scaled, "mlp_post_norm": _scaled, "final_norm": _divided},
+    convert={"attention_post_norm": _scaled, "mlp_post_norm": _scaled, "final_norm": divided},
 )
 
 FAMILIES = (

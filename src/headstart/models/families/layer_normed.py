@@ -25,9 +25,9 @@ from headstart.models.config import (
     ResidualConfig,
 )
 from headstart.models.families.bart import LAYER
-from headstart.models.families.base import Family, Gguf, TensorLayout
+from headstart.models.families.base import Family, Gguf, TensorLayout, without
 from headstart.models.families.fields import MAX_POSITIONS, Fields
-from headstart.models.families.gguf import GGUF_LAYOUT
+from headstart.models.families.gguf import GGUF_LAYOUT, minus_one
 from headstart.models.families.llama import (
     BIASED,
     HF_LAYER,
@@ -189,32 +189,20 @@ def heads_apart(tensor: Tensor, config: ModelConfig) -> Tensor:
     return torch.cat([part.flatten(0, 2) for part in parts])
 
 
-def _minus_one(weight: Tensor, _: ModelConfig) -> Tensor:
-    return weight - 1
-
-
 _STABLELM = HF_LAYER | {
     "q_norm": "layers.{i}.self_attn.q_layernorm.norms.{h}",
     "k_norm": "layers.{i}.self_attn.k_layernorm.norms.{h}",
 }
-_PHI = {
-    "attention_norm": "layers.{i}.input_layernorm",
-    "q": "layers.{i}.self_attn.q_proj",
-    "k": "layers.{i}.self_attn.k_proj",
-    "v": "layers.{i}.self_attn.v_proj",
+_DENSE = {
+    "output": "layers.{i}.self_attn.dense",
     "q_norm": "layers.{i}.self_attn.q_layernorm",
     "k_norm": "layers.{i}.self_attn.k_layernorm",
-    "output": "layers.{i}.self_attn.dense",
-    "up": "layers.{i}.mlp.fc1",
-    "down": "layers.{i}.mlp.fc2",
 }
-_PERSIMMON = {
-    "attention_norm": "layers.{i}.input_layernorm",
+_FC = {"up": "layers.{i}.mlp.fc1", "down": "layers.{i}.mlp.fc2"}
+_PHI = without(HF_LAYER, "mlp_norm", "gate") | _DENSE | _FC
+_PERSIMMON = without(HF_LAYER, "q", "k", "v", "gate") | {
+    **_DENSE,
     "qkv": "layers.{i}.self_attn.query_key_value",
-    "q_norm": "layers.{i}.self_attn.q_layernorm",
-    "k_norm": "layers.{i}.self_attn.k_layernorm",
-    "output": "layers.{i}.self_attn.dense",
-    "mlp_norm": "layers.{i}.post_attention_layernorm",
     "up": "layers.{i}.mlp.dense_h_to_4h",
     "down": "layers.{i}.mlp.dense_4h_to_h",
 }
@@ -245,7 +233,7 @@ FAMILIES = (
         HF_LAYOUT,
         Gguf(
             "nemotron",
-            replace(GGUF_LAYOUT, convert=dict.fromkeys(("attention_norm", "mlp_norm", "final_norm"), _minus_one)),
+            replace(GGUF_LAYOUT, convert=dict.fromkeys(("attention_norm", "mlp_norm", "final_norm"), minus_one)),
         ),
     ),
     Family("jais2", _jais2, HF_LAYOUT, Gguf("jais2", GGUF_LAYOUT)),

@@ -8,6 +8,7 @@ converter, which stacks the experts of a layer in one tensor.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from headstart.models.config import AttentionConfig, HeadNorms, LayerConfig, ModelConfig, NormsConfig, OutputHeadConfig
@@ -99,14 +100,6 @@ def qwen_experts(fields: Fields, config: ModelConfig, count: int, size: int, use
     normalised = fields.flag("norm_topk_prob", False)
     experts = ExpertsConfig(count, used_of(fields, count, used), size, normalised=normalised, **more)
     return with_experts(config, experts, dense)
-
-
-def _olmoe(fields: Fields) -> ModelConfig:
-    return _olmo_experts(fields, pre_norms=True, default_eps=1e-5, theta=10_000.0, experts=(64, 8))
-
-
-def _flex_olmo(fields: Fields) -> ModelConfig:
-    return _olmo_experts(fields, pre_norms=False, default_eps=1e-6, theta=500_000.0, experts=(7, 5))
 
 
 def _olmo_experts(
@@ -232,6 +225,9 @@ _ERNIE_NAMES = {
     "moe_layer_start_index": "leading_dense_block_count",
     "moe_layer_interval": "interleave_moe_layer_step",
 }
+
+_olmoe = partial(_olmo_experts, pre_norms=True, default_eps=1e-5, theta=10_000.0, experts=(64, 8))
+_flex_olmo = partial(_olmo_experts, pre_norms=False, default_eps=1e-6, theta=500_000.0, experts=(7, 5))
 
 FAMILIES = (
     Family("mixtral", _mixtral, layout_with(IN_BLOCK), Gguf("llama", GGUF_MIXED_INTERLEAVED), "experts"),

@@ -82,19 +82,15 @@ class _Wrapper:
 
 
 def _read(wrapper: _Wrapper, fields: Fields) -> ModelConfig:
-    text = fields.within("text_config")
-    if text is None:
-        # Qwen2-VL was released with everything in one.
-        text = Fields({**fields.entries, "model_type": wrapper.default}, fields.source)
+    # Qwen2-VL was released with everything in one.
+    alone = fields.within("text_config") is None
+    text = fields.with_entries(model_type=wrapper.default) if alone else fields.text_config()
     kind = text.text("model_type", wrapper.default).removesuffix("_text")
     kind = wrapper.default if kind == wrapper.model_type else kind
     if kind not in wrapper.inner:
         raise text.unsupported("model_type", kind, f"one of {', '.join(wrapper.inner)}")
-    entries = dict(text.with_defaults(_DEFAULTS.get(kind, {})).entries)
-    for key in ("eos_token_id", "tie_word_embeddings"):
-        if fields.get(key) is not None:
-            entries[key] = fields.get(key)
-    return replace(_INNER[kind].read(Fields(entries, text.source)), family=wrapper.name(kind))
+    config = _INNER[kind].read(text.with_defaults(_DEFAULTS.get(kind, {})))
+    return replace(config, family=wrapper.name(kind))
 
 
 _TOWERS = (r"(model\.)?vision_tower\..*", r"(model\.)?multi_modal_projector\..*", r"(model\.)?image_newline")
