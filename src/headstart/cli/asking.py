@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headstart.cli.option_groups import Only
-from headstart.common.enumerations import CacheType
+from headstart.common.enumerations import CacheType, Numerics, named
 from headstart.entrypoints.engine_options import EngineOptions
 from headstart.errors import ConfigError, RequestError
 
@@ -53,7 +53,6 @@ class Asked:
         from headstart.engine.schedule import Limits
         from headstart.entrypoints.outline import Outline, context_length, source_length
         from headstart.entrypoints.request import require_lossless
-        from headstart.loading.model import parse_numerics
         from headstart.sampling.params import SamplingParams
 
         engine = self.engine
@@ -63,7 +62,7 @@ class Asked:
         outline = Outline.open(str(engine.model), engine.revision, engine.generation_config, engine.reading)
         params = outline.sampling_defaults.params(self.sampling, {"max_tokens": MAX_TOKENS})
         params.check_vocabulary(outline.config.vocab_size)
-        require_lossless(parse_numerics(engine.numerics), speculation, params)
+        require_lossless(named(Numerics, "numerics", engine.numerics), speculation, params)
         context = context_length(outline.config, engine.max_context)
         limits = Limits(max_context=context, max_source=source_length(outline.config, context))
         for conversation in conversations:

@@ -3,7 +3,23 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeVar
+
+from headstart.errors import ConfigError, meant
+
+Name = TypeVar("Name", bound=StrEnum)
+
+
+def named(kind: type[Name], option: str, name: str) -> Name:
+    """What an option names.
+
+    Raises:
+        ConfigError: there is nothing of this name.
+    """
+    try:
+        return kind(name)
+    except ValueError:
+        raise ConfigError(f"{option} is {name!r}; {meant(name, kind)}") from None
 
 
 class EarlyStopping(StrEnum):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headstart import __version__
-from headstart.common.enumerations import CacheType
+from headstart.common.enumerations import CacheType, Precision, named
 from headstart.common.phases import phase
 from headstart.drafting.options import asked_rows
 from headstart.drafting.registry import create_drafter, drafter_name, free_drafters, guesses_for_each
@@ -21,7 +21,7 @@ from headstart.entrypoints.engine_options import EngineOptions
 from headstart.entrypoints.outline import context_length, source_length
 from headstart.errors import ConfigError
 from headstart.loading.lending import cache_salt_of, draft_context, heads_for
-from headstart.loading.model import Model, parse_precision
+from headstart.loading.model import Model
 from headstart.passes.batch import PortableStorage
 from headstart.passes.cache.paged import PagedCache
 from headstart.passes.cache.prefix import PrefixIndex
@@ -76,7 +76,7 @@ def make_engine(
         "" if store is None else target.tokenizer.fingerprint(),
         target.config.vocab_size,
     )
-    precision = None if options.draft_precision is None else parse_precision(options.draft_precision)
+    precision = None if options.draft_precision is None else named(Precision, "precision", options.draft_precision)
     surroundings = draft_context(target, runner, precision, cache_salt_of, notices.append, texts)
     surroundings = replace(surroundings, cache_type=CacheType(options.draft_cache_type))
     default, more = drafter_name(drafter), options.more_drafters

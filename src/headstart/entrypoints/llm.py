@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Self
 
+from headstart.common.enumerations import Numerics, named
 from headstart.common.installed import AddedMethod
 from headstart.common.memory import MemoryUse
 from headstart.common.options import takes, tells_options
@@ -42,7 +43,7 @@ from headstart.entrypoints.request import Sample, StreamPiece, require_lossless
 from headstart.entrypoints.sample_making import SampleMaker
 from headstart.entrypoints.turns import CLOSED, Turns
 from headstart.errors import ConfigError, RequestError, require_utf8
-from headstart.loading.model import Model, parse_numerics, require_numerics
+from headstart.loading.model import Model, require_numerics
 from headstart.models.generation_config import sampling_defaults
 from headstart.passes.adapters import salted
 from headstart.sampling.noise import fresh_seed
@@ -70,7 +71,7 @@ class LLM:
     @takes(EngineOptions)
     def __init__(self, options: EngineOptions) -> None:
         drafter, drafter_options = options.check()
-        numerics = parse_numerics(options.numerics)
+        numerics = named(Numerics, "numerics", options.numerics)
         self.speculation = options.requests_speculation()
         # Greedy requests lose nothing by some of the lossy rules; others are refused when they come.
         require_lossless(numerics, self.speculation, SamplingParams(temperature=0))

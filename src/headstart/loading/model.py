@@ -22,9 +22,9 @@ from headstart.backends.torch.backend import TorchBackend
 from headstart.backends.torch.device import parse_device
 from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
 from headstart.backends.torch.recorder import GRAPH_BYTES, recorder_of
-from headstart.common.enumerations import Numerics, Precision
+from headstart.common.enumerations import Numerics, Precision, named
 from headstart.common.memory import readable, require_room
-from headstart.errors import ConfigError, meant
+from headstart.errors import ConfigError
 from headstart.loading.describing import describe
 from headstart.loading.reading import USUAL, Reading
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
@@ -113,7 +113,7 @@ def load_model(
         CheckpointError: the model is missing, damaged, or of an unknown family.
         ConfigError: the precision or the device is unknown, or cannot be had for this model on this machine.
     """
-    parse_precision(precision), parse_device(str(device))  # refused before anything is opened
+    named(Precision, "precision", precision), parse_device(str(device))  # refused before anything is opened
     checkpoint = open_checkpoint(name, revision, reading.lora)
     tokenizer = Tokenizer.from_checkpoint(checkpoint)
     template = ChatTemplate.from_checkpoint(checkpoint, reading.chat_template)
@@ -133,7 +133,7 @@ def load_opened(
     Raises:
         CheckpointError, ConfigError: as ``load_model``.
     """
-    wanted, place = parse_precision(precision), parse_device(str(device))
+    wanted, place = named(Precision, "precision", precision), parse_device(str(device))
     described = describe(checkpoint, reading)
     notice = ""
     backend: Backend
@@ -318,34 +318,10 @@ def require_numerics(model: Model, numerics: Numerics | str) -> None:
     Raises:
         ConfigError: numerics is unknown, or "exact" where PyTorch computes.
     """
-    if parse_numerics(numerics) is Numerics.EXACT and not model.backend.exact_rows:
+    if named(Numerics, "numerics", numerics) is Numerics.EXACT and not model.backend.exact_rows:
         because = supports(model.config) or "this machine has none"
         because = "transformers' code computes this model" if model.notice else because
         raise ConfigError(
             f"numerics is 'exact', which needs the native pass ({because}); 'auto' is exact up to ties of "
             "floating-point numbers here."
         )
-
-
-def parse_numerics(numerics: Numerics | str) -> Numerics:
-    """Numerics by their name.
-
-    Raises:
-        ConfigError: there are none of this name.
-    """
-    try:
-        return Numerics(numerics)
-    except ValueError:
-        raise ConfigError(f"numerics is {numerics!r}; {meant(numerics, Numerics)}") from None
-
-
-def parse_precision(precision: Precision | str) -> Precision:
-    """A precision by its name.
-
-    Raises:
-        ConfigError: there is no such precision.
-    """
-    try:
-        return Precision(precision)
-    except ValueError:
-        raise ConfigError(f"precision is {precision!r}; {meant(precision, Precision)}") from None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from headstart.common.enumerations import BackendChoice
-from headstart.errors import ConfigError, meant
+from headstart.common.enumerations import BackendChoice, named
 
 
 @dataclass(frozen=True)
@@ -29,11 +28,7 @@ class Reading:
     """A template of messages to use in place of the model's own, or the file that holds it."""
 
     def __post_init__(self) -> None:
-        try:
-            object.__setattr__(self, "backend", BackendChoice(self.backend))
-        except ValueError:
-            known = meant(self.backend, (choice.value for choice in BackendChoice))
-            raise ConfigError(f"backend is {self.backend!r}; {known}") from None
+        object.__setattr__(self, "backend", named(BackendChoice, "backend", self.backend))
 
 
 USUAL = Reading()

@@ -174,9 +174,8 @@ def _wanted(precisions: str, against: Precision) -> list[Precision]:
 
 
 def _named(option: str, name: str) -> enumerations.Precision:
-    from headstart.loading.model import parse_precision
 
-    precision: enumerations.Precision = parse_precision(name)
+    precision: enumerations.Precision = enumerations.named(enumerations.Precision, "precision", name)
     if precision is enumerations.Precision.AUTO:
         raise ConfigError(f"{option} is auto, which stands for different precisions; name one, like bf16.")
     return precision

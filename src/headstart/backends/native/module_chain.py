@@ -16,7 +16,7 @@ from headstart.backends.native.stored_rows import RowsSideBySide
 from headstart.backends.torch.module_chain import ModuleChain
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.heads.text_vocabulary import TextRowSource, TextTokens
+from headstart.drafting.heads.text_vocabulary import TextRowSource
 from headstart.models.multi_token_modules import MultiTokenModules
 from headstart.passes.batch import IntArray
 
@@ -132,10 +132,6 @@ class NativeModuleChain(ModuleChain):
     def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
         """See ``best_tokens``."""
         return self._modules[0].best(logits, ranks)
-
-    def text_tokens(self, vocabulary: TextRowSource, most: int) -> TextTokens:
-        """See ``HeadPass``."""
-        return TextTokens(vocabulary, most)
 
     def text_rows(self, vocab_size: int) -> TextRowSource | None:
         """See ``ModulesPass``."""

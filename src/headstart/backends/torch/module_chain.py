@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows
+from headstart.drafting.heads.text_vocabulary import TextRowSource, TextTokens
 from headstart.passes.batch import IntArray
 
 
@@ -101,6 +102,10 @@ class ModuleChain(ABC):
         for group in groups:
             group.cache.rows += group.count
         return made.flatten(1), logits
+
+    def text_tokens(self, vocabulary: TextRowSource, most: int) -> TextTokens:
+        """See ``HeadPass``."""
+        return TextTokens(vocabulary, most)
 
     def said_states(self, states: Tensor, level: int) -> Tensor:
         """See ``ModulesPass``."""

@@ -20,7 +20,6 @@ from headstart.backends.torch.norms import Norm
 from headstart.backends.torch.states import LayerStore
 from headstart.drafting.heads.head_pass import DraftCache, DraftRows
 from headstart.drafting.heads.tables import TargetTables
-from headstart.drafting.heads.text_vocabulary import TextRowSource, TextTokens
 from headstart.models.layers.hyper import merged
 from headstart.models.linear_weights import LinearWeights
 from headstart.models.multi_token_modules import MultiTokenModule, MultiTokenModules
@@ -119,10 +118,6 @@ class MultiTokenPass(ModuleChain):
     def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
         """See ``best_tokens``."""
         return best_tokens(logits, ranks)
-
-    def text_tokens(self, vocabulary: TextRowSource, most: int) -> TextTokens:
-        """See ``HeadPass``."""
-        return TextTokens(vocabulary, most)
 
     def text_rows(self, vocab_size: int) -> None:
         """Nothing is left out."""

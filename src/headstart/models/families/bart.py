@@ -70,7 +70,7 @@ def encoder_sizes(fields: Fields) -> dict[str, Any]:
     }
 
 
-def _bart(fields: Fields, family: str, positions: Positions, start: int | None, form: dict[str, bool]) -> ModelConfig:
+def _bart(fields: Fields, family: str, positions: Positions, start: int | None, form: dict[str, Any]) -> ModelConfig:
     """``form``: what norms and biases there are, as fields of ``EncoderConfig``; all have a bias of the head else."""
     shares = family != "marian" or fields.flag("share_encoder_decoder_embeddings", True)
     first = _LEARNED_OFFSET if positions == "learned" else 0
