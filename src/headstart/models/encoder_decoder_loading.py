@@ -15,14 +15,14 @@ from torch import Tensor
 
 from headstart.models.checkpoint import Checkpoint
 from headstart.models.config import ModelConfig
-from headstart.models.encoder_decoder_weights import EncoderDecoderWeights, StackLayerWeights, StackWeights
+from headstart.models.encoder_decoder_weights import EncoderDecoderWeights, StackWeights
 from headstart.models.families import encoder_decoder_layout
 from headstart.models.families.encoder_decoder import EncoderDecoderLayout, StackLayout
 from headstart.models.layout_tensors import Shape, require_weights, stacked
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import FileMatrix, MatrixPart
 from headstart.models.weight_loading import check_names, config_of
-from headstart.models.weights import CrossWeights, TensorSource
+from headstart.models.weights import AttentionWeights, CrossWeights, LayerWeights, MlpWeights, TensorSource
 
 
 def load_encoder_decoder(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[ModelConfig, EncoderDecoderWeights]:
@@ -107,20 +107,19 @@ class _Assembly:
             _Half(each.num_layers, each.num_heads, each.head_dim, each.mlp_size, each.max_positions)
             for each in (encoder, config)
         )
-        decoder = self._stack(layout.decoder, writing)
+        decoder = self._stack(layout.decoder, writing, reads_memory=True)
         if decoder.final_norm is not None and config.folded.logit_divisor != 1.0:
             # Where every pass would multiply, the norm's weight does.
             scaled = decoder.final_norm.weight / config.folded.logit_divisor
             decoder = replace(decoder, final_norm=replace(decoder.final_norm, weight=scaled))
-        cross = tuple(self._cross(index) for index in range(config.num_layers))
         return EncoderDecoderWeights(
             embedding=embedding,
             head=LinearWeights(head, bias),
             encoder=self._stack(layout.encoder, reading),
-            decoder=replace(decoder, cross=cross),
+            decoder=decoder,
         )
 
-    def _stack(self, names: StackLayout, half: _Half) -> StackWeights:
+    def _stack(self, names: StackLayout, half: _Half, reads_memory: bool = False) -> StackWeights:
         config, encoder = self.config, self.config.encoder
         assert encoder is not None
         hidden = config.hidden_size
@@ -145,7 +144,7 @@ class _Assembly:
             embedding = self._fetch(f"{self.layout.encoder_embedding}.weight", size).to(self.dtype)
         return StackWeights(
             embedding=embedding,
-            layers=tuple(self._layer(names.layer, index, half) for index in range(half.layers)),
+            layers=tuple(self._layer(names.layer, index, half, reads_memory) for index in range(half.layers)),
             embedding_norm=self._norm(names.embedding_norm) if encoder.embedding_norm else None,
             final_norm=self._norm(names.final_norm) if encoder.final_norm else None,
             positions=positions,
@@ -153,17 +152,22 @@ class _Assembly:
             convolutions=convolutions,
         )
 
-    def _layer(self, names: Mapping[str, str], index: int, half: _Half) -> StackLayerWeights:
+    def _layer(self, names: Mapping[str, str], index: int, half: _Half, reads_memory: bool) -> LayerWeights:
         config, hidden = self.config, self.config.hidden_size
         inner = half.heads * half.head_dim
         ups = {"gate": half.mlp, "up": half.mlp} if config.mlp.gated else {"up": half.mlp}
-        return StackLayerWeights(
+        return LayerWeights(
+            mixer=AttentionWeights(
+                self._linear(names, index, {"q": inner, "k": inner, "v": inner}, hidden, config.attention.qkv_bias),
+                self._linear(names, index, {"output": hidden}, inner, config.attention.output_bias),
+            ),
+            channel=MlpWeights(
+                self._linear(names, index, ups, hidden, config.mlp.bias),
+                self._linear(names, index, {"down": hidden}, half.mlp, config.mlp.bias),
+            ),
             attention_norm=self._norm(names["attention_norm"].format(i=index)),
-            qkv=self._linear(names, index, {"q": inner, "k": inner, "v": inner}, hidden, config.attention.qkv_bias),
-            output=self._linear(names, index, {"output": hidden}, inner, config.attention.output_bias),
             mlp_norm=self._norm(names["mlp_norm"].format(i=index)),
-            up=self._linear(names, index, ups, hidden, config.mlp.bias),
-            down=self._linear(names, index, {"down": hidden}, half.mlp, config.mlp.bias),
+            cross=self._cross(index) if reads_memory else None,
         )
 
     def _cross(self, index: int) -> CrossWeights:

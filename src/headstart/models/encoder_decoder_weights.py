@@ -11,30 +11,14 @@ from headstart.models.config import ModelConfig
 from headstart.models.files import WeightsIdentity
 from headstart.models.layer_selection import require_layers
 from headstart.models.linear_weights import LinearWeights, NormWeights
-from headstart.models.weights import CrossWeights
-
-
-@dataclass(frozen=True)
-class StackLayerWeights:
-    """One layer of an encoder or a decoder, but for how it reads an encoder's states."""
-
-    attention_norm: NormWeights
-    qkv: LinearWeights
-    """Rows: num_heads * head_dim of q, then as many of k and of v."""
-    output: LinearWeights
-    mlp_norm: NormWeights
-    up: LinearWeights
-    """Gated: 2 * mlp_size rows, gate first; else mlp_size rows."""
-    down: LinearWeights
+from headstart.models.weights import CrossWeights, LayerWeights
 
 
 @dataclass(frozen=True)
 class StackWeights:
     """An encoder or a decoder; what the family does not have is None or empty."""
 
-    layers: tuple[StackLayerWeights, ...]
-    cross: tuple[CrossWeights, ...] = ()
-    """[layer] of a decoder."""
+    layers: tuple[LayerWeights, ...]
     embedding_norm: NormWeights | None = None
     final_norm: NormWeights | None = None
     positions: Tensor | None = None
@@ -47,10 +31,15 @@ class StackWeights:
     """[vocab, hidden] of an encoder that reads a vocabulary of its own."""
 
     @property
+    def cross(self) -> tuple[CrossWeights, ...]:
+        """[layer] of a decoder; of an encoder none."""
+        return tuple(layer.cross for layer in self.layers if layer.cross is not None)
+
+    @property
     def linears(self) -> Iterator[LinearWeights]:
         """Every matrix."""
         for layer in self.layers:
-            yield from (layer.qkv, layer.output, layer.up, layer.down)
+            yield from layer.linears
         for cross in self.cross:
             yield from (cross.q, cross.kv, cross.output)
         yield from self.convolutions
@@ -84,7 +73,6 @@ def select_decoder_layers(
     decoder = replace(
         whole,
         layers=tuple(whole.layers[layer] for layer in layers),
-        cross=tuple(whole.cross[layer] for layer in layers),
         relative=relative,
     )
     return (

@@ -26,12 +26,10 @@ from headstart.models.layers.positions import distance_buckets
 from headstart.models.linear_weights import LinearWeights, NormWeights
 from headstart.models.stored import Matrix
 from headstart.models.weights import (
-    AttentionWeights,
     FusionWeights,
     HyperWeights,
     LayerInputsWeights,
     LayerWeights,
-    MlpWeights,
     StreamEndsWeights,
 )
 from headstart.passes.batch import EncoderInput, KVStorage
@@ -112,18 +110,8 @@ class NativeEncoderDecoder(NativeBackend):
 
 def _decoder_half(config: ModelConfig, weights: EncoderDecoderWeights) -> _DecoderHalf:
     decoder = weights.decoder
-    layers = tuple(
-        LayerWeights(
-            mixer=AttentionWeights(layer.qkv, layer.output),
-            channel=MlpWeights(layer.up, layer.down),
-            attention_norm=layer.attention_norm,
-            mlp_norm=layer.mlp_norm,
-            cross=cross,
-        )
-        for layer, cross in zip(decoder.layers, decoder.cross, strict=True)
-    )
     return _DecoderHalf(
-        layers,
+        decoder.layers,
         decoder.final_norm,
         decoder.embedding_norm,
         position_table(config, decoder, config.max_positions),

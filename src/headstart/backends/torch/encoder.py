@@ -14,10 +14,11 @@ from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.norms import Norm
 from headstart.models.config import ModelConfig
 from headstart.models.encoder_decoder import EncoderConfig
-from headstart.models.encoder_decoder_weights import StackLayerWeights, StackWeights
+from headstart.models.encoder_decoder_weights import StackWeights
 from headstart.models.layers.cross_attention import StackLayer
 from headstart.models.layers.positions import distance_buckets, sinusoids
 from headstart.models.linear_weights import LinearWeights, NormWeights
+from headstart.models.weights import LayerWeights
 from headstart.passes.batch import EncoderInput
 
 MakeLinear = Callable[[LinearWeights], LinearLayer]
@@ -29,13 +30,12 @@ _ROWS = 512
 class StackMatrices:
     """The matrices and norms of one layer."""
 
-    def __init__(
-        self, config: ModelConfig, weights: StackLayerWeights, linear: MakeLinear, device: torch.device
-    ) -> None:
+    def __init__(self, config: ModelConfig, weights: LayerWeights, linear: MakeLinear, device: torch.device) -> None:
+        assert weights.attention_norm is not None
+        assert weights.mlp_norm is not None
         self.attention_norm = Norm.of(config, weights.attention_norm, device)
         self.mlp_norm = Norm.of(config, weights.mlp_norm, device)
-        self.qkv, self.output = linear(weights.qkv), linear(weights.output)
-        self.up, self.down = linear(weights.up), linear(weights.down)
+        self.qkv, self.output, self.up, self.down = map(linear, weights.linears)
 
     @property
     def nbytes(self) -> int:

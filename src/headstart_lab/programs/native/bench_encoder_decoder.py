@@ -26,10 +26,10 @@ from headstart.backends.native.encoder_decoder import NativeEncoderDecoder
 from headstart.backends.native.team import team_size
 from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
 from headstart.models.config import ModelConfig
-from headstart.models.encoder_decoder_weights import EncoderDecoderWeights, StackLayerWeights, StackWeights
+from headstart.models.encoder_decoder_weights import EncoderDecoderWeights, StackWeights
 from headstart.models.families import config_from_hf
 from headstart.models.linear_weights import LinearWeights, NormWeights
-from headstart.models.weights import CrossWeights
+from headstart.models.weights import AttentionWeights, CrossWeights, LayerWeights, MlpWeights
 from headstart.passes.backend import EncoderBackend
 from headstart.passes.batch import EncoderInput
 from headstart.passes.runner import ModelRunner, Span
@@ -60,10 +60,11 @@ def random_weights(config: ModelConfig) -> EncoderDecoderWeights:
     def norm() -> NormWeights:
         return NormWeights(torch.ones(hidden), torch.zeros(hidden) if config.norms.kind == "layer" else None)
 
-    def layer(inner: int, mlp: int) -> StackLayerWeights:
+    def layer(inner: int, mlp: int, reads_memory: bool) -> LayerWeights:
         ups = 2 * mlp if config.mlp.gated else mlp
-        parts = linear(3 * inner, hidden), linear(hidden, inner), norm(), linear(ups, hidden), linear(hidden, mlp)
-        return StackLayerWeights(norm(), *parts)
+        mixer = AttentionWeights(linear(3 * inner, hidden), linear(hidden, inner))
+        channel = MlpWeights(linear(ups, hidden), linear(hidden, mlp))
+        return LayerWeights(mixer, channel, norm(), norm(), cross=cross(inner) if reads_memory else None)
 
     convolutions: tuple[LinearWeights, ...] = ()
     if encoder.mel_bins is not None:
@@ -75,8 +76,7 @@ def random_weights(config: ModelConfig) -> EncoderDecoderWeights:
     def stack(layers: int, heads: int, head_dim: int, mlp: int, positions: int, crosses: bool) -> StackWeights:
         inner, relative = heads * head_dim, encoder.relative
         return StackWeights(
-            tuple(layer(inner, mlp) for _ in range(layers)),
-            tuple(cross(inner) for _ in range(layers)) if crosses else (),
+            tuple(layer(inner, mlp, crosses) for _ in range(layers)),
             final_norm=norm(),
             positions=torch.randn(positions, hidden, generator=draws) if encoder.positions == "learned" else None,
             relative=() if relative is None else (torch.randn(relative.buckets, heads, generator=draws),),
