@@ -168,6 +168,7 @@ def _metadata(writer: gguf.GGUFWriter, config: Any, joint: bool) -> None:
         writer.add_float32(f"{writer.arch}.kda.gate_lower_bound", config.linear_lower_bound)
         writer.add_uint32(f"{writer.arch}.hyper_connection.sinkhorn_iterations", config.hc_sinkhorn_iters)
         writer.add_bool(f"{writer.arch}.attention.indexer.kpool_select_tail", True)
+        writer.add_uint32(f"{writer.arch}.attention.indexer.kpool", config.index_kpool)
     if config.model_type == "bailing_hybrid":
         writer.add_bool(f"{writer.arch}.kda.safe_gate", config.kda_safe_gate)
         writer.add_float32(f"{writer.arch}.kda.gate_lower_bound", config.kda_lower_bound)
@@ -217,7 +218,7 @@ def _metadata(writer: gguf.GGUFWriter, config: Any, joint: bool) -> None:
         writer.add_indexer_head_count(config.index_n_heads)
         writer.add_indexer_key_length(config.index_head_dim)
         writer.add_indexer_top_k(config.index_topk)
-        if config.model_type in ("glm_moe_dsa", "hy_v4"):
+        if config.model_type in ("glm_moe_dsa", "hy_v4", "glm5_next_text"):
             writer.add_array(
                 f"{writer.arch}.attention.indexer.types", [each == "full" for each in config.indexer_types]
             )

@@ -70,9 +70,10 @@ LING = {**TINY, **MOE, **JOINT_LATENT, **KDA, "num_expert_group": 4, "topk_group
 GLM5_NEXT = {**TINY, **MOE, **LATENT, **KDA, "qk_rope_head_dim": 0, "n_shared_experts": 1, "pad_token_id": 0} | {
     "layer_types": ["linear_attention", "indexed_attention", "linear_attention"],
     "indexer_types": ["full"] * 3,
-    "index_topk": 208,
-    "index_head_dim": 16,
-    "index_n_heads": 2,
+    "index_topk": 12,
+    "index_kpool": 4,
+    "index_head_dim": 32,
+    "index_n_heads": 16,
     "swiglu_limit": 0.9,
     "hc_sinkhorn_iters": 5,
 }

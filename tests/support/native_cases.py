@@ -124,6 +124,8 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
         assert of is not None
         rank, index = of.q_rank, of.indexer_of(layer)
         key, queries = (0, 0) if index is None else (index.dim + index.heads, index.heads * index.dim)
+        pool = 1 if index is None else index.pool
+        key += index.dim if index is not None and pool > 1 else 0
         return LatentWeights(
             down=linear((rank or heads_width) + of.kv_rank + of.rope_dim + key, hidden, scale=1.5),
             q_norm=None if rank is None else norm(rank),
@@ -131,6 +133,7 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
             index_norm=None
             if index is None
             else NormWeights(1 + normal(index.dim, scale=0.2), normal(index.dim, scale=0.2)),
+            index_places=normal(pool, index.dim) if index is not None and pool > 1 else None,
             kv_norm=norm(of.kv_rank),
             key_up=linear(heads * of.kv_rank, of.plain_dim),
             value_up=linear(heads * of.value_dim, of.kv_rank),

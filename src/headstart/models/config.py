@@ -185,11 +185,23 @@ class IndexerConfig:
     heads: int
     dim: int
     chosen: int
-    """Tokens that a row sees."""
+    """Keys that a row sees the tokens of."""
+    pool: int = 1
+    """Tokens that have one key, a mixture of their own; rows see all tokens behind the last such key (GLM-5.3)."""
     norm_eps: float = 1e-6
     """Of the keys' layer norm."""
     turns_last: bool = False
     """The rope turns the last dimensions (HY-V4)."""
+
+    @property
+    def weights(self) -> int:
+        """Numbers that a token gives to mixtures beside its key."""
+        return self.dim if self.pool > 1 else 0
+
+    @property
+    def kept(self) -> int:
+        """What a token keeps: its key, or what it gives to mixtures and, where it is the last of one, that."""
+        return self.dim + 2 * self.weights
 
 
 @dataclass(frozen=True)
@@ -212,8 +224,11 @@ class LatentConfig:
     """Of the projections to the small states."""
     indexer: IndexerConfig | None = None
     """None: rows see all tokens."""
-    unread: int | None = None
-    """Tokens that an indexer chooses which is not read: texts may be no longer."""
+
+    @property
+    def pooled(self) -> bool:
+        """Whether several tokens have one key of an indexer."""
+        return self.indexer is not None and self.indexer.pool > 1
 
     def indexer_of(self, layer: LayerConfig) -> IndexerConfig | None:
         """A layer's own."""

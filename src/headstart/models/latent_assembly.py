@@ -23,10 +23,13 @@ def latent_weights(tensors: LayoutTensors, index: int, latent: LatentConfig, lay
     raised = {"q_up": heads}
     indexer = latent.indexer_of(layer)
     if indexer is not None:
-        states |= {"index_key": indexer.dim, "index_shares": indexer.heads}
+        weights = {"index_gate": indexer.weights} if indexer.weights else {}
+        states |= {"index_key": indexer.dim, **weights, "index_shares": indexer.heads}
         raised |= {"index_q": indexer.heads * indexer.dim}
-    q_up = q_norm = index_norm = None
+    q_up = q_norm = index_norm = index_places = None
     if indexer is not None:
+        if indexer.weights:
+            index_places = tensors.vector(index, "index_places", indexer.dim, indexer.pool)
         weight = tensors.fetch(tensors.name_of(index, "index_norm"), (indexer.dim,)).float()
         bias = tensors.bias_of(index, "index_norm", indexer.dim)
         index_norm = NormWeights(tensors.converted("index_norm", weight), bias)
@@ -54,6 +57,7 @@ def latent_weights(tensors: LayoutTensors, index: int, latent: LatentConfig, lay
         else None,
         sinks=tensors.vector(index, "sinks", config.num_heads) if config.attention.sinks else None,
         index_norm=index_norm,
+        index_places=index_places,
     )
 
 

@@ -76,7 +76,8 @@ class LayoutTensors:
     def linear(self, index: int, parts: Mapping[str, int], inputs: int, has_bias: bool) -> LinearWeights:
         """One matrix from one or several stored ones (role -> outputs), stacked along their outputs."""
         names = {role: self.prefix + self.layout.layer[role].format(i=index) for role in parts}
-        matrices = [self.matrix_of(role, f"{names[role]}.weight", (outputs, inputs)) for role, outputs in parts.items()]
+        whole = {role: self.name_of(index, role) for role in parts}
+        matrices = [self.matrix_of(role, whole[role], (outputs, inputs)) for role, outputs in parts.items()]
         bias = None
         if has_bias:
             biases = [
@@ -86,7 +87,7 @@ class LayoutTensors:
                 for role, outputs in parts.items()
             ]
             bias = stacked(biases)
-        bits = max(self.stored_bits(f"{name}.weight") for name in names.values())
+        bits = max(map(self.stored_bits, whole.values()))
         return LinearWeights(FileMatrix(tuple(matrices), inputs, self.dtype), bias, bits)
 
     def matrix_of(self, role: str, name: str, shape: tuple[int, int]) -> MatrixPart:

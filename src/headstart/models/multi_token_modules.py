@@ -187,9 +187,10 @@ def _saying(names: MultiTokenLayout, numbers: list[int], checkpoint: Checkpoint)
 
 def _as_found(layer: LayerConfig, layout: TensorLayout, number: int, shapes: Mapping[str, Shape]) -> LayerConfig:
     """A module's layer with the channel part that the file has, an MLP among experts, say, or the other way round; and
-    with its indexer, if there is one."""
+    with its indexer, if there is one. Those of pooled keys are left out: guesses need no exact sight."""
     if "index_q" in layout.layer:
-        layer = replace(layer, shares_choice=f"{layout.layer['index_q'].format(i=number)}.weight" not in shapes)
+        lacks = f"{layout.layer['index_q'].format(i=number)}.weight" not in shapes
+        layer = replace(layer, shares_choice=lacks or "index_gate" in layout.layer)
     if layer.channel not in ("mlp", "experts"):
         return layer
     held = {

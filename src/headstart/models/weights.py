@@ -76,7 +76,8 @@ class LatentWeights:
 
     down: LinearWeights
     """Rows: q_rank of the queries' state (without one: num_heads * head_dim of q), kv_rank of the keys' and values',
-    rope_dim of the key that all heads share; dim of an indexer's key, heads of what its heads count for."""
+    rope_dim of the key that all heads share; dim of an indexer's key, where keys are mixtures as many weights of it,
+    heads of what its heads count for."""
     q_norm: NormWeights | None
     """[q_rank]"""
     q_up: LinearWeights | None
@@ -94,6 +95,8 @@ class LatentWeights:
     sinks: Tensor | None = None
     index_norm: NormWeights | None = None
     """[dim] of an indexer's keys; None: the layer has none."""
+    index_places: Tensor | None = None
+    """float32 [pool, dim] added to their weights by their token's place in the mixture."""
 
     @property
     def linears(self) -> Iterator[LinearWeights]:

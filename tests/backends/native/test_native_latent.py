@@ -69,6 +69,7 @@ KINDS = {
     ),
     "one head": latent(LatentConfig(64, 32, 32, 64, q_rank=64), heads=1),
     "chosen tokens": latent(LatentConfig(64, 32, 32, 64, q_rank=96, indexer=IndexerConfig(27, 64, 9))),
+    "pooled keys": latent(LatentConfig(64, 32, 32, 64, q_rank=96, indexer=IndexerConfig(16, 64, 3, pool=4))),
     "a shared choice": latent(
         LatentConfig(64, 32, 32, 64, q_rank=64, indexer=IndexerConfig(3, 96, 9, turns_last=True)), shares=True
     ),
@@ -106,7 +107,7 @@ def test_so_they_are_in_every_kind(kind: str, precision: Precision) -> None:
 
 
 @needs_native
-@pytest.mark.parametrize(("kind", "bf16"), [("queries of a state", 1.0), ("chosen tokens", 1e9)])
+@pytest.mark.parametrize(("kind", "bf16"), [("queries of a state", 1.0), ("chosen tokens", 1e9), ("pooled keys", 1e9)])
 def test_long_texts_and_more_rows_than_a_panel(kind: str, bf16: float) -> None:
     """Chunks of 512 positions are merged, dealt by items or by chunks. In bf16 other tokens are chosen."""
     config = KINDS[kind]
@@ -122,7 +123,21 @@ def test_long_texts_and_more_rows_than_a_panel(kind: str, bf16: float) -> None:
 
 
 @needs_native
-@pytest.mark.parametrize("kind", ["queries of a state", "chosen tokens"])
+@pytest.mark.parametrize("kind", ["chosen tokens", "pooled keys", "a shared choice"])
+def test_trees_see_what_pytorchs_do(kind: str) -> None:
+    """Branches end pools at other rows."""
+    config, tokens = KINDS[kind], random_tokens(50)
+    tree = Rows(tokens[26:37], 26, SHUFFLED[:3], (-1, 0, 1, 2, 3, 4, 0, 6, 7, 8, 1))
+    shown = []
+    for backend in (TorchBackend(config, random_weights(config), torch.float32), native(config, "fp32", FASTEST, 2)):
+        storage = backend.allocate_cache(6, BLOCK)
+        run_chunks(backend, storage, tokens[:26], [15, 11], SHUFFLED[:3])
+        shown.append(backend.forward(make_pass(Rows(tokens[:21], 0, SHUFFLED[3:]), tree), storage).logits)
+    assert (shown[0] - shown[1]).abs().max().item() <= 1e-4
+
+
+@needs_native
+@pytest.mark.parametrize("kind", ["queries of a state", "chosen tokens", "pooled keys"])
 def test_what_is_moved_and_copied_is_read_again(kind: str) -> None:
     backend = native(KINDS[kind], "bf16", FASTEST, 2)
     tokens = random_tokens(40)

@@ -245,6 +245,8 @@ def constants_of(layer: LayerWeights) -> list[Tensor | None]:
         constants[f"{part}_mix"], constants[f"{part}_base"] = hyper_constants(hyper)
     if isinstance(mixer, ConvolutionWeights):
         constants |= {"kernel": mixer.kernel.T, "kernel_bias": mixer.kernel_bias}
+    elif isinstance(mixer, LatentWeights):
+        constants["index_places"] = mixer.index_places
     elif isinstance(mixer, CompressedWeights):
         constants |= zip(("places", "index_places"), (each.places for each in mixer.compressors), strict=False)
     elif isinstance(mixer, DeltaWeights):

@@ -173,9 +173,7 @@ class AttentionLayout:
             visible |= (keys < cached)[:, None, :]
         bias = distances = None
         if window is not None or chunk is not None or self._alibi is not None or self._with_distances:
-            new_row = np.clip(keys - cached, 0, None) + rows[:, :1]
-            new_position = self._batch.positions[np.minimum(new_row, self._batch.num_rows - 1)]
-            key_position = np.where(keys < cached, keys, new_position)
+            key_position = self._places(members, rows, keys)
             row_position = self._batch.positions[rows]
             distances = row_position[:, :, None] - key_position[:, None, :]
             if window is not None:
@@ -193,7 +191,19 @@ class AttentionLayout:
         """Of the last tokens of windows."""
         keys, visible = last_tokens(self._batch, -(sight[1] or 0), members, rows, ancestors)
         slots = self._index(self._physical(members[:, None], keys).ravel())
-        return KeyView(slots, keys.shape[1], self._mask(visible, 1))
+        told = self._index(self._distances(members, rows, keys)) if self._with_distances else None
+        return KeyView(slots, keys.shape[1], self._mask(visible, 1), told)
+
+    def _distances(self, members: Indices, rows: Indices, keys: Indices) -> Indices:
+        """[sequence, row, key] how far before rows the logical slots ``keys`` [sequence, key] stand."""
+        return self._batch.positions[rows].astype(np.int64)[:, :, None] - self._places(members, rows, keys)[:, None, :]
+
+    def _places(self, members: Indices, rows: Indices, keys: Indices) -> Indices:
+        """[sequence, key] positions of logical slots."""
+        cached = self._cached[members][:, None]
+        new_row = np.clip(keys - cached, 0, None) + rows[:, :1]
+        of_new = self._batch.positions[np.minimum(new_row, self._batch.num_rows - 1)]
+        return np.where(keys < cached, keys, of_new)
 
     def _memory_view(self, members: Indices, num_rows: int) -> KeyView:
         """Of decoders whose heads share no keys."""

@@ -215,6 +215,7 @@ class TorchBackend:
             self.dtype,
             self.device,
             config.attention.alibi,
+            with_distances=config.latent is not None and config.latent.pooled,
         )
         positions = self._tensor(batch.positions)
         states = None

@@ -176,7 +176,7 @@ class Decoder:
             counted = positions if grown.everywhere else positions + 1
             growth = 1 + grown.weight * torch.log1p(counted.div(grown.trained, rounding_mode="floor"))
             growth = growth.to(self.dtype)[:, None, None]
-        return MixerPass(layout, rotations, growth, states, tokens, windows or {})
+        return MixerPass(layout, rotations, growth, states, tokens, windows or {}, positions)
 
     def run(
         self,

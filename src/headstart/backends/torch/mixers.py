@@ -48,6 +48,8 @@ class MixerPass:
     """[row]"""
     windows: Mapping[int, Windows] = field(default_factory=dict)
     """By their ratio, those that end with rows of the pass; of each that a layer compresses."""
+    positions: Tensor | None = None
+    """[row]"""
     choice: list[Tensor | None] = field(default_factory=list)
     """[group] what the latest indexer lets rows see, as masks of ``attend``; empty: none has chosen yet."""
 
@@ -116,7 +118,7 @@ def cache_row(config: ModelConfig, layer: LayerConfig) -> tuple[int, int, int]:
         return 1, 1, config.compressed.kept(layer.compression, config.head_dim)[2]
     if config.latent is not None:
         indexer = config.latent.indexer_of(layer)
-        return 1, 1, config.latent.kv_rank + config.latent.rope_dim + (0 if indexer is None else indexer.dim)
+        return 1, 1, config.latent.kv_rank + config.latent.rope_dim + (0 if indexer is None else indexer.kept)
     return 2, config.kv_heads_of(layer), config.head_dim_of(layer)
 
 
@@ -124,6 +126,8 @@ def sights_of(config: ModelConfig, layers: Sequence[LayerConfig]) -> dict[Sight,
     """How far those of some layers see that attend, and how many query heads share a key-value head in them."""
     sights = {layer.sight: config.heads_of(layer) // cache_row(config, layer)[1] for layer in layers if layer.attends}
     ratios = {layer.compression.ratio for layer in layers if layer.compression is not None}
+    indexers = [config.latent.indexer_of(layer) for layer in layers if config.latent and layer.mixer == "latent"]
+    ratios |= {indexer.pool for indexer in indexers if indexer is not None and indexer.pool > 1}
     return sights | {ends_of(ratio): 1 for ratio in ratios}
 
 
@@ -224,7 +228,9 @@ class LatentAttention:
             for each in (weights.key_up, weights.value_up)
         )
         self.indexer = config.latent.indexer_of(layer)
-        self.chooser = None if weights.index_norm is None else Chooser(config, weights.index_norm, device)
+        self.chooser: Chooser | None = None
+        if weights.index_norm is not None:
+            self.chooser = Chooser(config, weights.index_norm, weights.index_places, device)
 
     @property
     def nbytes(self) -> int:
@@ -244,10 +250,12 @@ class LatentAttention:
             rotation.apply_(states[:, None, rank:])
         if index is not None and self.chooser is not None:
             index = self.chooser.turned(index, rotation)
-            states = torch.cat((states, index.keys), dim=-1)
+            states = torch.cat((states, self.chooser.kept(index)), dim=-1)
         write_rows(cache, shared.layout.new_slots, states[:, None, None])
         if index is not None and self.chooser is not None:
-            choose = partial(self.chooser.choose, index, cache, sight=self.layer.sight)
+            assert shared.positions is not None
+            self.chooser.close_pools(states, cache, shared.windows, shared.layout.new_slots)
+            choose = partial(self.chooser.choose, index, cache, sight=self.layer.sight, positions=shared.positions)
             shared.choice[:] = [choose(group) for group in shared.layout.groups]
         if shared.growth is not None:
             queries = queries * shared.growth

@@ -245,6 +245,4 @@ def _checked(config: ModelConfig, source: str) -> ModelConfig:
     positions = config.max_positions
     for rope in config.ropes:
         positions = reach(rope, positions)
-    if config.latent is not None and config.latent.unread is not None:
-        positions = min(positions, config.latent.unread)
     return replace(config, max_positions=positions)

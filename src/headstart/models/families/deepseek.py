@@ -134,24 +134,32 @@ def _glm_lite(fields: Fields) -> ModelConfig:
     return with_experts(config, experts, first_dense(fields, config, 1))
 
 
-def indexed(fields: Fields, config: ModelConfig, name: str, shares: list[bool], heads: int = 32) -> ModelConfig:
+def indexed(
+    fields: Fields, config: ModelConfig, name: str, shares: list[bool], heads: int = 32, pool: int = 1
+) -> ModelConfig:
     """Rows see the tokens that an indexer chooses; ``shares`` [layer] another's choice where no entry says so."""
     assert config.latent is not None
     if config.latent.q_rank is None:
         raise fields.unsupported("q_lora_rank", None, "a number, of which the indexer's queries are made")
     heads, last = fields.integer("index_n_heads", heads), name == "hy_v4"
-    size = fields.integer("index_head_dim", 128, minimum=config.latent.rope_dim)
+    size = fields.integer("index_head_dim", 128, minimum=max(1, config.latent.rope_dim))
     chosen = fields.integer("index_topk", 2048, maximum=MAX_POSITIONS)
-    indexer = IndexerConfig(heads, size, chosen, config.norms.eps if last else 1e-6, turns_last=last)
+    if chosen % pool:
+        raise fields.bad("index_topk", chosen, f"a multiple of {pool}")
+    indexer = IndexerConfig(heads, size, chosen // pool, pool, config.norms.eps if last else 1e-6, turns_last=last)
     said = fields.get("indexer_types")
     if isinstance(said, list) and fields.of_gguf:  # one more for each module
         said = ["full" if each in (1, "full") else "shared" for each in said[: config.num_layers]]
         fields = fields.with_entries(indexer_types=said)
     types = fields.kinds("indexer_types", config.num_layers, ("full", "shared"))
     shares = shares if types is None else [each == "shared" for each in types]
-    if shares[0]:
+    attending = [each.mixer == "latent" for each in config.layers]
+    if any(attending) and shares[attending.index(True)]:
         raise fields.bad("indexer_types", types, "a list that begins with full")
-    layers = tuple(replace(each, shares_choice=of) for each, of in zip(config.layers, shares, strict=True))
+    layers = tuple(
+        replace(each, shares_choice=of and attends)
+        for each, of, attends in zip(config.layers, shares, attending, strict=True)
+    )
     return replace(config, family=name, latent=replace(config.latent, indexer=indexer), layers=layers)
 
 
@@ -164,10 +172,10 @@ def _glm_dsa(fields: Fields) -> ModelConfig:
     """GLM-5: DeepSeek-V3.2 with defaults of its own."""
     sizes = {"q_lora_rank": 2048, "qk_nope_head_dim": 192, "v_head_dim": 256, "rms_norm_eps": 1e-5}
     config = _deepseek_v3(fields.with_defaults(sizes))
-    return indexed(fields, config, "glm_moe_dsa", _shared_choices(fields, config.num_layers))
+    return indexed(fields, config, "glm_moe_dsa", shared_choices(fields, config.num_layers))
 
 
-def _shared_choices(fields: Fields, layers: int) -> list[bool]:
+def shared_choices(fields: Fields, layers: int) -> list[bool]:
     """As GLM-5's entries say it; files of GLM-5.2 that say nothing are known by their context, as in llama.cpp."""
     pattern = fields.get("index_topk_pattern")
     if isinstance(pattern, str) and len(pattern) == layers:
@@ -324,7 +332,7 @@ def _from_gguf(fields: Fields) -> ModelConfig:
 
 def _indexed_from_gguf(fields: Fields, name: str) -> ModelConfig:
     config = _from_gguf(fields.with_defaults({"expert_gating_func": _SIGMOID}))
-    shares = _shared_choices(fields, config.num_layers) if name == "glm_moe_dsa" else [False] * config.num_layers
+    shares = shared_choices(fields, config.num_layers) if name == "glm_moe_dsa" else [False] * config.num_layers
     return indexed(fields, config, name, shares)
 
 
@@ -348,11 +356,11 @@ INDEXER = r"layers\.\d+\.self_attn\.indexer\..*"
 _INDEX_ROLES = {"index_q": "wq_b", "index_key": "wk", "index_norm": "k_norm", "index_shares": "weights_proj"}
 INDEX_LAYER = {role: f"layers.{{i}}.self_attn.indexer.{name}" for role, name in _INDEX_ROLES.items()}
 TURNED_INDEX = dict.fromkeys(("index_q", "index_key", "index_norm"), _turned_index)
-_GGUF_INDEX = {"index_q": "attn_q_b", "index_key": "attn_k", "index_norm": "k_norm", "index_shares": "proj"}
+GGUF_INDEX = {"index_q": "attn_q_b", "index_key": "attn_k", "index_norm": "k_norm", "index_shares": "proj"}
 _MIXED_INDEXED = replace(_MIXED, layer={**_MIXED.layer, **INDEX_LAYER}, ignored=(*_MIXED.ignored, INDEXER))
 GGUF_INDEXED = replace(
     GGUF_LATENT,
-    layer={**GGUF_LATENT.layer, **{role: f"blk.{{i}}.indexer.{name}" for role, name in _GGUF_INDEX.items()}},
+    layer={**GGUF_LATENT.layer, **{role: f"blk.{{i}}.indexer.{name}" for role, name in GGUF_INDEX.items()}},
     ignored=(*GGUF_LATENT.ignored, r"blk\.\d+\.indexer\..*"),
 )
 _FROM_GGUF = Gguf("deepseek2", GGUF_LATENT, {}, _GGUF_DEFAULTS, latent_entries, _from_gguf)

@@ -14,7 +14,19 @@ from torch import Tensor
 
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.families.base import WHOLE, Family, Gguf
-from headstart.models.families.deepseek import GGUF_LATENT, LATENT_LAYER, TURNED, latent_entries, latent_of
+from headstart.models.families.deepseek import (
+    GGUF_INDEX,
+    GGUF_LATENT,
+    INDEX_LAYER,
+    INDEX_NAMES,
+    INDEXER,
+    LATENT_LAYER,
+    TURNED,
+    indexed,
+    latent_entries,
+    latent_of,
+    shared_choices,
+)
 from headstart.models.families.experts import (
     BY_EXPERT,
     EXPERTS_LAYOUT,
@@ -111,10 +123,12 @@ def _glm5_next(fields: Fields) -> ModelConfig:
     fields.require("hidden_act", "silu", default="silu")
     config = latent_of(fields, 1536, 512, (256, 0, 256), rotated=False)
     assert config.latent is not None
-    unread = fields.integer("index_topk", 2048, maximum=MAX_POSITIONS)
-    config = replace(config, latent=replace(config.latent, unread=unread, norm_eps=config.norms.eps))
+    config = replace(config, latent=replace(config.latent, norm_eps=config.norms.eps))
     delta = _delta(fields, 128, True, _least(fields, "linear_lower_bound", fields.of_gguf))
     config = _mixed(config, delta, _attending(fields, config, 4, False))
+    pool = fields.integer("index_kpool", 4 if fields.of_gguf else 16, maximum=MAX_POSITIONS)
+    shares = [False] * config.num_layers if fields.of_gguf else shared_choices(fields, config.num_layers)
+    config = indexed(fields, config, config.family, shares, pool=pool)
     layers = (
         replace(layer, mlp_limit=limit or None, expert_limit=limit or None, limits_raw=True)
         for layer, limit in zip(config.layers, swiglu_limits(fields, config.num_layers, 10.0), strict=True)
@@ -220,13 +234,17 @@ def hyper_roles(before: str, **parts: str) -> dict[str, str]:
 
 _HYPER = hyper_roles("layers.{i}.hc_", mixer="attn", channel="ffn")
 GGUF_HYPER = hyper_roles("blk.{i}.hc_", mixer="attn", channel="ffn")
+_POOLED = {
+    f"index_{role}": f"layers.{{i}}.self_attn.indexer.index_kpool_compress_{name}"
+    for role, name in (("gate", "gate"), ("places", "ape"))
+}
 _GLM_TEXT = layout_with(
     _parts("self_attn") | _LOW_RANK | _HYPER,
     EXPERTS_LAYOUT,
-    {**EXPERTS_LAYOUT.layer, **LATENT_LAYER},
-    whole=WHOLE | _HYPER.keys(),
+    {**EXPERTS_LAYOUT.layer, **LATENT_LAYER, **INDEX_LAYER, **_POOLED},
+    whole=WHOLE | _HYPER.keys() | _POOLED.keys(),
     beyond=True,
-    ignored=(*EXPERTS_LAYOUT.ignored, r"(model\.)?visual\..*", r"layers\.\d+\.self_attn\.indexer\..*"),
+    ignored=(*EXPERTS_LAYOUT.ignored, r"(model\.)?visual\..*", INDEXER),
 )
 _GLM = replace(_GLM_TEXT, prefix="model.language_model.", other=_GLM_TEXT)
 
@@ -252,7 +270,13 @@ def _logarithm(decay: Tensor, _: ModelConfig) -> Tensor:
 
 _GGUF_GLM = replace(
     _GGUF_KIMI,
-    layer={**_GGUF_KIMI.layer, **GGUF_HYPER},
+    layer={
+        **_GGUF_KIMI.layer,
+        **GGUF_HYPER,
+        **{role: f"blk.{{i}}.indexer.{name}" for role, name in GGUF_INDEX.items()},
+        "index_gate": "blk.{i}.indexer_compressor_gate",
+        "index_places": "blk.{i}.indexer_compressor_ape",
+    },
     folded={},
     ignored=(*_GGUF_KIMI.ignored, r"blk\.\d+\.indexer.*"),
 )
@@ -265,7 +289,8 @@ _GGUF_NAMES = {
     "share_expert_swiglu_limit_list": "swiglu_clamp_shexp",
     "linear_lower_bound": "kda.gate_lower_bound",
     "swiglu_limit": "swiglu_clamp_exp",
-    "index_topk": "attention.indexer.top_k",
+    **INDEX_NAMES,
+    "index_kpool": "attention.indexer.kpool",
     "index_kpool_always_select_tail": "attention.indexer.kpool_select_tail",
     "hc_mult": "hyper_connection.count",
     "hc_sinkhorn_iters": "hyper_connection.sinkhorn_iterations",

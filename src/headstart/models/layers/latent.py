@@ -17,11 +17,12 @@ from headstart.models.layers.layer import Operation
 
 
 class IndexRows(NamedTuple):
-    """What an indexer makes of rows: queries [row, head, dim] and keys [row, dim], not rotated, and what heads
-    count for [row, head]."""
+    """What an indexer makes of rows: queries [row, head, dim] and keys [row, dim], not rotated, with their weights in
+    mixtures, where there are any, [row, dim] or [row, 0]; and what heads count for [row, head]."""
 
     queries: Tensor
     keys: Tensor
+    weights: Tensor
     shares: Tensor
 
 
@@ -63,12 +64,13 @@ def run_latent(config: LatentConfig, parts: LatentParts, x: Tensor, attend: Atte
     """[row, hidden] -> [row, hidden]."""
     heads = len(parts.key_up)
     size, index = heads * (config.plain_dim + config.rope_dim), parts.indexer
-    sizes = [config.kv_rank, config.rope_dim, *(() if index is None else (index.dim, index.heads))]
+    of_index = () if index is None else (index.dim, index.weights, index.heads)
+    sizes = [config.kv_rank, config.rope_dim, *of_index]
     lowered = parts.down(x)
-    queries, state, shared_key, *of_index = torch.split(lowered, [lowered.shape[-1] - sum(sizes), *sizes], dim=-1)
+    queries, state, shared_key, *made = torch.split(lowered, [lowered.shape[-1] - sum(sizes), *sizes], dim=-1)
     if parts.q_norm is not None and parts.q_up is not None:
         queries = parts.q_up(parts.q_norm(queries))
-    rows = None if index is None else IndexRows(queries[:, size:].view(len(x), index.heads, -1), *of_index)
+    rows = None if index is None else IndexRows(queries[:, size:].view(len(x), index.heads, -1), *made)
     queries = queries[:, :size].reshape(len(x), heads, -1)
     plain, turning = torch.split(queries, [config.plain_dim, config.rope_dim], dim=-1)
     taken = torch.einsum("rhd,hkd->rhk", plain, parts.key_up)

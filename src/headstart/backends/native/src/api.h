@@ -56,7 +56,7 @@ struct HeadstartInputs {
 // What chooses the tokens that rows of latent attention see, see headstart.models.config.IndexerConfig; `heads` 0:
 // nothing.
 struct HeadstartIndexer {
-  int32_t heads, dim, chosen, turns_last;
+  int32_t heads, dim, chosen, turns_last, pool;
   float norm_eps;
 };
 

@@ -11,6 +11,7 @@
 #include "pass/attention.h"
 #include "pass/decoder.h"
 #include "pass/output_head.h"
+#include "pass/token_mixture.h"
 
 class CompressedAttention {
  public:
@@ -18,7 +19,7 @@ class CompressedAttention {
     const int heads = m_.shape.heads * m_.key_dim;
     int given = 0, most = std::max(of_.q_rank, m_.key_dim);
     for (const DecoderLayer &layer : m_.layers) {
-      given = std::max(given, reach(layer) * given_by(layer));
+      given = std::max(given, mixture_of(layer).reach() * given_by(layer));
       if (layer.ratio && !closing_.count(layer.ratio)) closing_[layer.ratio] = {};
     }
     for (int form = 0; form < Decoder::kForms; ++form)
@@ -89,20 +90,21 @@ class CompressedAttention {
       std::fill_n(to, m_.key_dim + (layer.chosen ? of_.index_dim : 0), 0.f);
       return;
     }
-    const int first = std::max(position + 1 - reach(layer), 0), start = text_position + 1 - layer.ratio;
+    const TokenMixture mixture = mixture_of(layer);
+    const int first = std::max(position + 1 - mixture.reach(), 0), start = text_position + 1 - layer.ratio;
     float *const given = given_[thread];
     for (int token = first; token <= position; ++token) {
       const auto [page, key] = place(token);
       cache.read_given<Cell>(index, page, key, given + (token - first) * given_by(layer));
     }
     const int tokens = position + 1 - first;
-    mix(layer, layer.constants[kPlaces].data(), given, tokens, m_.key_dim, to);
+    mixture.mix(layer.constants[kPlaces].data(), given, tokens, m_.key_dim, to);
     normalise(NormKind::rms, layer.norms[kCompressedNorm], m_.shape.norm_eps, to, m_.key_dim, scratch_[thread]);
     std::memcpy(to, scratch_[thread], m_.key_dim * sizeof(float));
     turn_pairs(rope, start, to, m_.key_dim);
     if (!layer.chosen) return;
     float *const small = to + m_.key_dim;
-    mix(layer, layer.constants[kIndexPlaces].data(), given + 2 * given_to_keys(layer), tokens, of_.index_dim, small);
+    mixture.mix(layer.constants[kIndexPlaces].data(), given + 2 * given_to_keys(layer), tokens, of_.index_dim, small);
     normalise(NormKind::rms, layer.norms[kIndexNorm], m_.shape.norm_eps, small, of_.index_dim, scratch_[thread]);
     std::memcpy(small, scratch_[thread], of_.index_dim * sizeof(float));
     turn_pairs(rope, start, small, of_.index_dim);
@@ -164,31 +166,9 @@ class CompressedAttention {
  private:
   float *floats(size_t count) { return memory_.emplace_back(count * sizeof(float)).as<float>(); }
 
-  // Tokens that a compressed key is made of, and what each of them gives.
-  static int reach(const DecoderLayer &layer) { return layer.chosen ? 2 * layer.ratio : layer.ratio; }
+  TokenMixture mixture_of(const DecoderLayer &layer) const { return {layer.ratio, layer.chosen != 0, given_by(layer)}; }
+  // What a token gives to compressed keys.
   int given_by(const DecoderLayer &layer) const { return 2 * (given_to_keys(layer) + given_to_index(m_.shape, layer)); }
-
-  // to[size] = a mixture of what the last `tokens` give. Where these are of two windows, each gives one half to its own
-  // and, before it, one to the window behind.
-  void mix(const DecoderLayer &layer, const float *places, const float *given, int tokens, int size, float *to) const {
-    const int ratio = layer.ratio, width = layer.chosen ? 2 * size : size, stride = given_by(layer);
-    for (int k = 0; k < size; k += 16) {
-      const auto column = [&](int token) { return layer.chosen && token >= tokens - ratio ? size + k : k; };
-      const auto weight = [&](int token) {
-        const int place = (token + reach(layer) - tokens) % ratio;
-        return load(given + token * stride + width + column(token)) + load(places + place * width + column(token));
-      };
-      Lanes largest = splat(-INFINITY);
-      for (int token = 0; token < tokens; ++token) largest = max(largest, weight(token));
-      Lanes total = splat(0.f), sum = splat(0.f);
-      for (int token = 0; token < tokens; ++token) {
-        const Lanes share = exp(weight(token) - largest);
-        total = total + share;
-        sum = fma(load(given + token * stride + column(token)), share, sum);
-      }
-      store(to + k, sum / total);
-    }
-  }
 
   void scale_to_one(float *head, int size) const {
     Lanes squares = splat(0.f);

@@ -307,7 +307,8 @@ class Decoder {
   KeptKeys seen_by(const DecoderLayer &layer) const {
     if (layer.is(Mixer::latent))
       return {1, shape.latent.kv_rank + shape.latent.rope_dim, shape.latent.kv_rank,
-              layer.chooses ? shape.indexer.dim : 0};
+              layer.chooses ? shape.indexer.dim : 0,
+              layer.chooses && shape.indexer.pool > 1 ? 2 * shape.indexer.dim : 0};
     if (layer.is(Mixer::compressed))
       return {layer.ratio ? 2 : 1, layer.head_dim, layer.head_dim, layer.chosen ? shape.compressed.index_dim : 0,
               2 * (given_to_keys(layer) + given_to_index(shape, layer))};

@@ -182,8 +182,9 @@ class DecoderLayout {
     const int heads = shape_.heads * layer.head_dim, keys = of.kv_rank + of.rope_dim;
     const HeadstartIndexer index = layer.chooses ? shape_.indexer : HeadstartIndexer{};
     layer.queries = of.q_rank ? of.q_rank : heads;
-    layer.projected = layer.queries + keys + index.dim + index.heads;
-    lay_out(layer, kQkv, forms, {layer.queries, keys, index.dim, index.heads}, shape_.hidden);
+    const int weights = index.pool > 1 ? index.dim : 0;
+    layer.projected = layer.queries + keys + index.dim + weights + index.heads;
+    lay_out(layer, kQkv, forms, {layer.queries, keys, index.dim, weights, index.heads}, shape_.hidden);
     lay_out(layer, kOutput, forms, {shape_.hidden}, shape_.heads * of.value_dim);
     lay_out(layer, kKeyUp, forms, {shape_.heads * of.kv_rank}, of.plain_dim);
     lay_out(layer, kValueUp, forms, {shape_.heads * of.value_dim}, of.kv_rank);

@@ -12,6 +12,7 @@
 #include "pass/attention.h"
 #include "pass/decoder.h"
 #include "pass/output_head.h"
+#include "pass/token_mixture.h"
 
 class Indexer {
  public:
@@ -20,14 +21,16 @@ class Indexer {
     for (int t = 0; t < m_.shape.threads; ++t) {
       key_.push_back(floats(of_.dim + kPadding));
       page_.push_back(floats((of_.dim + kTileEntries) * kPageKeys));
+      given_.push_back(floats(2 * of_.dim * std::max(of_.pool, 1)));
     }
+    if (pools()) mixed_ = floats(static_cast<size_t>(of_.dim) * kPanelRows);
     queries_.stride = widest, queries_.data = floats(static_cast<size_t>(widest) * kPanelRows);
     choice_.some.resize(kPanelRows);
   }
 
   static HeadstartIndexer indexer_of(const HeadstartShape &shape) {
     if (shape.indexer.heads) return shape.indexer;
-    return {shape.compressed.index_heads, shape.compressed.index_dim, 0, 1, 0.f};
+    return {shape.compressed.index_heads, shape.compressed.index_dim, 0, 1, 1, 0.f};
   }
 
   void begin_pass(const PassLayout &layout) {
@@ -62,6 +65,30 @@ class Indexer {
     turn(rope, position, key_[thread]);
     return key_[thread];
   }
+
+  // Whether several tokens of latent attention have one key.
+  bool pools() const { return of_.pool > 1; }
+  // What a row gives to such a key: its own, and its weights. `from` holds both as the layer's first product gave them.
+  const float *given(const DecoderLayer &layer, const RopeTable *rope, int position, const float *from,
+                     int thread) const {
+    float *const to = given_[thread];
+    std::memcpy(to, key(layer, rope, position, from, thread), of_.dim * sizeof(float));
+    std::memcpy(to + of_.dim, from + of_.dim, of_.dim * sizeof(float));
+    return to;
+  }
+  // The key that a row closes, or zeros: `place(position)` as in CompressedAttention.
+  template <class Cell, class Place>
+  void close(const KvCache &cache, const DecoderLayer &layer, int index, int position, int row, int thread,
+             Place &&place) const {
+    float *const to = mixed_ + static_cast<size_t>(row) * of_.dim, *const given = given_[thread];
+    if ((position + 1) % of_.pool) return void(std::fill_n(to, of_.dim, 0.f));
+    for (int i = 0; i < of_.pool; ++i) {
+      const auto [page, key] = place(position + 1 - of_.pool + i);
+      cache.read_given<Cell>(index, page, key, given + i * 2 * of_.dim);
+    }
+    TokenMixture{of_.pool, false, 2 * of_.dim}.mix(layer.constants[kIndexPlaces].data(), given, of_.pool, of_.dim, to);
+  }
+  const float *mixed(int row) const { return mixed_ + static_cast<size_t>(row) * of_.dim; }
 
   // One thread's part of the choice of the rows at work. `queries(row)` are what they are before they are turned,
   // `shares(row)` what heads count for; `meet()` is a barrier.
@@ -103,7 +130,7 @@ class Indexer {
 
   // How many a row sees, and of how many tokens each is made.
   int chosen_in(const DecoderLayer &layer) const { return layer.chosen ? layer.chosen : of_.chosen; }
-  static int ratio_in(const DecoderLayer &layer) { return std::max(layer.ratio, 1); }
+  int ratio_in(const DecoderLayer &layer) const { return std::max({layer.ratio, of_.pool, 1}); }
   // Whether a row at this position does not see all.
   bool chooses(const DecoderLayer &layer, int position) const {
     return (layer.chooses || layer.chosen) && (position + 1) / ratio_in(layer) > chosen_in(layer);
@@ -149,7 +176,8 @@ class Indexer {
     store(out, lower), store(out + 16, upper);
   }
 
-  // From a row's scores by slot to what hides tokens by position. Compressed keys stand with the last of their tokens.
+  // From a row's scores by slot to what hides tokens by position. Keys of several tokens stand with the last of these:
+  // compressed keys are seen there, and of others all their tokens, and those behind the last key.
   void hide(const DecoderLayer &layer, const PassLayout &layout, int row, float *scores,
             std::vector<float> &path) const {
     const SequenceLayout &s = layout.sequence_of(row);
@@ -166,11 +194,12 @@ class Indexer {
     const float least = *last;
     int room =
         chosen_in(layer) - static_cast<int>(std::count_if(path.begin(), sorted, [&](float x) { return x > least; }));
-    if (ratio > 1) std::fill(scores, scores + end, -INFINITY);
+    if (!pools()) std::fill(scores, scores + end, -INFINITY);
     for (int i = 0; i < keys; ++i) {
       const bool sees = path[i] > least || (path[i] == least && room-- > 0);
-      scores[(i + 1) * ratio - 1] = sees ? 0.f : -INFINITY;
+      std::fill(scores + (pools() ? i * ratio : (i + 1) * ratio - 1), scores + (i + 1) * ratio, sees ? 0.f : -INFINITY);
     }
+    if (pools()) std::fill(scores + keys * ratio, scores + end, 0.f);
     std::fill(scores + end, scores + round_up(end, 16), 0.f);
   }
 
@@ -182,10 +211,11 @@ class Indexer {
   const Decoder &m_;
   const HeadstartIndexer of_;
   std::vector<AlignedBuffer> memory_;
-  std::vector<float *> key_, page_;       // [thread]
-  Rows queries_;                          // [row at work]
-  AlignedBuffer scores_;                  // [panel row] by slot, then what hides tokens by position
-  std::vector<std::vector<float>> path_;  // [thread]
+  std::vector<float *> key_, page_, given_;  // [thread]
+  float *mixed_ = nullptr;                   // [panel row]
+  Rows queries_;                             // [row at work]
+  AlignedBuffer scores_;                     // [panel row] by slot, then what hides tokens by position
+  std::vector<std::vector<float>> path_;     // [thread]
   ChosenTokens choice_;
   bool is_needed_ = false, has_chosen_ = false;
 };

@@ -156,22 +156,40 @@ class WorkerAttention {
   // The same of latent attention. Keys whose values share words are one thread's.
   template <class Cell>
   void store_states(const DecoderLayer &layer, int index) {
-    for (int panel_row = 0; panel_row < t_.rows; ++panel_row) {
+    const KvCache &cache = p_.cache->keys_values;
+    const RopeTable *const rope = t_.rope_of(layer);
+    my_places([&](int panel_row, int page, int key) {
       const int row = p_.first + panel_row;
-      const SequenceLayout &s = p_.text.layout.sequence_of(row);
-      const int slot = s.slot(row), page = p_.text.layout.page(s, slot / kPageKeys);
-      if (slot / 2 % t_.threads != t_.thread) continue;
       t_.ahead.ask(kLinesAUnit);
-      const float *const state = p_.latent->state(layer, t_.rope_of(layer), p_.text.layout.text_positions()[row],
-                                                  p_.qkv + panel_row * p_.qkv_stride, t_.thread);
-      p_.cache->keys_values.write_key<Cell>(index, page, 0, slot % kPageKeys, state);
-      p_.cache->keys_values.write_value<Cell>(index, page, 0, slot % kPageKeys, state);
-      if (layer.chooses)
-        p_.cache->keys_values.write_index<Cell>(
-            index, page, slot % kPageKeys,
-            p_.indexer->key(layer, t_.rope_of(layer), p_.text.layout.text_positions()[row],
-                            index_columns(layer, panel_row), t_.thread));
-    }
+      const int position = p_.text.layout.text_positions()[row];
+      const float *const state = p_.latent->state(layer, rope, position, p_.qkv + panel_row * p_.qkv_stride, t_.thread);
+      cache.write_key<Cell>(index, page, 0, key, state), cache.write_value<Cell>(index, page, 0, key, state);
+      if (!layer.chooses) return;
+      const float *const small = index_columns(layer, panel_row);
+      if (p_.indexer->pools())
+        cache.write_given<Cell>(index, page, key, p_.indexer->given(layer, rope, position, small, t_.thread));
+      else
+        cache.write_index<Cell>(index, page, key, p_.indexer->key(layer, rope, position, small, t_.thread));
+    });
+    if (!layer.chooses || !p_.indexer->pools()) return;
+    t_.barrier();
+    t_.my_rows(t_.rows, [&](int row) {
+      p_.indexer->close<Cell>(cache, layer, index, p_.text.layout.positions()[p_.first + row], row, t_.thread,
+                              places_along(p_.first + row));
+    });
+    t_.barrier();
+    my_places([&](int row, int page, int key) { cache.write_index<Cell>(index, page, key, p_.indexer->mixed(row)); });
+  }
+
+  // In which page, and where there, tokens of a row's path are.
+  auto places_along(int pass_row) const {
+    const PassLayout &layout = p_.text.layout;
+    const SequenceLayout &s = layout.sequence_of(pass_row);
+    const int32_t *const path = s.straight ? nullptr : layout.path(pass_row);
+    return [&layout, &s, path](int position) {
+      const int slot = !path || position < s.cached ? position : path[position - s.cached];
+      return std::pair(layout.page(s, slot / kPageKeys), slot % kPageKeys);
+    };
   }
 
   // Calls `work(panel row, page, key)` for the rows whose values share words with no other thread's.
@@ -202,13 +220,8 @@ class WorkerAttention {
     t_.barrier();
     t_.my_rows(t_.rows, [&](int row) {
       const int pass_row = p_.first + row;
-      const SequenceLayout &s = layout.sequence_of(pass_row);
-      const auto place = [&](int position) {
-        const int slot = s.straight || position < s.cached ? position : layout.path(pass_row)[position - s.cached];
-        return std::pair(layout.page(s, slot / kPageKeys), slot % kPageKeys);
-      };
       p_.compressed->close<Cell>(cache, layer, index, rope, layout.positions()[pass_row],
-                                 layout.text_positions()[pass_row], row, t_.thread, place);
+                                 layout.text_positions()[pass_row], row, t_.thread, places_along(pass_row));
     });
     t_.barrier();
     my_places([&](int row, int page, int key) {
@@ -233,7 +246,7 @@ class WorkerAttention {
         [&](int row) { return p_.latent ? p_.latent->index_queries(row) : p_.compressed->index_queries(row); },
         [&](int row) {
           const int of = t_.panel_rows[row];
-          return p_.latent ? index_columns(layer, of) + m_.shape.indexer.dim
+          return p_.latent ? index_columns(layer, of) + m_.shape.indexer.dim * (p_.indexer->pools() ? 2 : 1)
                            : p_.compressed->shares(layer, p_.qkv + of * p_.qkv_stride);
         },
         [this] { t_.barrier(); });
