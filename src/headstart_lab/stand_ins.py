@@ -65,6 +65,7 @@ def stand_in(context: DraftContext, named: str, length: int) -> Drafter:
     Raises:
         ConfigError: it runs nothing that can be made up, or of no size that can, or there is no target.
     """
+    require_known(named)
     name, _, size = named.partition("=")
     model = context.require_target()
     assert isinstance(model, Model)
@@ -74,29 +75,34 @@ def stand_in(context: DraftContext, named: str, length: int) -> Drafter:
 
 def _surroundings(model: Model, context: DraftContext, name: str, size: str) -> tuple[DraftContext, dict[str, object]]:
     """Those in which a drafter finds random weights where it would look for trained ones, and its options."""
-    heads: dict[str, Callable[[ModelConfig], nn.Module]] = {
-        THIRD: lambda config: EagleHead(eagle_config(config, THIRD, _said(config))),
-        PARALLEL_KIND: _parallel_head,
-        KIND: _block_head,
-        ASSISTANT: _assistant,
-    }
     # What knows nothing is sure of nothing, and would end its drafts at once.
     chain: dict[str, object] = {"width": 1, "min_probability": 0.0}
     if name == "draft-model":
         loaded = LoadedModel(_draft_model(model, parameters_of(size)), model.tokenizer)
         return replace(context, load_model=lambda _: loaded), {"model": "a stand-in"}
-    if size:
-        raise ConfigError(f"a stand-in for {name} has the size that the target gives it; leave {size!r:.40} out.")
-    if name in heads:
-        head = _randomly(lambda: heads[name](model.config))
+    if name in _HEADS:
+        head = _randomly(lambda: _HEADS[name](model.config))
         return replace(context, stand_in=lambda: head), chain
     if name == "mtp":
         modules = _modules(model)
         return replace(context, lend_modules=lambda _: modules), chain
-    if name == "self":  # whose weights are there
-        return context, {}
-    known = ", ".join((*heads, "mtp", "self", "draft-model=SIZE"))
-    raise ConfigError(f"there is no stand-in for drafter {name!r:.40}; there are some for {known}.")
+    return context, {}  # the target itself, whose weights are there
+
+
+def require_known(named: str) -> None:
+    """Refuse what no target has a stand-in for.
+
+    Raises:
+        ConfigError: there is none of this name, or of no such size.
+    """
+    name, _, size = named.partition("=")
+    if name == "draft-model":
+        parameters_of(size)
+    elif name not in (*_HEADS, "mtp", "self"):
+        known = ", ".join((*_HEADS, "mtp", "self", "draft-model=SIZE"))
+        raise ConfigError(f"there is no stand-in for drafter {name!r:.40}; there are some for {known}.")
+    elif size:
+        raise ConfigError(f"a stand-in for {name} has the size that the target gives it; leave {size!r:.40} out.")
 
 
 def parameters_of(size: str) -> float:
@@ -257,3 +263,11 @@ def _linear(outputs: int, inputs: int) -> LinearWeights:
     generator = torch.Generator().manual_seed(outputs + inputs)
     weight: Tensor = torch.randn(outputs, inputs, generator=generator).mul_(inputs**-0.5).bfloat16()
     return LinearWeights(weight)
+
+
+_HEADS: dict[str, Callable[[ModelConfig], nn.Module]] = {
+    THIRD: lambda config: EagleHead(eagle_config(config, THIRD, _said(config))),
+    PARALLEL_KIND: _parallel_head,
+    KIND: _block_head,
+    ASSISTANT: _assistant,
+}

@@ -130,7 +130,11 @@ def write_fitting(
         What writing and learning take; None: not known.
     """
     corpus, wanted = source.corpus, source.settings.tokens
-    told.begin("Writing text", max(wanted - corpus.num_answer_tokens, 0) or None)
+
+    def write_on() -> None:
+        told.begin("Writing text", max(wanted - corpus.num_answer_tokens, 0) or None)
+
+    write_on()
     began, before = time.perf_counter(), (corpus.num_answer_tokens, len(corpus))
 
     def pace() -> tuple[float, float]:
@@ -144,7 +148,9 @@ def write_fitting(
         source.write(wanted, source.first_documents)
     budget.keep()
     start = time.perf_counter()
+    told.begin("Trying how long a step takes", None)
     tried = try_steps()
+    write_on()
     idle += time.perf_counter() - start
     if tried is None:
         source.write(wanted)

@@ -17,7 +17,7 @@ from headstart_lab.methods.synthetic.drafter import SyntheticOptions
 from headstart_lab.plan.profiles import Profile
 from headstart_lab.plan.published_rates import LONGEST, PUBLISHED
 from headstart_lab.plan.watching import BATCH_ROUNDS, profiles
-from headstart_lab.stand_ins import stand_in
+from headstart_lab.stand_ins import require_known, stand_in
 from headstart_lab.workbench import PLAIN, Contender, Workbench
 from headstart_lab.workload import Workload
 
@@ -116,7 +116,12 @@ def has_weights(named: str) -> bool:
 
 
 def contender(named: str, length: int) -> Contender:
-    """The stand-in of a drafter, to be measured."""
+    """The stand-in of a drafter, to be measured.
+
+    Raises:
+        ConfigError: see ``stand_ins.require_known``.
+    """
+    require_known(named)
     return Contender(f"stand-in for {named}", lambda context: stand_in(context, named, length))
 
 

@@ -115,8 +115,8 @@ def test_what_a_drafter_would_bring_that_is_not_there(invoke, named, tmp_path):
         (("--what-if", "eagle3", "--rates", "0.5,0.9"), "give numbers from 1 down to 0"),
     ],
 )
-def test_what_cannot_be_supposed_is_refused(invoke, wrong, sentence):
-    result = invoke(*wrong)
+def test_what_cannot_be_supposed_is_refused_before_a_model_is_looked_for(invoke, wrong, sentence):
+    result = invoke(*wrong, "--model", "no/such/model")
     assert isinstance(result.exception, ConfigError)
     assert sentence in str(result.exception)
 
