@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -221,3 +222,10 @@ def test_the_rows_that_options_ask_for_are_those_of_any_drafter_in_them() -> Non
     assert asked_rows(options) == 63
     assert asked_rows({"draft_tokens": 40, "tree_nodes": 12}) == 40
     assert asked_rows({"width": 8}) == 0
+
+
+def test_the_servers_page_names_those_that_requests_may_choose_by_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    said = re.search(r"one of `--also` \(by default (.*?) and the heads", page, flags=re.S)
+    assert said is not None
+    assert set(re.findall(r"`([\w-]+)`", said[1])) == set(free_drafters())

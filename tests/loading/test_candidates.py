@@ -252,6 +252,7 @@ def test_a_download_that_broke_off_is_refused_and_stops_nobody(hub: Path, target
     (broken / "config.json").write_text('{"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 9}')
     (broken / "model.safetensors").symlink_to(broken / "blob that never came")
     assert listed(target)["org/broken"]["standing"] == "refused"
+    assert "fetch it again" in listed(target)["org/broken"]["said"]
     loop = hub / "models--org--loop" / "snapshots" / "0123"
     loop.parent.mkdir(parents=True)
     loop.symlink_to(loop)

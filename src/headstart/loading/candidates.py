@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,6 +28,7 @@ from headstart.loading.siblings import bytes_at, sibling_at
 from headstart.models.checkpoint import Checkpoint, open_modules
 from headstart.models.config import ModelConfig
 from headstart.models.families.module_layouts import layouts_of_modules
+from headstart.models.files import may_be_read
 from headstart.models.locating import has_safetensors
 from headstart.text.tokenizer import Tokenizer
 
@@ -149,7 +149,7 @@ def cached() -> Iterator[tuple[str, Path]]:
 def _entries(folder: Path, pattern: str) -> list[Path]:
     """Those that may be read and that a link leads to; none where the folder may not be read."""
     try:
-        return sorted(path for path in folder.glob(pattern) if os.access(path, os.R_OK))
+        return sorted(path for path in folder.glob(pattern) if may_be_read(path))
     except OSError:
         return []
 

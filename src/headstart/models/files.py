@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -47,7 +48,8 @@ def require_file(path: Path) -> os.stat_result:
     """What the system says of a file, which may be followed to by a link.
 
     Raises:
-        CheckpointError: it is missing, or a pipe, a socket, a device or a directory, which would hang or never end.
+        CheckpointError: it is missing or not to be read, or a pipe, a socket, a device or a directory, which would hang
+            or never end.
     """
     try:
         found = path.stat()
@@ -55,7 +57,23 @@ def require_file(path: Path) -> os.stat_result:
         raise CheckpointError(f"{path} cannot be read ({error.strerror}); check that it is there.") from error
     if not stat.S_ISREG(found.st_mode):
         raise CheckpointError(f"{path} is no regular file; name or fetch the file itself.")
+    require_readable(path)
     return found
+
+
+def may_be_read(path: Path) -> bool:
+    """Whether a file may be read, or a directory looked into."""
+    return os.access(path, os.R_OK | os.X_OK if path.is_dir() else os.R_OK)
+
+
+def require_readable(path: Path) -> None:
+    """Refuse what is there and may not be read.
+
+    Raises:
+        CheckpointError: naming it.
+    """
+    if exists(path) and not may_be_read(path):
+        raise CheckpointError(f"{path} cannot be read ({os.strerror(errno.EACCES)}); ask for the right to read it.")
 
 
 def read_text(path: Path) -> str:

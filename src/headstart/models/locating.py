@@ -103,8 +103,12 @@ def fetch(hub_id: str, revision: str | None, mend: str, files: Sequence[str] = _
 
 
 def has_safetensors(directory: Path) -> bool:
-    """Whether a directory holds its weights so."""
-    return (directory / INDEX_FILE).exists() or (directory / SINGLE_FILE).exists()
+    """Whether a directory holds its weights so.
+
+    Raises:
+        CheckpointError: it must not be looked into.
+    """
+    return exists(directory / INDEX_FILE) or exists(directory / SINGLE_FILE)
 
 
 def require_model(path: Path) -> None:

@@ -16,7 +16,7 @@ from headstart.errors import CheckpointError
 from headstart.models.aliases import ALIASES
 from headstart.models.config import ModelConfig
 from headstart.models.families import holds_modules_alone
-from headstart.models.files import exists, local_path
+from headstart.models.files import exists, local_path, require_readable
 from headstart.models.gguf_file import GgufFile
 from headstart.models.locating import has_safetensors, is_hub_id, locate, newest_snapshot
 from headstart.models.safetensors_files import SafetensorsFiles
@@ -55,9 +55,10 @@ def head_place(name: Path | str) -> Path:
     """Where a head lies; one that is named by its repository on the hub is fetched if it is not cached yet.
 
     Raises:
-        CheckpointError: it cannot be fetched.
+        CheckpointError: it cannot be fetched, or not be read.
     """
     path = local_path(name)
+    require_readable(path)
     if exists(path) or not is_hub_id(str(name)):
         return path
     return newest_snapshot(str(name)) or locate(str(name))

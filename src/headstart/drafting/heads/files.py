@@ -54,7 +54,7 @@ def read_tensors(directory: Path, own_names: Callable[[], Sequence[str]] = tuple
         if path.exists():
             return _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
     raise CheckpointError(
-        f"{directory} has none of {', '.join((SINGLE_FILE, *names))}; name a directory that holds a draft head."
+        f"{directory} has none of {', '.join((SINGLE_FILE, *names))}; fetch it again, or name another draft head."
     )
 
 
