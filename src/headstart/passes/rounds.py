@@ -40,9 +40,9 @@ class SpanRecord:
     token: int
     """The target's own after them."""
     gains: list[float]
-    """[guesser] tokens that its verified guesses were expected to bring, beyond those of guessers before it."""
+    """[guesser] tokens that the round was expected to bring more than with the guessers before it alone,"""
     verified: list[int]
-    """[guesser] how many those guesses were."""
+    """[guesser] and nodes that were verified more."""
     judged: list[int]
     """[guesser] how many of its ``judgements`` are this round's."""
     chances: list[float] = field(default_factory=list)

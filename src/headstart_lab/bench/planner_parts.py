@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.planning import allowances, guess_rates, pass_trials, planned_stretch
-from headstart.drafting.planning import constants as c
 from headstart.drafting.planning.allowances import Allowance, Load, Safeguard
-from headstart.drafting.planning.guess_rates import GuessRates, first_rates
+from headstart.drafting.planning.guess_rates import GuessRates, SequenceRates
 from headstart.drafting.planning.members import Member
 from headstart.drafting.planning.parts import PlannerParts
 from headstart.drafting.planning.pass_costs import PassCosts
@@ -84,15 +82,21 @@ class _OneRate(GuessRates):
 class _WithoutGrades(Member):
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.rates = _OneRate([_RATE] * (3 * MAX_GRADES), 1.0, c.MEMORY)
+        self.rates = _OneRate([_RATE] * (3 * MAX_GRADES), 1.0)
 
-    def own_rates(self, adapter: Adapter | None = None) -> GuessRates:
-        return _OneRate(self.rates, c.OWN_WEIGHT, c.MEMORY)
+
+class _Everybodys(SequenceRates):
+    """Those of all sequences."""
+
+    __slots__ = ()
+
+    def count(self, grade: int, accepted: bool) -> None:
+        self._shared.count(grade, accepted)
 
 
 class _WithoutOwnRates(Member):
-    def own_rates(self, adapter: Adapter | None = None) -> GuessRates:
-        return self.rates
+    def own_rates(self, adapter: Adapter | None = None) -> SequenceRates:
+        return _Everybodys(self.rates)
 
 
 class _AlwaysAsked(Member):
@@ -108,15 +112,6 @@ class _Unguarded(Safeguard):
 class _WithoutFloor(RoundCosts):
     def budgets(self, given: Sequence[DraftBudget], roots: int) -> list[DraftBudget]:
         return list(given)
-
-
-class _WithoutForgetting(Member):
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.rates = first_rates(self.drafter, math.inf)
-
-    def own_rates(self, adapter: Adapter | None = None) -> GuessRates:
-        return GuessRates(self.rates, c.OWN_WEIGHT, math.inf)
 
 
 class _LastingCosts(PassCosts):
@@ -138,21 +133,17 @@ def _costs(mixin: type[RoundCosts]) -> Callable[[PlannerParts], PlannerParts]:
     return lambda parts: replace(parts, costs=mixed(mixin, parts.costs))
 
 
-def _without_forgetting(parts: PlannerParts) -> PlannerParts:
-    return _costs(_CostsWithoutForgetting)(_members(_WithoutForgetting)(parts))
-
-
 NOTHING = Part("nothing", "as it is: what this row shows is chance", (), lambda parts: parts)
 PARTS = {
     part.name: part
     for part in (
         Part("grades", "a drafter's guesses all have one rate", (guess_rates,), _members(_WithoutGrades)),
-        Part("own-rates", "requests share their rates", (Member.own_rates,), _members(_WithoutOwnRates)),
+        Part("own-rates", "requests share their rates", (SequenceRates,), _members(_WithoutOwnRates)),
         Part(
             "forgetting",
-            "rates and the costs of passes never grow old",
+            "the costs of passes never grow old",
             (PassCosts._is_forgotten,),
-            _without_forgetting,
+            _costs(_CostsWithoutForgetting),
         ),
         Part(
             "allowances",

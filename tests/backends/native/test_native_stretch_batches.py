@@ -23,7 +23,7 @@ from headstart.drafting.methods.auto.outsiders import Outsiders
 from headstart.drafting.methods.suffix.drafter import SuffixDrafter
 from headstart.drafting.planning import constants
 from headstart.drafting.planning.followed import Followed
-from headstart.drafting.planning.guess_rates import GuessRates
+from headstart.drafting.planning.guess_rates import GuessRates, SequenceRates
 from headstart.drafting.planning.members import Member
 from headstart.drafting.planning.merged import Guesses, MergedGuesses
 from headstart.drafting.planning.parts import PlannerParts
@@ -192,19 +192,20 @@ def test_a_head_that_fails_for_one_costs_a_tolerant_engine_its_guesses_alone(
 
 
 def merged_in_python(
-    view: InnerSequence, members: Sequence[Member], rates: Sequence[GuessRates], budget: DraftBudget
-) -> tuple[MergedGuesses, list[Guesses], int]:
-    """Of one sequence: the merged tree, of each drafter its guesses with grades that say what the other does, and how
-    many nodes go on from the likeliest path."""
+    view: InnerSequence, members: Sequence[Member], rates: Sequence[SequenceRates], budget: DraftBudget
+) -> tuple[MergedGuesses, MergedGuesses, list[Guesses], int]:
+    """Of one sequence: the merged tree, that of the first drafter alone, of each drafter its guesses with grades that
+    say what the other does, and how many nodes go on from the likeliest path."""
     followed = Followed.begin(view, members)
     followed.rates = list(rates)
     followed.guesses = [
         (place, Guesses.of(member.drafter.propose([view], [budget])[0])) for place, member in enumerate(members)
     ]
     followed.merge(members)
-    before = len(followed.merged.tokens)
+    before, alone = len(followed.merged.tokens), followed.merged_first(members, 1)
     followed.go_on(members, budget, Outsiders([], 1 << 20).guesses)
-    return followed.merged, [guesses for _, guesses in followed.guesses], len(followed.merged.tokens) - before
+    more = len(followed.merged.tokens) - before
+    return followed.merged, alone, [guesses for _, guesses in followed.guesses], more
 
 
 def paths(tokens: Sequence[int], parents: Sequence[int]) -> list[tuple[int, ...]]:
@@ -215,10 +216,8 @@ def paths(tokens: Sequence[int], parents: Sequence[int]) -> list[tuple[int, ...]
     return said
 
 
-def trees_in_python(
-    merged: Sequence[MergedGuesses], rule: CutRule, most: Sequence[int]
-) -> list[tuple[list[int], list[int], list[float]]]:
-    """What the planner does with the same guesses [sequence] and costs: tokens, parents and gains of each sequence."""
+def chosen_in_python(merged: Sequence[MergedGuesses], rule: CutRule, most: Sequence[int]) -> list[list[int]]:
+    """Nodes of each sequence that the planner verifies with the same guesses [sequence] and costs."""
     ranked = [(merged[i].reach[node], i, node) for i, count in enumerate(most) for node in merged[i].ranked(count)]
     ranked.sort(key=lambda each: -each[0])
     tokens = float(len(merged))
@@ -229,15 +228,7 @@ def trees_in_python(
         seconds = rule.pass_seconds[count] + rule.other_seconds
         if tokens * taken > said * seconds:
             said, taken, size = tokens, seconds, count
-    chosen = []
-    for i, each in enumerate(merged):
-        nodes = [node for _, sequence, node in ranked[:size] if sequence == i]
-        gains = [0.0, 0.0]
-        for node in nodes:
-            gains[0 if each.owners[node] & 1 else 1] += each.reach[node]
-        tree = each.tree(nodes)
-        chosen.append((tree.tokens.tolist(), tree.parents.tolist(), gains))
-    return chosen
+    return [[node for _, sequence, node in ranked[:size] if sequence == i] for i in range(len(merged))]
 
 
 @pytest.mark.parametrize("together", [1, 3])
@@ -262,7 +253,7 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
         engine.step()
     drafters, cache = [member.drafter for member in planner._members], engine.runner.cache
     views = [planner._followed[sequence.id].view for sequence in sequences]
-    verified, competed, agreed, continued = [0, 0], 0, 0, 0
+    credited, competed, agreed, continued = [0, 0], 0, 0, 0
     for _ in range(40):
         limits = [
             StretchLimits(1, 1.0, 50, 500, frozenset(), DraftBudget(int(rng.integers(1, 25)), int(rng.integers(1, 6))))
@@ -270,7 +261,8 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
         ]
         budgets = [each.budget for each in limits]
         prior = [
-            [GuessRates(rng.uniform(0, 1, 3 * MAX_GRADES).tolist(), 1.0, 10.0) for _ in drafters] for _ in sequences
+            [SequenceRates(GuessRates(rng.uniform(0, 1, 3 * MAX_GRADES).tolist(), 1.0)) for _ in drafters]
+            for _ in sequences
         ]
         nodes = sum(each.budget.nodes for each in limits)
         seconds = np.cumsum(rng.uniform(0.0, 0.4, rng.integers(1, nodes + 2))) + 1
@@ -279,8 +271,10 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
             merged_in_python(view, planner._members, known, budget)
             for view, budget, known in zip(views, budgets, prior, strict=True)
         ]
-        continued += sum(more for _, _, more in merged)
-        wanted = trees_in_python([each for each, _, _ in merged], rule, [each.budget.nodes for each in limits])
+        continued += sum(more for _, _, _, more in merged)
+        most = [each.budget.nodes for each in limits]
+        wanted = chosen_in_python([each for each, _, _, _ in merged], rule, most)
+        promised = chosen_in_python([alone for _, alone, _, _ in merged], rule, most)
         # Those of a head come from one draft, with room for every sequence.
         offered = [drafter.stretch(views, limits) for drafter in drafters]  # type: ignore[attr-defined]
         guessers = [[drafting.guessers[i][0] for drafting in offered] for i in range(together)]
@@ -299,18 +293,24 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
                 cache.commit(sequence.id, range(span.said))
         competed += sum(bool(span.tokens) for span in done.spans) > 1
         for i, span in enumerate(done.spans):
-            assert (span.tokens, span.parents) == wanted[i][:2]
-            assert span.gains == pytest.approx(wanted[i][2], rel=1e-12)
-            verified = [sum(pair) for pair in zip(verified, span.verified, strict=True)]
-            chances = dict(zip(paths(merged[i][0].tokens, merged[i][0].parents), merged[i][0].chances, strict=True))
+            both, alone, each_guesses, _ = merged[i]
+            tree = both.tree(wanted[i])
+            assert (span.tokens, span.parents) == (tree.tokens.tolist(), tree.parents.tolist())
+            first, all_gains = (
+                sum(given.reach[node] for node in nodes) for given, nodes in ((alone, promised[i]), (both, wanted[i]))
+            )
+            assert span.gains == pytest.approx([first, all_gains - first], rel=1e-12, abs=1e-12)
+            assert span.verified == [len(promised[i]), len(wanted[i]) - len(promised[i])]
+            credited = [count + (gain > 0) for count, gain in zip(credited, span.gains, strict=True)]
+            chances = dict(zip(paths(both.tokens, both.parents), both.chances, strict=True))
             assert span.chances == pytest.approx([chances[path] for path in paths(span.tokens, span.parents)])
-            for guesses, guesser in zip(merged[i][1], guessers[i], strict=True):
+            for guesses, guesser in zip(each_guesses, guessers[i], strict=True):
                 guesser.finish()
                 judged = guesses.judge(sequences[i].tokens[-span.said :])
                 said = [(judgement.grade, judgement.holds) for judgement in guesser.judgements]
                 assert said == [(guesses.grades[guess], holds) for guess, holds in judged]
                 agreed += sum(MAX_GRADES <= grade < 2 * MAX_GRADES for grade, _ in said)
-    assert min(verified) > 0
+    assert min(credited) > 0
     assert agreed > 0
     assert continued > 0
     assert competed > 0 or together == 1

@@ -11,7 +11,7 @@ from headstart.drafting.inner_sequence import InnerSequence
 from headstart.drafting.methods.auto.outsiders import Outsiders
 from headstart.drafting.planning.allowances import Load, Safeguard
 from headstart.drafting.planning.followed import Followed
-from headstart.drafting.planning.guess_rates import AGREED, ALONE, CONTRADICTED
+from headstart.drafting.planning.guess_rates import AGREED, CONTRADICTED
 from headstart.drafting.planning.members import Member
 from headstart.drafting.planning.merged import Guesses
 from headstart.drafting.registry import create_drafter
@@ -39,25 +39,36 @@ def test_at_first_guesses_are_as_likely_as_their_rates_say(members: list[Member]
     followed.merge(members)
     one, other = (each.rates for each in followed.rates)
     assert followed.merged.tokens == [5, 6, 7]
-    assert followed.merged.chances == pytest.approx(
-        [(one[AGREED] + other[AGREED]) / 2, one[ALONE], other[CONTRADICTED]]
-    )
+    assert followed.merged.chances == pytest.approx([(one[AGREED] + other[AGREED]) / 2, one[0], other[CONTRADICTED]])
 
 
 def test_what_is_judged_is_learnt_by_who_guessed_it(members: list[Member]) -> None:
     followed = guessing(members)
     followed.merge(members)
-    before = [each.rates.copy() for each in followed.rates]
+    one, other = (member.rates.rates for member in members)
+    before = one.copy(), other.copy()
     followed.judge([5, 9])
-    one, other = (each.rates for each in followed.rates)
     assert one[AGREED] > before[0][AGREED]
-    assert one[ALONE] < before[0][ALONE]
+    assert one[0] != before[0][0]
     assert other[AGREED] > before[1][AGREED]
     assert other[CONTRADICTED] < before[1][CONTRADICTED]
     assert followed.guesses == []
     after = one.copy()
     followed.judge([5, 9])
     assert one == after
+
+
+def test_the_first_of_them_alone_are_worth_what_they_are_without_the_others(members: list[Member]) -> None:
+    for _ in range(20):
+        members[0].rates.count(AGREED, True)
+        members[0].rates.count(CONTRADICTED, False)
+        members[0].rates.count(CONTRADICTED, False)
+    followed = guessing(members)
+    followed.merge(members)
+    alone = followed.merged_first(members, 1)
+    assert (alone.tokens, alone.parents) == ([5, 6], [ROOT, 0])
+    assert alone.chances == [members[0].rates.rates[0]] * 2
+    assert followed.merged.chances[0] > alone.chances[0]
 
 
 def test_beams_share_what_was_learnt_but_not_their_guesses(members: list[Member]) -> None:

@@ -52,7 +52,7 @@ def test_one_success_pays_for_some_questions(member: Member) -> None:
     own = asked(member, ALONE, gain=0.0, seconds=0.25, rounds=100)
     assert not member.asks(own, ALONE)
     member.settle(ALONE, [Brought(own, 3.0, 3)], 0.25, 0.1, 1.0)
-    assert own.rounds == c.OWN
+    assert own.rounds > c.OWN
 
 
 def test_what_it_is_worth_in_a_batch_says_nothing_of_one_alone(member: Member) -> None:

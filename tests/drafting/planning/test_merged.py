@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.drafting.planning.guess_rates import AGREED, ALONE, CONTRADICTED, GuessRates, first_rates
+from headstart.drafting.planning.guess_rates import AGREED, CONTRADICTED, GuessRates, SequenceRates, first_rates
 from headstart.drafting.planning.merged import Guesses, MergedGuesses, Overlay
 from headstart.passes.draft_tree import ROOT, DraftTree
 
@@ -14,7 +14,7 @@ UNJUDGED = [0.25] * 64
 
 def rates(*chances: float) -> GuessRates:
     """Grade i is accepted with ``chances[i]``."""
-    learned = GuessRates(UNJUDGED, prior_weight=1e-9, memory=1e9)
+    learned = GuessRates(UNJUDGED, weight=1e-9, memory=1e9)
     for grade, chance in enumerate(chances):
         for trial in range(1000):
             learned.count(grade, trial < 1000 * chance)
@@ -124,7 +124,7 @@ def test_grades_tell_what_others_say_in_a_guesss_place() -> None:
     second = guesses([5, 1, 2], [ROOT, ROOT, 1], [0, 1, 2])
     assert relate([first]) == [first]
     one, other = relate([first, second])
-    assert one.grades == [7 + AGREED, 8 + AGREED, 9 + CONTRADICTED, 10 + ALONE]
+    assert one.grades == [7 + AGREED, 8 + AGREED, 9 + CONTRADICTED, 10]
     assert other.grades == [0 + CONTRADICTED, 1 + AGREED, 2 + AGREED]
     assert (one.tokens, one.parents) == (first.tokens, first.parents)
     assert relate([first, guesses([], [])])[0].grades == [7, 8, 9, 10]
@@ -138,17 +138,17 @@ def test_whoever_agrees_is_agreed_with(many: list[Guesses]) -> None:
         others = {path for other, those in enumerate(said) if other != place for path in those}
         parents = {path[:-1] for path in others}
         for path, grade, with_others in zip(said[place], own.grades, related.grades, strict=True):
-            wanted = AGREED if path in others else CONTRADICTED if path[:-1] in parents else ALONE
+            wanted = AGREED if path in others else CONTRADICTED if path[:-1] in parents else 0
             assert with_others == grade + wanted
 
 
 def test_guesses_are_judged_with_what_others_said() -> None:
-    learned = first_rates(None, 100.0)  # type: ignore[arg-type]
+    learned = first_rates(None)  # type: ignore[arg-type]
     before = list(learned.rates)
     one, _ = relate([guesses([1, 2], [ROOT, 0], [3, 3]), guesses([1], [ROOT], [0])])
     count(one, [1, 9], learned)
     assert learned.rates[3 + AGREED] > before[3 + AGREED]
-    assert learned.rates[3 + ALONE] < before[3 + ALONE]
+    assert learned.rates[3] != before[3]
     assert learned.rates[3 + CONTRADICTED] == before[3 + CONTRADICTED]
 
 
@@ -161,40 +161,53 @@ def test_every_node_knows_who_guessed_it() -> None:
 def test_only_guesses_whose_parent_was_said_are_counted() -> None:
     #      root -> 1 (said) -> 2 (refused: 9 was said) -> 3 (never judged)
     #           -> 4 (refused) -> 9 (its parent was refused: not judged)
-    learned = GuessRates(UNJUDGED, prior_weight=1e-9, memory=1e9)
+    learned = GuessRates(UNJUDGED, weight=1e-9, memory=1e9)
     count(Guesses([1, 4, 2, 9, 3], [ROOT, ROOT, 0, 1, 2], [0, 1, 2, 3, 4]), [1, 9], learned)
     assert [learned.rates[grade] for grade in range(3)] == pytest.approx([1, 0, 0], abs=1e-6)
-    untouched = GuessRates(UNJUDGED, prior_weight=1e-9, memory=1e9).rates[0]
+    untouched = GuessRates(UNJUDGED, weight=1e-9, memory=1e9).rates[0]
     assert [learned.rates[grade] for grade in (3, 4)] == [untouched] * 2
 
 
 def test_guesses_beyond_what_was_said_are_not_counted() -> None:
-    learned = GuessRates(UNJUDGED, prior_weight=1e-9, memory=1e9)
+    learned = GuessRates(UNJUDGED, weight=1e-9, memory=1e9)
     count(Guesses([1, 2], [ROOT, 0], [0, 1]), [1], learned)
     assert learned.rates[0] == pytest.approx(1)
-    assert learned.rates[1] == GuessRates(UNJUDGED, prior_weight=1e-9, memory=1e9).rates[1]
+    assert learned.rates[1] == GuessRates(UNJUDGED, weight=1e-9, memory=1e9).rates[1]
 
 
 def test_siblings_after_the_accepted_one_are_counted_too() -> None:
-    learned = GuessRates(UNJUDGED, prior_weight=1e-9, memory=1e9)
+    learned = GuessRates(UNJUDGED, weight=1e-9, memory=1e9)
     count(Guesses([7, 1, 2], [ROOT, ROOT, ROOT], [0, 1, 2]), [1, 5], learned)
     assert [learned.rates[grade] for grade in range(3)] == pytest.approx([0, 1, 0], abs=1e-6)
 
 
-def test_a_sequence_starts_from_what_others_taught_and_ends_with_its_own() -> None:
-    shared = GuessRates(UNJUDGED, prior_weight=2, memory=1000)
+def test_what_is_judged_beside_others_tells_of_the_grade_itself() -> None:
+    learned = GuessRates(UNJUDGED * 3, weight=1e-9, memory=1e9)
+    for trial in range(30):
+        learned.count(3 + AGREED, trial < 24)
+        learned.count(3 + CONTRADICTED, trial < 6)
+    assert [learned.rates[3 + more] for more in (AGREED, CONTRADICTED, 0)] == pytest.approx([0.8, 0.2, 0.5])
+    assert learned.rates[4] == UNJUDGED[4]
+
+
+def test_a_sequence_starts_from_what_others_taught_and_turns_to_its_own() -> None:
+    shared = GuessRates(UNJUDGED, weight=2, memory=1000)
     for trial in range(400):
-        shared.count(0, trial % 2 == 0)
-    own = GuessRates(shared, prior_weight=8, memory=60)
-    assert own.rates[0] == shared.rates[0] == pytest.approx(0.5, abs=0.01)
-    for _ in range(50):
-        own.count(0, True)
-    assert own.rates[0] > 0.9
-    assert shared.rates[0] < 0.6
+        shared.count(trial % 2, trial % 4 < 2)
+    own = SequenceRates(shared)
+    assert own.rates == shared.rates
+    assert own[0] == pytest.approx(0.5, abs=0.01)
+    for _ in range(12):
+        own.count(0, False)
+    assert own[0] < 0.25 < 0.45 < shared.rates[0]
+    assert own[1] < 0.3, "what fails here, fails in all grades"
+    for _ in range(200):
+        own.count(1, True)
+    assert own[1] == 1.0
 
 
 def test_the_past_is_forgotten() -> None:
-    learned = GuessRates(UNJUDGED, prior_weight=2, memory=60)
+    learned = GuessRates(UNJUDGED, weight=2, memory=60)
     for accepted in [False] * 1000 + [True] * 100:
         learned.count(0, accepted)
     assert learned.rates[0] > 0.7

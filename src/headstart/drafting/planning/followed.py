@@ -11,10 +11,10 @@ from headstart.drafting.abilities import Continuing
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.inner_sequence import InnerSequence, adapter_of
 from headstart.drafting.planning.allowances import Allowance, Load, Safeguard, Size
-from headstart.drafting.planning.guess_rates import GuessRates
+from headstart.drafting.planning.guess_rates import SequenceRates
 from headstart.drafting.planning.members import Member
 from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, Overlay
-from headstart.passes.draft_tree import DraftTree
+from headstart.passes.draft_tree import MAX_GRADES, DraftTree
 
 Guess = Callable[[int, Callable[[], Sequence[DraftTree]], int], list[Guesses]]
 """What a drafter, by its place, is made to guess for so many sequences; nothing, where it has failed."""
@@ -25,7 +25,7 @@ class Followed:
     """One sequence."""
 
     view: InnerSequence
-    rates: list[GuessRates]
+    rates: list[SequenceRates]
     """[member]"""
     asked: list[bool]
     """[member] whether it was ever asked about the sequence."""
@@ -81,12 +81,24 @@ class Followed:
 
     def merge(self, members: Sequence[Member]) -> None:
         """Lay the drafters' guesses over one another, and estimate how likely each is accepted."""
-        overlay = Overlay([(members[place].bit, guesses) for place, guesses in self.guesses])
-        related = overlay.related()
-        self.guesses = [(place, guesses) for (place, _), guesses in zip(self.guesses, related, strict=True)]
-        self.merged = overlay.merged(
-            [[self.rates[place].rates[grade] for grade in guesses.grades] for place, guesses in self.guesses]
-        )
+        self.guesses, self.merged = self._laid(members, self.guesses)
+
+    def merged_first(self, members: Sequence[Member], count: int) -> MergedGuesses:
+        """What the first of them guess, as if nobody else had, once they are merged."""
+        plain = [
+            (place, replace(guesses, grades=[grade % MAX_GRADES for grade in guesses.grades]))
+            for place, guesses in self.guesses[:count]
+        ]
+        return self._laid(members, plain)[1]
+
+    def _laid(
+        self, members: Sequence[Member], given: Sequence[tuple[int, Guesses]]
+    ) -> tuple[list[tuple[int, Guesses]], MergedGuesses]:
+        """Guesses with what the others say in their grades, and all in one tree."""
+        overlay = Overlay([(members[place].bit, guesses) for place, guesses in given])
+        related = [(place, guesses) for (place, _), guesses in zip(given, overlay.related(), strict=True)]
+        merged = overlay.merged([[self.rates[place][grade] for grade in guesses.grades] for place, guesses in related])
+        return related, merged
 
     def go_on(self, members: Sequence[Member], budget: DraftBudget, guess: Guess) -> None:
         """Let a drafter that can guess on behind the likeliest path, if it has not guessed that by itself."""
@@ -98,7 +110,7 @@ class Followed:
             left = replace(budget, depth=depth - len(path))
             tokens = [self.merged.tokens[node] for node in path]
             for more in guess(place, partial(_behind, drafter, self.view, tokens, left), 1):
-                rates = self.rates[place].rates
+                rates = self.rates[place]
                 self.merged = self.merged.extended(leaf, bit, more, [rates[grade] for grade in more.grades])
             return
 

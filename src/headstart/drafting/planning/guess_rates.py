@@ -9,48 +9,74 @@ from headstart.drafting.base import Drafter
 from headstart.drafting.planning import constants as c
 from headstart.passes.draft_tree import MAX_GRADES
 
-ALONE, AGREED, CONTRADICTED = 0, MAX_GRADES, 2 * MAX_GRADES
-"""Added to a guess's grade: no other drafter guesses a token after the same ones; one guesses the same; others only."""
+AGREED, CONTRADICTED = MAX_GRADES, 2 * MAX_GRADES
+"""Added to a guess's grade where another drafter guesses the same token after the same ones; where others only do. The
+grade itself says how often such guesses hold whatever others say."""
 
 
 class GuessRates:
     """How often a drafter's guesses were accepted, given that those above them were, by grade.
 
-    Grades are the drafter's own, with ``ALONE``, ``AGREED`` or ``CONTRADICTED`` added. A guess counts only where its
-    parent was on the target's path: acceptance is censored beyond the first rejection.
+    Grades are the drafter's own, with ``AGREED`` or ``CONTRADICTED`` added where they apply. A guess counts only where
+    its parent was on the target's path: acceptance is censored beyond the first rejection.
 
     Args:
-        prior: where the rates start from: those of all sequences, for one sequence; or rates by grade.
-        prior_weight: how many trials the prior is worth.
+        first: [grade] where the rates start from.
+        weight: how many trials those are worth.
         memory: trials after which a grade's past counts half.
     """
 
-    __slots__ = ("_hits", "_memory", "_prior", "_prior_rates", "_prior_weight", "_trials", "rates")
+    __slots__ = ("_first", "_hits", "_memory", "_trials", "_weight", "rates")
 
-    def __init__(self, prior: GuessRates | Sequence[float], prior_weight: float, memory: float) -> None:
-        self._prior = prior if isinstance(prior, GuessRates) else None
-        self._prior_rates = prior.rates if isinstance(prior, GuessRates) else prior
-        self._prior_weight = prior_weight
-        self._memory = memory
-        self.rates: list[float] = list(self._prior_rates)
+    def __init__(self, first: Sequence[float], weight: float, memory: float = c.MEMORY) -> None:
+        self._first, self._weight, self._memory = first, weight, memory
+        self.rates: list[float] = list(first)
         """[grade] the chance of a guess to be accepted, given its parent."""
-        self._hits = [0.0] * len(self.rates)
-        self._trials = [0.0] * len(self.rates)
+        self._hits = [0.0] * len(first)
+        self._trials = [0.0] * len(first)
 
     def count(self, grade: int, accepted: bool) -> None:
         """One guess was judged."""
-        if self._prior is not None:
-            self._prior.count(grade, accepted)
+        if grade >= MAX_GRADES:
+            self.count(grade % MAX_GRADES, accepted)
         self._hits[grade] = hits = self._hits[grade] + accepted
         self._trials[grade] = trials = self._trials[grade] + 1.0
-        weight = self._prior_weight
-        self.rates[grade] = (hits + weight * self._prior_rates[grade]) / (trials + weight)
+        self.rates[grade] = (hits + self._weight * self._first[grade]) / (trials + self._weight)
         if trials > self._memory:
             self._hits[grade] /= 2
             self._trials[grade] /= 2
 
 
-def first_rates(drafter: Drafter, memory: float) -> GuessRates:
+class SequenceRates:
+    """How often a drafter's guesses are accepted in one sequence: as over all of them, times how many held here of each
+    that should."""
+
+    __slots__ = ("_expected", "_held", "_shared")
+
+    def __init__(self, shared: GuessRates) -> None:
+        self._shared = shared
+        self._held = self._expected = c.OWN_WEIGHT
+
+    def __getitem__(self, grade: int) -> float:
+        return min(self._shared.rates[grade] * self._held / self._expected, 1.0)
+
+    @property
+    def rates(self) -> list[float]:
+        """[grade]"""
+        factor = self._held / self._expected
+        return [min(rate * factor, 1.0) for rate in self._shared.rates]
+
+    def count(self, grade: int, accepted: bool) -> None:
+        """One guess was judged."""
+        self._held += accepted
+        self._expected += self._shared.rates[grade]
+        self._shared.count(grade, accepted)
+        if self._expected > c.MEMORY:
+            self._held /= 2
+            self._expected /= 2
+
+
+def first_rates(drafter: Drafter, memory: float = c.MEMORY) -> GuessRates:
     """What a drafter's guesses are worth before any was judged: its ``grade_rates``, where it has them, whatever others
     say. A few trials outweigh them."""
     known = list(drafter.grade_rates) if isinstance(drafter, Graded) else []

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from headstart.drafting.base import Drafter
 from headstart.drafting.planning import constants as c
 from headstart.drafting.planning.allowances import Allowance, Allowances, Load
-from headstart.drafting.planning.guess_rates import GuessRates, first_rates
+from headstart.drafting.planning.guess_rates import GuessRates, SequenceRates, first_rates
 from headstart.passes.adapters import Adapter
 
 
@@ -20,9 +20,9 @@ class Brought:
     own: Allowance
     """Its allowance for that sequence."""
     gain: float
-    """Tokens that its verified guesses were expected to bring, beyond those of drafters listed before it."""
+    """Tokens that the round was expected to bring more than with the drafters listed before it alone,"""
     rows: int
-    """How many those guesses were."""
+    """and guesses that were verified more."""
     is_new: bool = False
     """Whether it was asked for the first time, which may have taken longer: there is a prompt to learn."""
 
@@ -44,20 +44,18 @@ class Member:
     """What showing it prompts and rounds may still take, beyond what it brings."""
 
     def __post_init__(self) -> None:
-        self.rates = first_rates(self.drafter, c.MEMORY)
+        self.rates = first_rates(self.drafter)
 
-    def own_rates(self, adapter: Adapter | None = None) -> GuessRates:
-        """Rates of a sequence that begins: they start from those of all with its adapter, and those from what
-        the others' have come to."""
+    def own_rates(self, adapter: Adapter | None = None) -> SequenceRates:
+        """Of a sequence that begins. Those of all with an adapter start from what the others' have come to."""
         shared = self.rates
         if adapter is not None:
-            known = GuessRates(list(self.rates.rates), c.OWN_WEIGHT, c.MEMORY)
-            shared = self.adapted.setdefault(adapter, known)
-        return GuessRates(shared, c.OWN_WEIGHT, c.MEMORY)
+            shared = self.adapted.setdefault(adapter, GuessRates(list(self.rates.rates), c.OWN_WEIGHT))
+        return SequenceRates(shared)
 
     def own_allowance(self, load: Load) -> Allowance:
         """Of a sequence that begins."""
-        return Allowance(min(c.OWN, max(self.asking[load.size].rounds, 0.0)), c.OWN)
+        return Allowance(min(c.OWN, max(self.asking[load.size].rounds, 0.0)), c.OWN_MOST)
 
     def asks(self, own: Allowance, load: Load) -> bool:
         """Whether it is to be asked about a sequence."""

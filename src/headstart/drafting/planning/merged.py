@@ -16,7 +16,7 @@ import numpy as np
 
 from headstart.drafting.grades import grades_of
 from headstart.drafting.planning import constants as c
-from headstart.drafting.planning.guess_rates import AGREED, ALONE, CONTRADICTED
+from headstart.drafting.planning.guess_rates import AGREED, CONTRADICTED
 from headstart.passes.draft_tree import ROOT, DraftTree
 
 
@@ -185,9 +185,7 @@ class Overlay:
             grades = []
             for grade, node in zip(guesses.grades, nodes, strict=True):
                 contradicted = heard[self._parents[node]] != own
-                grades.append(
-                    grade + (AGREED if self._owners[node] != own else CONTRADICTED if contradicted else ALONE)
-                )
+                grades.append(grade + (AGREED if self._owners[node] != own else CONTRADICTED if contradicted else 0))
             related.append(replace(guesses, grades=grades))
         return related
 

@@ -334,8 +334,8 @@ struct HeadstartRound {
   double experts;  // as in HeadstartPass; 0: the model has none
 };
 
-// What happened to one sequence in a round; of each guesser what its verified guesses were to gain, how many they were,
-// and how many judgements it got.
+// What happened to one sequence in a round; of each guesser how many tokens more than with those before it alone were
+// expected, how many nodes more were verified, and how many judgements it got.
 struct HeadstartSpan {
   int32_t asked;                     // whether it had room for guesses
   int32_t drafted, accepted, token;  // nodes of its tree; nodes on the target's path; the token after them

@@ -34,6 +34,7 @@ from headstart.drafting.planning.beam_plans import BeamPlans
 from headstart.drafting.planning.followed import Followed
 from headstart.drafting.planning.itself import worth_asking
 from headstart.drafting.planning.members import Brought
+from headstart.drafting.planning.merged import MergedGuesses
 from headstart.drafting.planning.parts import PlannerParts
 from headstart.drafting.planning.planned_stretch import Lane
 from headstart.drafting.planning.round_costs import TreeSize
@@ -268,17 +269,12 @@ class AutoDrafter:
 
     def _cut(self, followed: Sequence[Followed], budgets: Sequence[DraftBudget], load: Load) -> list[DraftTree]:
         """Trees of as many nodes as pay, the likeliest of all sequences."""
-        ranked: list[tuple[float, int, int]] = []
-        for i, each in enumerate(followed):
+        for each, budget in zip(followed, budgets, strict=True):
             each.merge(self._members)
             if beam_of(each.view) is None:
-                each.go_on(self._members, budgets[i], self._outsiders.guesses)
-                ranked += [(-each.merged.reach[node], i, node) for node in each.merged.ranked(budgets[i].nodes)]
-        # The sort is stable and reach falls along every path, so a parent stays before its child.
-        ranked.sort(key=itemgetter(0))
-        context = sum([len(each.view.tokens) for each in followed]) / len(followed)
-        self._round.size = size = self.costs.size(len(followed), [-negative for negative, _, _ in ranked], context)
-        chosen: list[list[int]] = [[] for _ in followed]
+                each.go_on(self._members, budget, self._outsiders.guesses)
+        self._round.size, chosen = self._chosen([each.merged for each in followed], followed, budgets)
+        self._credit(followed, budgets, chosen, load)
         beams = chosen_nodes(
             [each.view for each in followed],
             budgets,
@@ -286,21 +282,46 @@ class AutoDrafter:
             [each.merged.parents for each in followed],
             [[math.log(max(reach, _IMPOSSIBLE)) for reach in each.merged.reach] for each in followed],
         )
-        for i, nodes in beams.items():
-            chosen[i] = nodes
+        return [each.merged.tree(beams.get(i, chosen[i])) for i, each in enumerate(followed)]
+
+    def _chosen(
+        self, merged: Sequence[MergedGuesses], followed: Sequence[Followed], budgets: Sequence[DraftBudget]
+    ) -> tuple[TreeSize, list[list[int]]]:
+        """How many nodes pay over all sequences, and those of each, the likeliest first; none of beams."""
+        ranked: list[tuple[float, int, int]] = []
+        for i, (each, guesses) in enumerate(zip(followed, merged, strict=True)):
+            if beam_of(each.view) is None:
+                ranked += [(-guesses.reach[node], i, node) for node in guesses.ranked(budgets[i].nodes)]
+        # The sort is stable and reach falls along every path, so a parent stays before its child.
+        ranked.sort(key=itemgetter(0))
+        context = sum([len(each.view.tokens) for each in followed]) / len(followed)
+        size = self.costs.size(len(followed), [-negative for negative, _, _ in ranked], context)
+        chosen: list[list[int]] = [[] for _ in followed]
         for _, i, node in ranked[: size.nodes]:
             chosen[i].append(node)
-        for place, asking in self._round.askings.items():
-            bit = self._members[place].bit
+        return size, chosen
+
+    def _credit(
+        self, followed: Sequence[Followed], budgets: Sequence[DraftBudget], chosen: list[list[int]], load: Load
+    ) -> None:
+        """What each drafter brings: what the round promises with it, less what it promises with those before it."""
+        askings = self._round.askings
+        before = [(0.0, 0)] * len(followed)
+        for count, (place, asking) in enumerate(askings.items(), start=1):
+            merged, nodes = [each.merged for each in followed], chosen
+            if count < len(askings):
+                merged = [each.merged_first(self._members, count) for each in followed]
+                _, nodes = self._chosen(merged, followed, budgets)
+            promised = [
+                (sum([guesses.reach[node] for node in own]), len(own))
+                for guesses, own in zip(merged, nodes, strict=True)
+            ]
             for i in asking.sequences:
-                merged = followed[i].merged
-                # Of several drafters that guess the same the first that is listed gets the credit.
-                own = [node for node in chosen[i] if merged.owners[node] & -merged.owners[node] == bit]
-                if i not in beams:
+                if beam_of(followed[i].view) is None:
                     allowance = followed[i].allowance(place, self._members[place], load)
-                    gain = sum([merged.reach[node] for node in own])
-                    asking.brought.append(Brought(allowance, gain, len(own), i in asking.new))
-        return [each.merged.tree(nodes) for each, nodes in zip(followed, chosen, strict=True)]
+                    gain, rows = promised[i][0] - before[i][0], promised[i][1] - before[i][1]
+                    asking.brought.append(Brought(allowance, gain, rows, i in asking.new))
+            before = promised
 
     def _settle(self, outcomes: Sequence[RoundOutcome], pass_seconds: float, start: float) -> None:
         """What the round cost and brought."""

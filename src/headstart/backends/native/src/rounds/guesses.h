@@ -7,8 +7,8 @@
 
 constexpr int kRoot = -1;  // the parent of what comes first
 constexpr int kGuessers = 2;
-// Added to grades (drafting/planning/guess_rates.py): the other drafter guesses the same token after the same ones, or
-// others only.
+// Added to grades (drafting/planning/guess_rates.py) where the other drafter guesses the same token after the same
+// ones, or others only.
 constexpr int kAgreed = 64, kContradicted = 128;
 
 constexpr double kUnsaid = -1.0;  // the chance of a guess whose drafter gives none

@@ -12,11 +12,12 @@
 // The guesses of all drafters for one sequence in one tree, each with its chance to be reached.
 class Merged {
  public:
-  // Equal paths are one node, with the mean of the drafters' chances. What they say of each other goes into the grades.
-  void merge(const HeadstartGuesser *guessers, Guesses (&all)[kGuessers]) {
+  // The guesses of the first of them. Equal paths are one node, with the mean of the drafters' chances. What they say
+  // of each other goes into the grades.
+  void merge(const HeadstartGuesser *guessers, Guesses (&all)[kGuessers], int first = kGuessers) {
     tree_.clear(), owners_.clear(), nodes_.clear();
     children_.clear(), children_.resize(1), heard_.assign(1, 0);  // [parent + 1]
-    for (int i = 0; i < kGuessers; ++i) {
+    for (int i = 0; i < first; ++i) {
       const Guesses &guesses = all[i];
       std::vector<int> &place = places_[i];
       place.clear();
@@ -35,7 +36,7 @@ class Merged {
       }
     }
     tree_.chances.assign(tree_.size(), 0.0);
-    for (int i = 0; i < kGuessers; ++i)
+    for (int i = 0; i < first; ++i)
       for (int k = 0; k < all[i].size(); ++k) {
         const int node = places_[i][k], own = 1 << i;
         const bool agreed = owners_[node] != own, contradicted = heard_[tree_.parents[node] + 1] != own;
@@ -115,7 +116,6 @@ class Merged {
   }
 
   double reach(int node) const { return reach_[node]; }
-  int owners(int node) const { return owners_[node]; }
 
  private:
   static constexpr double kMostCertain = 0.995;
@@ -141,46 +141,40 @@ class Merged {
 // The nodes of all sequences compete in one list, the likeliest first.
 class TreeCut {
  public:
-  void clear() { count_ = 0, ranked_.clear(); }
+  void clear() { count_ = 0, ranked_.clear(), ranked_first_.clear(); }
 
   // One more sequence's guesses, of which `most` may be verified, down to a depth.
   void add(const HeadstartGuesser *guessers, Guesses (&guesses)[kGuessers], int most, int depth) {
     if (count_ == static_cast<int>(merged_.size())) merged_.emplace_back();
     Merged &merged = merged_[count_];
+    merged.merge(guessers, guesses, 1);
+    rank(merged, most, ranked_first_);
     merged.merge(guessers, guesses);
     merged.go_on(guessers, most, depth);
-    for (const int node : merged.ranked(most)) ranked_.push_back({merged.reach(node), count_, node});
+    rank(merged, most, ranked_);
     ++count_;
   }
 
   // As many nodes as make the most tokens per second (`RoundCosts.size`), of each sequence its own.
   void cut(const HeadstartCutRule &rule, HeadstartRound &round) {
-    std::stable_sort(ranked_.begin(), ranked_.end(),
-                     [](const Ranked &a, const Ranked &b) { return a.reach > b.reach; });
-    double tokens = count_, said = tokens * kLeastGain, taken = rule.pass_seconds[0] + rule.other_seconds;
-    int count = 0;
-    const int most = std::min(static_cast<int>(ranked_.size()), rule.passes - 1);
-    for (int node = 1; node <= most; ++node) {
-      tokens += ranked_[node - 1].reach;
-      const double seconds = rule.pass_seconds[node] + rule.other_seconds;
-      if (tokens * taken > said * seconds) said = tokens, taken = seconds, count = node;
-    }
+    cut(rule, ranked_first_);
+    cut(rule, ranked_);
+    const size_t count = ranked_.size();
     round.row_seconds = count ? (rule.pass_seconds[count] - rule.pass_seconds[0]) / count : 0.0;
-    ranked_.resize(count);
   }
 
-  // What was chosen for a sequence; of several that guess the same the first gets the credit.
+  // What was chosen for a sequence, and what the first guesser promised alone and the other adds to that.
   void take(int sequence, Guesses &tree, HeadstartSpan &span) {
-    Merged &merged = merged_[sequence];
     chosen_.clear();
-    for (const Ranked &each : ranked_) {
-      if (each.sequence != sequence) continue;
-      const int credited = merged.owners(each.node) & 1 ? 0 : 1;
-      span.gains[credited] += each.reach;
-      ++span.verified[credited];
-      chosen_.push_back(each.node);
-    }
-    merged.pick(chosen_, tree);
+    for (const Ranked &each : ranked_first_)
+      if (each.sequence == sequence) span.gains[0] += each.reach, ++span.verified[0];
+    span.gains[1] = -span.gains[0], span.verified[1] = -span.verified[0];
+    for (const Ranked &each : ranked_)
+      if (each.sequence == sequence) {
+        span.gains[1] += each.reach, ++span.verified[1];
+        chosen_.push_back(each.node);
+      }
+    merged_[sequence].pick(chosen_, tree);
   }
 
  private:
@@ -191,8 +185,25 @@ class TreeCut {
     int sequence, node;
   };
 
+  void rank(Merged &merged, int most, std::vector<Ranked> &ranked) const {
+    for (const int node : merged.ranked(most)) ranked.push_back({merged.reach(node), count_, node});
+  }
+
+  void cut(const HeadstartCutRule &rule, std::vector<Ranked> &ranked) const {
+    std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked &a, const Ranked &b) { return a.reach > b.reach; });
+    double tokens = count_, said = tokens * kLeastGain, taken = rule.pass_seconds[0] + rule.other_seconds;
+    int count = 0;
+    const int most = std::min(static_cast<int>(ranked.size()), rule.passes - 1);
+    for (int node = 1; node <= most; ++node) {
+      tokens += ranked[node - 1].reach;
+      const double seconds = rule.pass_seconds[node] + rule.other_seconds;
+      if (tokens * taken > said * seconds) said = tokens, taken = seconds, count = node;
+    }
+    ranked.resize(count);
+  }
+
   std::vector<Merged> merged_;  // [sequence], kept for their memory
   int count_ = 0;
-  std::vector<Ranked> ranked_;
+  std::vector<Ranked> ranked_, ranked_first_;
   std::vector<int> chosen_;
 };
