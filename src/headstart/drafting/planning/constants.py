@@ -13,9 +13,9 @@ LEAST_START = 2.0
 """The same where many sequences decode at once, whose guesses tell sooner."""
 MOST = 32.0
 """Rounds that what pays can fill an allowance to: a second of a small model, which outlasts a pause of the machine."""
-OWN, OWN_MOST = 1.0, 8.0
+OWN, OWN_MOST = 2.0, 16.0
 """Rounds that one drafter may lose at first for one sequence, by its estimates, and those that what pays can fill this
-to: with 2 as the most, heads stopped by mistake in answers that they made a quarter faster (0150)."""
+to. With 1 at first, or 2 at most, heads stopped by mistake in answers that they made faster by a quarter (0150)."""
 PLAIN_SHARE, PLAIN_OFTEN = 0.002, 16
 """What timing plain rounds may take of the time, which is every 250th round at twice their speed; and rounds between
 two of them at least."""
@@ -84,9 +84,9 @@ MEASURED_WEIGHT, UNKNOWN_WEIGHT = 8.0, 1.0
 MEMORY = 40.0
 """Trials after which the past counts half (0149)."""
 OWN_WEIGHT = 4.0
-"""Guesses that are taken to have held as expected when a sequence begins; and trials that the others' rates are worth to
-sequences with an adapter. With 8 hard answers behind easy ones lose more to a drafter that has no grades; where it has
-any, this matters little (0150)."""
+"""Guesses that are taken to have held as expected when a sequence begins; and trials that the others' rates are worth
+to sequences with an adapter. With 8 hard answers behind easy ones lose more to a drafter that has no grades; where it
+has any, this matters little (0150)."""
 MOST_CERTAIN = 0.995
 """No guess is surer: few trials are remembered, and they show no more. Not tuned."""
 ROW_SHARE = 0.75
