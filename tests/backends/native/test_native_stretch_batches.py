@@ -289,7 +289,7 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
                 StretchDrafting(guessers, rule),
             )
             for sequence, span in zip(sequences, done.spans, strict=True):
-                sequence.tokens += [*[span.tokens[node] for node in span.path], span.token]
+                list.extend(sequence.tokens, [*[span.tokens[node] for node in span.path], span.token])
                 cache.commit(sequence.id, range(span.said))
         competed += sum(bool(span.tokens) for span in done.spans) > 1
         for i, span in enumerate(done.spans):
