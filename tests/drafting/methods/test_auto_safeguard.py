@@ -99,6 +99,33 @@ def test_one_that_paid_and_pays_no_more_costs_no_more_than_a_bound(
     assert taken - plain < c.MOST + c.SHARE * plain + 2 * 10.0
 
 
+@pytest.mark.parametrize("where", ["begin", "end"])
+def test_one_that_is_slow_where_sequences_begin_or_end_costs_no_more_than_a_bound(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short answers one after the other: it is told of few of them."""
+    drafter, oracles = with_oracles(monkeypatch, only=(3, 0.3))
+    oracle, told = oracles["only"], list[int]()
+    oracle.right = False
+
+    def dawdle(sequence: object) -> None:
+        told.append(1)
+        oracle.clock.now += 15.0
+
+    setattr(oracle, where, dawdle)
+    took = 0.0
+    for number in range(1, 61):
+        began = oracle.clock.now
+        sequence = begin(drafter, number)
+        before = oracle.clock.now - began
+        taken, plain = race(drafter, oracle.clock, [sequence], flat, 20)
+        began = oracle.clock.now
+        drafter.end(number)
+        took += before + taken - plain + oracle.clock.now - began
+    assert took < 2 * c.START + c.SHARE * 60 * 20 + 2 * 15.0
+    assert 0 < len(told) < 5
+
+
 @pytest.mark.parametrize("batch", [1, 4])
 def test_passes_that_become_dear_under_it_cost_no_more_than_a_bound(
     batch: int, monkeypatch: pytest.MonkeyPatch

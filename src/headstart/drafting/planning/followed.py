@@ -27,6 +27,8 @@ class Followed:
     view: InnerSequence
     rates: list[SequenceRates]
     """[member]"""
+    begun: list[bool]
+    """[member] whether it was told that the sequence began."""
     asked: list[bool]
     """[member] whether it was ever asked about the sequence."""
     heard: list[bool]
@@ -43,8 +45,8 @@ class Followed:
     def begin(cls, view: InnerSequence, members: Sequence[Member]) -> Followed:
         """Of a sequence that begins."""
         rates = [member.own_rates(adapter_of(view)) for member in members]
-        asked, heard, unheard = ([False] * len(members) for _ in range(3))
-        return cls(view, rates, asked, heard, unheard)
+        begun, asked, heard, unheard = ([False] * len(members) for _ in range(4))
+        return cls(view, rates, begun, asked, heard, unheard)
 
     def fork(self, view: InnerSequence) -> Followed:
         """Of a sequence that goes on from this one: beams of one search share what was learnt of them."""

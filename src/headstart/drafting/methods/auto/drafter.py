@@ -13,7 +13,7 @@ masses (drafters that draw are asked to share the target's noise), so the target
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
@@ -119,9 +119,13 @@ class AutoDrafter:
     def begin(self, sequence: SequenceView) -> None:
         # It is asked to share the target's noise, so that it guesses point masses.
         view = _coupled(sequence)
-        self._followed[sequence.id] = Followed.begin(view, self._members)
+        followed = self._followed[sequence.id] = Followed.begin(view, self._members)
+        load = Load.of([each.view for each in self._followed.values()])
         for place, member in enumerate(self._members):
-            self._outsiders.answer(place, member.drafter.begin, view)
+            followed.begun[place] = member.hearing[load.size].lasts
+            followed.unheard[place] = not followed.begun[place]
+            if followed.begun[place]:
+                self._timed(place, load, member.drafter.begin, view)
         self._need()
 
     def fork(self, source: SequenceView, sequence: SequenceView) -> None:
@@ -133,7 +137,8 @@ class AutoDrafter:
         view = _coupled(sequence)
         self._followed[sequence.id] = known.fork(view)
         for place, member in enumerate(self._members):
-            self._outsiders.answer(place, fork_or_begin, member.drafter, known.view, view)
+            if known.begun[place]:
+                self._outsiders.answer(place, fork_or_begin, member.drafter, known.view, view)
         self._need()
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
@@ -208,9 +213,12 @@ class AutoDrafter:
         return StretchDrafting(planned.guessers, planned.cut(), learn)
 
     def end(self, sequence_id: int) -> None:
-        if self._followed.pop(sequence_id, None) is not None:
+        followed = self._followed.pop(sequence_id, None)
+        if followed is not None:
+            load = Load.of([followed.view, *(each.view for each in self._followed.values())])
             for place, member in enumerate(self._members):
-                self._outsiders.answer(place, member.drafter.end, sequence_id)
+                if followed.begun[place]:
+                    self._timed(place, load, member.drafter.end, sequence_id)
             self._need()
 
     def _need(self) -> None:
@@ -357,11 +365,23 @@ class AutoDrafter:
             if each is not None and i not in asked:
                 each.rest(place, load, rounds)
 
-    def _charge_hearing(self, heard: Sequence[float], load: Load, of_seconds: float) -> None:
-        """What it took to show the drafters a round, or what a pass of ``of_seconds`` read of prompts."""
+    def _timed(self, place: int, load: Load, show: Callable[..., object], *shown: object) -> None:
+        """Let one drafter know that a sequence begins or ends: what that takes is part of hearing."""
+        start, plain = self._clock(), self._plain_seconds(load)
+        self._outsiders.answer(place, show, *shown)
+        if plain:
+            self._members[place].hearing[load.size].settle(0.0, (self._clock() - start) / plain)
+
+    def _plain_seconds(self, load: Load) -> float | None:
+        """Of a plain round; until one was timed, of its pass."""
         plain = self.safeguard.plain.seconds(load)
         if plain is None and self.costs.passes.known:
-            plain = self.costs.passes.seconds(load.sequences, load.sequences)[0]
+            return self.costs.passes.seconds(load.sequences, load.sequences)[0]
+        return plain
+
+    def _charge_hearing(self, heard: Sequence[float], load: Load, of_seconds: float) -> None:
+        """What it took to show the drafters a round, or what a pass of ``of_seconds`` read of prompts."""
+        plain = self._plain_seconds(load)
         if plain:
             for place, (member, seconds) in enumerate(zip(self._members, heard, strict=True)):
                 if of_seconds:
