@@ -166,7 +166,7 @@ def spoil(drafter, sequences, budgets):
     """Breaks the engine's promise from outside: it commits a token of its own."""
     for sequence in sequences:
         if len(sequence.tokens) == sequence.prompt_length + 3:
-            sequence.tokens[-1] = 65
+            list.__setitem__(sequence.tokens, -1, 65)
     return [DraftTree.empty()] * len(sequences)
 
 

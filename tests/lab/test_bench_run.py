@@ -108,7 +108,7 @@ class ThirdSmallest(NoDrafter):
     def propose(self, sequences, budgets):
         for sequence in sequences:
             if len(sequence.tokens) == sequence.prompt_length + 3:
-                sequence.tokens[-1] = 65
+                list.__setitem__(sequence.tokens, -1, 65)
         return [DraftTree.empty()] * len(sequences)
 
 

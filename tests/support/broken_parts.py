@@ -81,7 +81,7 @@ class Meddler:
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         for sequence in sequences:
             if len(sequence.tokens) == sequence.prompt_length + 3:
-                sequence.tokens[-1] = 6 if sequence.tokens[-1] == 5 else 5
+                list.__setitem__(sequence.tokens, -1, 6 if sequence.tokens[-1] == 5 else 5)
         return [DraftTree.empty()] * len(sequences)
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None: ...

@@ -222,8 +222,8 @@ def forms_of(weights: DecoderWeights, multiplies_bytes: bool = True) -> list[int
 def test_matrices_are_in_what_holds_them(tmp_path: Path) -> None:
     _, weights = load(tmp_path, MIXES["Q4_K_M"])
     four, six = OWN + KINDS["Q4_K"], OWN + KINDS["Q6_K"]
-    # Of five parts that a matrix may have, absent ones are as the last.
-    kept: list[int | list[int]] = [[four, four, six, six, six], four, four, six]
+    # Of seven parts that a matrix may have, absent ones are as the last.
+    kept: list[int | list[int]] = [[four, four, *[six] * 5], four, four, six]
     assert forms_of(weights) == [*kept * 2, six]
     assert forms_of(weights, multiplies_bytes=False) == [*kept * 2, six]
     _, weights = load(tmp_path, {"ffn_up.weight": "Q5_K", "": "Q4_K"})

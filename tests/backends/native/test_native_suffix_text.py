@@ -82,7 +82,7 @@ def test_trees_are_those_of_the_automaton_in_python(options: dict[str, object], 
             ones, others = (drafter.proceed(sequence, path, budget) for drafter in (native, python))
             assert (ones.tokens.tolist(), ones.parents.tolist()) == (others.tokens.tolist(), others.parents.tolist())
             assert not len(ones) or ones.grades.tolist() == others.grades.tolist()  # type: ignore[union-attr]
-            sequence.tokens += text[len(sequence.tokens) :][: rng.integers(1, 6)]
+            list.extend(sequence.tokens, text[len(sequence.tokens) :][: rng.integers(1, 6)])
     assert guessed > 100
 
 
@@ -109,10 +109,10 @@ def test_what_others_wrote_is_guessed_from_alike(isa: str) -> None:
             ones, others = (drafter.proceed(staying, path, budget) for drafter in pair)
             assert (ones.tokens.tolist(), ones.parents.tolist()) == (others.tokens.tolist(), others.parents.tolist())
             guessed += len(one)
-            staying.tokens += text[len(staying.tokens) :][: rng.integers(1, 6)]
+            list.extend(staying.tokens, text[len(staying.tokens) :][: rng.integers(1, 6)])
             if len(ending.tokens) < 60 < len(staying.tokens):
                 # Another request ends, and a further one brings its text into the index that this one reads.
-                ending.tokens += random_text(rng, 50)
+                list.extend(ending.tokens, random_text(rng, 50))
                 more = toy_sequence(engine, [1], sequence_id=next(ids))
                 for drafter in pair:
                     drafter.end(ending.id)

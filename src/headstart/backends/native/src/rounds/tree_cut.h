@@ -159,7 +159,7 @@ class TreeCut {
   void cut(const HeadstartCutRule &rule, HeadstartRound &round) {
     cut(rule, ranked_first_);
     cut(rule, ranked_);
-    const size_t count = ranked_.size();
+    const int count = static_cast<int>(ranked_.size());
     round.row_seconds = count ? (rule.pass_seconds[count] - rule.pass_seconds[0]) / count : 0.0;
   }
 
