@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headstart.common.installed import installed_points
-from headstart.common.memory import is_lack_of_memory
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.context import DraftContext
 from headstart.drafting.method import KINDS, Method, Trained, brought_folders, method_folders
@@ -26,7 +25,7 @@ from headstart.drafting.options import GuessesForEach, HasOptions, NoOptions, ch
 from headstart.errors import ConfigError, DrafterError, HeadstartError, meant
 
 if TYPE_CHECKING:
-    from headstart.drafting.base import Drafter
+    from headstart.drafting.base import Drafter, TargetSignals
 
 ENTRY_POINT_GROUP = "headstart.drafters"
 _PARTS = ("needs", "begin", "propose", "observe", "end")
@@ -217,11 +216,11 @@ def create_drafter(drafter: str | type[Any], context: DraftContext, **options: o
     if lacks:
         raise ConfigError(f"drafter {name!r} has no {' and no '.join(lacks)}; see docs/add_a_drafter.md.")
     if is_foreign(name):
-        _check_needs(name, created.needs, context)
+        check_needs(name, created.needs, context)
     return created
 
 
-def _check_needs(name: str, needs: object, context: DraftContext) -> None:
+def check_needs(name: str, needs: object, context: DraftContext) -> TargetSignals:
     """Refuse what no target shows.
 
     Raises:
@@ -238,6 +237,7 @@ def _check_needs(name: str, needs: object, context: DraftContext) -> None:
         raise ConfigError(
             f"drafter {name!r} asks for the input of layer {beyond[0]}, and this target has {layers}; use another one."
         )
+    return needs
 
 
 def is_foreign(name: str) -> bool:
@@ -247,15 +247,12 @@ def is_foreign(name: str) -> bool:
 
 def blamed(name: str, error: Exception) -> Exception:
     """The error of a drafter as it is raised: of one of another package as a ``DrafterError``, which says so."""
-    if not is_foreign(name) or isinstance(error, HeadstartError | OSError) or is_lack_of_memory(error):
+    if not is_foreign(name) or isinstance(error, HeadstartError | OSError):
         return error
     point = _entry_points()[name]
     whose = _info(point).source or point.value
-    what = " ".join(str(error).split()).rstrip(".")
-    failed = DrafterError(
-        f"drafter {name!r} of {whose} failed with {type(error).__name__}: {what}. Tell its authors, or use another "
-        "drafter."
-    )
+    what = ": ".join([type(error).__name__, *filter(None, [" ".join(str(error).split()).rstrip(".")])])
+    failed = DrafterError(f"drafter {name!r} of {whose} failed with {what}. Tell its authors, or use another drafter.")
     failed.__cause__ = error
     return failed
 

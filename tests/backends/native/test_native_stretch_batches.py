@@ -17,6 +17,7 @@ from toys import run_all, toy_sequence
 from headstart.backends.native.growth import NativeGrowth, NativeHeadGrower
 from headstart.backends.native.stretch import NativeStretches
 from headstart.drafting.base import DraftBudget, SpeculationParams
+from headstart.drafting.context import DraftContext
 from headstart.drafting.inner_sequence import InnerSequence
 from headstart.drafting.methods.auto.drafter import AutoDrafter
 from headstart.drafting.methods.auto.outsiders import Outsiders
@@ -203,7 +204,7 @@ def merged_in_python(
     ]
     followed.merge(members)
     before, alone = len(followed.merged.tokens), followed.merged_first(members, 1)
-    followed.go_on(members, budget, Outsiders([], 1 << 20).guesses)
+    followed.go_on(members, budget, Outsiders([], DraftContext(1 << 20)).guesses)
     more = len(followed.merged.tokens) - before
     return followed.merged, alone, [guesses for _, guesses in followed.guesses], more
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from planned_toys import PREDICTABLE, VOCAB, begin, decode, eager_planner
 
-from headstart.drafting.base import DraftBudget
+from headstart.drafting.base import DraftBudget, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.methods.auto.drafter import AutoDrafter
 from headstart.passes.draft_tree import DraftTree
@@ -39,6 +39,10 @@ def broken(*given: object) -> None:
     raise KeyError("of their own")
 
 
+def out_of_memory(*given: object) -> None:
+    raise MemoryError
+
+
 @pytest.fixture
 def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type]:
     """A drafter that an installed package brings."""
@@ -61,24 +65,30 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type]:
         ("observe", broken),
         ("end", broken),
         ("right", broken),
+        ("begin", out_of_memory),
+        ("right", out_of_memory),
         ("proceed", broken),
         ("proceed", lambda *given: DraftTree.chain([VOCAB])),
         ("right", lambda sequences: []),
         ("right", lambda sequences: [None] * len(sequences)),
         ("right", lambda sequences: [DraftTree.chain([VOCAB])] * len(sequences)),
         ("right", lambda sequences: [DraftTree.chain([-1])] * len(sequences)),
+        ("right", lambda sequences: [DraftTree.chain([1] * 100_000)] * len(sequences)),
     ],
     ids=[
         "begin",
         "observe",
         "end",
         "propose",
+        "no memory at the beginning",
+        "no memory for guesses",
         "proceed",
         "unknown further token",
         "too few",
         "no tree",
         "unknown token",
         "negative token",
+        "a tree beyond its budget",
     ],
 )
 def test_one_that_fails_is_asked_no_more_and_the_others_guess_on(
@@ -105,6 +115,17 @@ def test_one_that_fails_at_rounds_in_one_call_is_asked_no_more(faulty: type, cap
     assert "auto guesses without it" in caplog.text
     _, speedup = decode(drafter, [sequence], PREDICTABLE, lambda rows: 1000.0, 60)
     assert faulty.asked == 0
+    assert speedup > 2
+
+
+def test_one_whose_needs_become_nonsense_is_asked_no_more(faulty: type, caplog: pytest.LogCaptureFixture) -> None:
+    drafter = eager_planner(DraftContext(VOCAB), {"drafters": "faulty+suffix"})
+    sequence = begin(drafter)
+    faulty.needs = None
+    _, speedup = decode(drafter, [sequence], PREDICTABLE, lambda rows: 1000.0, 60)
+    assert faulty.asked <= 1
+    assert drafter.needs == TargetSignals()
+    assert "auto guesses without it" in caplog.text
     assert speedup > 2
 
 

@@ -99,7 +99,7 @@ def test_who_copies_goes_on_behind_what_another_guesses() -> None:
         followed.guesses = [(0, copied), (1, guesses)]
         followed.merge(members)
         before = followed.merged
-        followed.go_on(members, DraftBudget(8, depth), Outsiders([], 50).guesses)
+        followed.go_on(members, DraftBudget(8, depth), Outsiders([], DraftContext(50)).guesses)
         merged = followed.merged
         assert merged.tokens[: len(before.tokens)] == before.tokens
         assert merged.owners[len(before.tokens) :] == [1] * (len(merged.tokens) - len(before.tokens))

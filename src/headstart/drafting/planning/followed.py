@@ -16,8 +16,8 @@ from headstart.drafting.planning.members import Member
 from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, Overlay
 from headstart.passes.draft_tree import MAX_GRADES, DraftTree
 
-Guess = Callable[[int, Callable[[], Sequence[DraftTree]], int], list[Guesses]]
-"""What a drafter, by its place, is made to guess for so many sequences; nothing, where it has failed."""
+Guess = Callable[[int, Callable[[], Sequence[DraftTree]], Sequence[DraftBudget]], list[Guesses]]
+"""What a drafter, by its place, is made to guess, by a budget for each sequence; nothing, where it has failed."""
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ class Followed:
                 continue
             left = replace(budget, depth=depth - len(path))
             tokens = [self.merged.tokens[node] for node in path]
-            for more in guess(place, partial(_behind, drafter, self.view, tokens, left), 1):
+            for more in guess(place, partial(_behind, drafter, self.view, tokens, left), [left]):
                 rates = self.rates[place]
                 self.merged = self.merged.extended(leaf, bit, more, [rates[grade] for grade in more.grades])
             return

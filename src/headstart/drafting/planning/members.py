@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from headstart.drafting.base import Drafter
+from headstart.drafting.base import Drafter, TargetSignals
 from headstart.drafting.planning import constants as c
 from headstart.drafting.planning.allowances import Allowance, Allowances, Load
 from headstart.drafting.planning.guess_rates import GuessRates, SequenceRates, first_rates
@@ -34,6 +34,8 @@ class Member:
     drafter: Drafter
     bit: int
     """Marks its own guesses."""
+    needs: TargetSignals = field(init=False)
+    """What it last asked to be shown."""
     rates: GuessRates = field(init=False)
     """Over all sequences without an adapter."""
     adapted: WeakKeyDictionary[Adapter, GuessRates] = field(default_factory=WeakKeyDictionary)
@@ -44,7 +46,7 @@ class Member:
     """What showing it prompts and rounds may still take, beyond what it brings."""
 
     def __post_init__(self) -> None:
-        self.rates = first_rates(self.drafter)
+        self.rates, self.needs = first_rates(self.drafter), self.drafter.needs
 
     def own_rates(self, adapter: Adapter | None = None) -> SequenceRates:
         """Of a sequence that begins. Those of all with an adapter start from what the others' have come to."""
@@ -64,7 +66,7 @@ class Member:
     @property
     def reads_along(self) -> bool:
         """Whether it is shown the target's states."""
-        return bool(self.drafter.needs.taps)
+        return bool(self.needs.taps)
 
     def settle(
         self, load: Load, brought: Sequence[Brought], seconds: float, row_seconds: float, plain_seconds: float

@@ -91,7 +91,7 @@ class AutoDrafter:
         names = list(drafters)
         self._clock = self.parts.clock
         self._members = [self.parts.member(drafter, 1 << place) for place, drafter in enumerate(drafters.values())]
-        self._outsiders = Outsiders(names, context.vocab_size)
+        self._outsiders = Outsiders(names, context)
         self._followed: dict[int, Followed] = {}
         self.costs = self.parts.costs()
         """Measured costs of rounds."""
@@ -108,8 +108,9 @@ class AutoDrafter:
                     further = worth_asking(context, trials, lambda context: create_drafter(ITSELF, context))
                 self._members += [] if further is None else [self.parts.member(further, 1 << len(self._members))]
         self._beams = BeamPlans(self.costs)
+        self._asked: Sequence[int] = range(len(self._members))
+        """Places of those that were asked last."""
         self._round = _Round()
-        self._top_ids = max((member.drafter.needs.top_ids for member in self._members), default=0)
         self._need()
 
     @property
@@ -155,7 +156,7 @@ class AutoDrafter:
                 self._ask(place, followed, budgets, now.load)
             if now.askings:
                 trees = self._cut(followed, budgets, now.load)
-        self._top_ids = max([self._members[place].drafter.needs.top_ids for place in now.askings], default=0)
+        self._asked = [*now.askings]
         self._need()
         now.proposed_at = self._clock()
         now.seconds = now.proposed_at - start
@@ -224,9 +225,11 @@ class AutoDrafter:
     def _need(self) -> None:
         """States are looked up where a drafter reads along, best ids where one that wants them was asked."""
         few = len(self._followed) <= c.FEW
-        going = [member for place, member in enumerate(self._members) if place not in self._outsiders.failed]
-        taps = {tap for member in going if few for tap in member.drafter.needs.taps}
-        self.needs = TargetSignals(tuple(sorted(taps)), self._top_ids)
+        for place, member in enumerate(self._members):
+            member.needs = self._outsiders.needs(place, member.drafter)
+        taps = {tap for member in self._members if few for tap in member.needs.taps}
+        top_ids = max([self._members[place].needs.top_ids for place in self._asked], default=0)
+        self.needs = TargetSignals(tuple(sorted(taps)), top_ids)
 
     def _follows(self, place: int, sequence_id: int) -> bool:
         """Whether one drafter is shown what becomes of a sequence. One that missed rounds of it reads on after them."""
@@ -250,7 +253,7 @@ class AutoDrafter:
             return
         start = self._clock()
         views, allowed = [followed[i].view for i in asked], [budgets[i] for i in asked]
-        guesses = self._outsiders.guesses(place, partial(member.drafter.propose, views, allowed), len(asked))
+        guesses = self._outsiders.guesses(place, partial(member.drafter.propose, views, allowed), allowed)
         if not guesses:
             return
         for i, own in zip(asked, guesses, strict=True):
@@ -268,7 +271,7 @@ class AutoDrafter:
             outcome
             for outcome in outcomes
             if self._follows(place, outcome.sequence.id)
-            and set(member.drafter.needs.taps) <= set(outcome.hidden.taps)
+            and set(member.needs.taps) <= set(outcome.hidden.taps)
             and self._followed[outcome.sequence.id].goes_on_hearing(place, member, load, self.safeguard)
         ]
         if heard:

@@ -6,14 +6,16 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
-from headstart.common.memory import is_lack_of_memory
+from headstart.drafting.base import Drafter, TargetSignals
+from headstart.drafting.context import DraftContext
 from headstart.drafting.planning.merged import Guesses
-from headstart.drafting.registry import blamed, is_foreign
-from headstart.passes.draft_tree import DraftTree
+from headstart.drafting.registry import blamed, check_needs, is_foreign
+from headstart.passes.draft_tree import DraftBudget, DraftTree
 
 _log = logging.getLogger(__name__)
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+_NOTHING = TargetSignals()
 
 
 class Outsiders:
@@ -23,9 +25,9 @@ class Outsiders:
         failed: places of those that did.
     """
 
-    def __init__(self, names: Sequence[str], vocab_size: int) -> None:
+    def __init__(self, names: Sequence[str], context: DraftContext) -> None:
         self._names = {place: name for place, name in enumerate(names) if is_foreign(name)}
-        self._vocab_size = vocab_size
+        self._context = context
         self.failed: set[int] = set()
 
     def answer(
@@ -37,20 +39,31 @@ class Outsiders:
         try:
             return ask(*arguments, **more)
         except Exception as error:
-            if place not in self._names or is_lack_of_memory(error):
+            if place not in self._names:
                 raise
             self.failed.add(place)
             _log.warning("auto guesses without it: %s", blamed(self._names[place], error))
         return None
 
-    def guesses(self, place: int, propose: Callable[[], Sequence[DraftTree]], count: int) -> list[Guesses]:
-        """What ``propose`` has a drafter guess for ``count`` sequences; none, where it has failed."""
+    def needs(self, place: int, drafter: Drafter) -> TargetSignals:
+        """What a drafter needs by now; nothing, where it has failed."""
+        if place not in self._names:
+            return drafter.needs
+        return self.answer(place, lambda: check_needs(self._names[place], drafter.needs, self._context)) or _NOTHING
+
+    def guesses(
+        self, place: int, propose: Callable[[], Sequence[DraftTree]], budgets: Sequence[DraftBudget]
+    ) -> list[Guesses]:
+        """What ``propose`` has a drafter guess for a sequence with each of ``budgets``; none, where it has failed."""
 
         def proposed() -> list[Guesses]:
-            guesses = [Guesses.of(tree) for _, tree in zip(range(count), propose(), strict=True)]
-            tokens = [token for each in guesses for token in each.tokens] if place in self._names else ()
-            if not all([0 <= token < self._vocab_size for token in tokens]):
-                raise ValueError("a guess is outside the vocabulary")
-            return guesses
+            trees = propose()
+            for tree, budget in zip(trees, budgets, strict=True) if place in self._names else ():
+                allowed = max(budget.nodes, budget.group_nodes)
+                if len(tree) > allowed:  # before anything looks at the nodes
+                    raise ValueError(f"it gave a tree of {len(tree)} nodes; {allowed} were allowed")
+                if not ((tree.tokens >= 0) & (tree.tokens < self._context.vocab_size)).all():
+                    raise ValueError("a guess is outside the vocabulary")
+            return [Guesses.of(tree) for tree in trees]
 
         return self.answer(place, proposed) or []
