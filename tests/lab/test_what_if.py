@@ -44,6 +44,8 @@ def test_the_reason_names_what_costs_most() -> None:
     found = what_if("eagle3", (0.8, 0.6), "as given", drafting(0.030, 0.0), PLAIN, 1)
     assert (found.best.guesses, found.speedup) == (0, 1.0)
     assert found.reason.startswith("Drafting costs too much from the first guess on")
+    found = what_if("eagle3", (0.8, 0.4), "as given", drafting(-0.0001, 0.010), PLAIN, 1)
+    assert found.reason.endswith("and take 10.00 ms (10.00 in the target's pass, 0.00 drafting).")
 
 
 def test_guesses_are_counted_where_nobody_tells_how_often_they_hold() -> None:

@@ -167,6 +167,13 @@ class Activity:
             self._progress.start()
 
 
+def import_engine(shown: bool = True) -> None:
+    """Import what computes models, which takes seconds, and say so meanwhile."""
+    with Activity(shown) as activity:
+        activity.show("Starting")
+        import headstart.entrypoints.llm  # noqa: F401
+
+
 class _Left(ProgressColumn):
     """How much time is left."""
 

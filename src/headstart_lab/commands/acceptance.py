@@ -87,7 +87,9 @@ def acceptance(
     if full and minutes is not None:
         raise typer.BadParameter("--full has no limit; leave out one of the two.", param_hint="--minutes")
     began = time.perf_counter()
-    from headstart.cli.progress import Activity
+    from headstart.cli.progress import Activity, import_engine
+
+    import_engine(not quiet)
     from headstart.sampling.params import SamplingParams
     from headstart_lab.acceptance.acceptance_report import exhibits, to_json
     from headstart_lab.acceptance.measuring import PASSES_OF_A_TOKEN, Acceptance, measure_acceptance, plain_pace

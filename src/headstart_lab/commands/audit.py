@@ -164,7 +164,9 @@ def audit(
             quiet=quiet,
         )
         return
-    from headstart.cli.progress import Activity
+    from headstart.cli.progress import Activity, import_engine
+
+    import_engine(not quiet)
     from headstart_lab.audit.audit_report import exhibits, to_json
     from headstart_lab.audit.run import Audit, AuditSettings, run_audit
     from headstart_lab.bench.prompts import choose, read_prompts

@@ -166,7 +166,9 @@ def bench(
     if full and minutes is not None:
         raise typer.BadParameter("--full has no limit; leave out one of the two.", param_hint="--minutes")
     began = time.perf_counter()
-    from headstart.cli.progress import Activity, spoken
+    from headstart.cli.progress import Activity, import_engine, spoken
+
+    import_engine(not quiet)
     from headstart.sampling.params import SamplingParams
     from headstart_lab.bench.drafters_report import exhibits, to_json
     from headstart_lab.bench.extent import MOST_REPEATS, MOST_TOKENS, Extent, fit

@@ -118,7 +118,9 @@ def measure_cells(
     """Measure the cells and hand out what they amount to; Ctrl-C ends it with what has been measured until then."""
     import time
 
-    from headstart.cli.progress import Activity
+    from headstart.cli.progress import Activity, import_engine
+
+    import_engine(not quiet)
     from headstart.common.enumerations import Precision
     from headstart.sampling.params import SamplingParams
     from headstart_lab.bench.cells import Grid, ResultsFile, parse_inputs, parse_numbers

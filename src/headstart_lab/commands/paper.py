@@ -75,7 +75,9 @@ def paper(
 
         headstart paper --model ./t5-large --drafts draft-model:model=./t5-small --prompts articles.jsonl
     """
-    from headstart.cli.progress import Activity
+    from headstart.cli.progress import Activity, import_engine
+
+    import_engine(not quiet)
     from headstart.drafting.options import pieces
     from headstart.sampling.params import SamplingParams
     from headstart_lab.bench.prompts import choose, encode_turns, read_prompts

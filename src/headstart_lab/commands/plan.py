@@ -75,7 +75,9 @@ def plan(
 
         headstart plan --what-if eagle3 --rates 0.8,0.65,0.5,0.4
     """
-    from headstart.cli.progress import Activity
+    from headstart.cli.progress import Activity, import_engine
+
+    import_engine(not quiet)
     from headstart.sampling.params import SamplingParams
     from headstart_lab.bench.prompts import choose, encode_turns, read_prompts
     from headstart_lab.commands.contenders import saying_memory

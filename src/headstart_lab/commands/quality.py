@@ -74,7 +74,9 @@ def quality(
 
         headstart quality --model ./my-model --reference fp32 --precisions bf16,int8 --prompts my.jsonl --out results
     """
-    from headstart.cli.progress import Activity
+    from headstart.cli.progress import Activity, import_engine
+
+    import_engine(not quiet)
     from headstart_lab.bench.prompts import choose, encode_turns, read_prompts
     from headstart_lab.commands.exhibits import hand_out, measurement_record
     from headstart_lab.commands.interruption import Interruption

@@ -83,7 +83,8 @@ class WhatIf:
         following = self.chains[best.guesses + 1]
         gained = following.tokens - best.tokens
         worth = gained / best.tokens_per_second
-        row, draft, other = (getattr(following, part) - getattr(best, part) for part in ("target", "draft", "other"))
+        parts = ("target", "draft", "other")  # none of which takes less for more guesses, whatever noise says
+        row, draft, other = (max(getattr(following, part) - getattr(best, part), 0.0) for part in parts)
         costs = "rows cost" if row >= draft else "drafting costs"
         return (
             f"{costs[0].upper()}{costs[1:]} too much from the {_place(following.guesses)} guess on: it would bring "

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -184,3 +188,17 @@ def test_options_of_cells_go_with_cells(invoke):
     assert invoke("--cells", "--input-tokens", "100").exit_code == 2
     assert "part of the planner" in str(invoke("--cells", "--without", "rets").exception)
     assert "--precisions names 'fp3'" in str(invoke("--cells", "--precisions", "fp3").exception)
+
+
+def test_what_takes_long_to_import_is_said_meanwhile(tiny_model_dir: Path) -> None:
+    output, terminal = pty.openpty()
+    command = [sys.executable, "-m", "headstart", "bench", "--cells", "--model", str(tiny_model_dir)]
+    shows = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=terminal, env=shows) as process:
+        os.close(terminal)
+        shown = os.read(output, 1 << 16)
+        while b"Starting" not in shown:  # a terminal that is closed ends this with an error
+            shown += os.read(output, 1 << 16)
+        process.kill()
+    os.close(output)
+    assert b"Loading" not in shown

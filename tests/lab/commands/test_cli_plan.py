@@ -127,4 +127,4 @@ def test_what_does_not_run_here_is_refused_before_anything_is_measured(invoke, m
     result = invoke("--what-if", "self", "--rates", "0.5")
     assert isinstance(result.exception, ConfigError)
     assert "in fewer bits" in str(result.exception)
-    assert [text.partition(" ")[0] for text in shown] == ["Loading"]
+    assert [text.partition(" ")[0] for text in shown] == ["Starting", "Loading"]
