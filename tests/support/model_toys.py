@@ -142,16 +142,16 @@ def greedy_texts(
 
 
 def coupled_texts(
-    engine: Engine, prompts: Sequence[Sequence[int]], **params: object
+    engine: Engine, prompts: Sequence[Sequence[int]], rule: VerifyRule = VerifyRule.COUPLED, **params: object
 ) -> tuple[list[list[int]], list[SequenceStats]]:
-    """What an engine samples under the coupled rule, 25 tokens for each prompt with its own seed, and the counts."""
+    """What an engine samples under a rule, 25 tokens for each prompt with its own seed, and the counts."""
     sequences = [
         toy_sequence(
             engine,
             prompt,
             sequence_id=i,
             params=replace(SamplingParams(max_tokens=25, seed=i), **params),
-            speculation=SpeculationParams(verify=VerifyRule.COUPLED),
+            speculation=SpeculationParams(verify=rule),
         )
         for i, prompt in enumerate(prompts)
     ]

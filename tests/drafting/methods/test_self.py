@@ -16,6 +16,7 @@ from headstart import LLM
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.storage import NativeStorage
+from headstart.common.enumerations import VerifyRule
 from headstart.drafting.base import DraftBudget, SpeculationParams
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter, drafter_options
@@ -63,10 +64,10 @@ def test_greedy_texts_are_those_of_plain_decoding(seed: int, limits: Limits, tar
 
 
 @pytest.mark.parametrize("changes", [{}, {"top_p": 0.8, "repetition_penalty": 1.3}])
-@pytest.mark.parametrize("width", [1, 2])
-def test_coupled_texts_do_not_depend_on_the_draft(changes: dict[str, object], width: int) -> None:
+@pytest.mark.parametrize(("width", "rule"), [(1, VerifyRule.AUTO), (1, VerifyRule.COUPLED), (2, VerifyRule.AUTO)])
+def test_coupled_texts_do_not_depend_on_the_draft(changes: dict[str, object], width: int, rule: VerifyRule) -> None:
     plain, _ = coupled_texts(model_engine(layered(7), "none"), PROMPTS, **changes)
-    texts, stats = coupled_texts(model_engine(layered(7), "self", width=width), PROMPTS, **changes)
+    texts, stats = coupled_texts(model_engine(layered(7), "self", width=width), PROMPTS, rule, **changes)
     assert texts == plain
     assert sum(each.accepted for each in stats) > 60
 

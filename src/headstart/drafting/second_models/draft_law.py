@@ -7,7 +7,7 @@ The draft's law may differ from the target's (other temperature, other truncatio
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,9 @@ from headstart.sampling.history import PathHistory, TokenHistory
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
+
+COUPLING = (VerifyRule.COUPLED,)
+"""Rules under which guesses share the target's noise."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +70,16 @@ class DraftLaw:
     there instead could depend on the value of a draw, which would bias sampled drafts.
     """
 
-    def __init__(self, sequence: SequenceView, options: DraftLawOptions, vocab_size: int, eos: Sequence[int]) -> None:
+    def __init__(
+        self,
+        sequence: SequenceView,
+        options: DraftLawOptions,
+        vocab_size: int,
+        eos: Sequence[int],
+        coupling: Container[VerifyRule] = COUPLING,
+    ) -> None:
         self.transforms = Transforms(options.of_draft(sequence.params), vocab_size, eos, sequence.noise.kernels)
-        self.coupled = sequence.speculation.verify is VerifyRule.COUPLED
+        self.coupled = sequence.speculation.verify in coupling
         self.point_masses = self.coupled or self.transforms.greedy
         """Guesses are not draws: the likeliest token, or the one that the target's noise picks."""
         self._min_confidence = options.min_confidence
@@ -138,9 +148,11 @@ class DraftLaw:
 class DraftLaws:
     """The laws of the sequences that a drafter follows."""
 
-    def __init__(self, context: DraftContext, options: DraftLawOptions) -> None:
+    def __init__(
+        self, context: DraftContext, options: DraftLawOptions, coupling: Container[VerifyRule] = COUPLING
+    ) -> None:
         self.vocab_size = context.vocab_size
-        self._options = options
+        self._options, self._coupling = options, coupling
         self._eos = () if context.runner is None else context.runner.backend.config.eos_token_ids
         self._laws: dict[int, DraftLaw] = {}
 
@@ -148,7 +160,9 @@ class DraftLaws:
         """The law of a sequence as it stands now."""
         law = self._laws.get(sequence.id)
         if law is None:
-            law = self._laws[sequence.id] = DraftLaw(sequence, self._options, self.vocab_size, self._eos)
+            law = self._laws[sequence.id] = DraftLaw(
+                sequence, self._options, self.vocab_size, self._eos, self._coupling
+            )
         law.follow(sequence.tokens)
         return law
 

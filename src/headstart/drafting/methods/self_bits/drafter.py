@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headstart.common.enumerations import Precision
+from headstart.common.enumerations import Precision, VerifyRule
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import require
@@ -61,7 +61,8 @@ class SelfDrafter:
     def __init__(self, context: DraftContext, options: SelfOptions) -> None:
         runner = context.require_runner()
         self._options = options
-        self._laws = DraftLaws(context, options)
+        # So what is drawn is plain decoding's, too, and rounds run in one call.
+        self._laws = DraftLaws(context, options, (VerifyRule.AUTO, VerifyRule.COUPLED))
         self._backend = context.require_itself()(options.bits, options.layers)
         self._runner = runner.sharing(self._backend)
         self._model = InTargetCache(self._runner, context.vocab_size)
