@@ -28,7 +28,7 @@ def wide_budgets(sequences: Sequence[SequenceView], budgets: Sequence[DraftBudge
     return [
         budget
         if beam_of(sequence) is None or not budget.group_nodes
-        else replace(budget, nodes=budget.group_nodes, min_probability=LEAST, grow_probability=0.0)
+        else replace(budget, nodes=budget.group_nodes, min_probability=LEAST)
         for sequence, budget in zip(sequences, budgets, strict=True)
     ]
 

@@ -52,9 +52,6 @@ class DraftBudget:
     min_probability: float | None = None
     """The probability below which a path is not worth its row, where whoever asks has measured what rows cost: for
     drafters that know how likely their guesses are."""
-    grow_probability: float = 0.0
-    """The probability below which a path is not worth going on from, beside what ``min_probability`` says: further rows
-    would cost more than what may stand behind it."""
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ class _Unguarded(Safeguard):
 
 
 class _WithoutFloor(RoundCosts):
-    def budgets(self, given: Sequence[DraftBudget], roots: int) -> list[DraftBudget]:
+    def budgets(self, given: Sequence[DraftBudget]) -> list[DraftBudget]:
         return list(given)
 
 

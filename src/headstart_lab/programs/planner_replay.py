@@ -19,7 +19,6 @@ from multiprocessing import Pool
 from pathlib import Path
 from statistics import fmean
 
-from headstart.drafting.base import DraftBudget
 from headstart.drafting.planning import constants
 from headstart.drafting.planning.allowances import Load, PlainRounds, Safeguard
 from headstart.drafting.planning.guess_rates import SequenceRates
@@ -48,7 +47,6 @@ _VALUES = {
     "MEMORY": (20, 80, 200),
     "MEASURED_WEIGHT": (4, 20),
     "MOST_CERTAIN": (1,),
-    "ROW_SHARE": (0.5, 1),
     "LEAST_PROBABLE": (0,),
     "MOST_PROBABLE": (1,),
     "LEVELS_AHEAD": (4,),
@@ -68,11 +66,6 @@ class _Unrelated(SequenceRates):
 class _WithoutRelations(Member):
     def own_rates(self, adapter: Adapter | None = None) -> SequenceRates:
         return _Unrelated(self.rates)
-
-
-class _WithoutGrowing(RoundCosts):
-    def budgets(self, given: Sequence[DraftBudget], roots: int) -> list[DraftBudget]:
-        return [replace(each, grow_probability=0.0) for each in super().budgets(given, roots)]
 
 
 class _TriedOnce(PassCosts):
@@ -101,7 +94,6 @@ class _WithoutMeans(Safeguard):
 _WITHOUT: dict[str, tuple[str, Callable[[PlannerParts], PlannerParts]]] = {
     _BASE: ("as it is", lambda parts: parts),
     "relations": ("what others guess says nothing", lambda parts: replace(parts, member=_WithoutRelations)),
-    "growing": ("no bound below which drafts end", lambda parts: replace(parts, costs=_WithoutGrowing)),
     "trying": ("passes are not tried again", lambda parts: replace(parts, costs=_WithoutTrying)),
     "means": ("plain rounds take their median", lambda parts: replace(parts, safeguard=_WithoutMeans)),
     **{name: (PARTS[name].instead, PARTS[name].without) for name in _SEEN},

@@ -124,7 +124,7 @@ class _Recorded:
             if len(kept) > budget.nodes or parent not in kept or depth[parent] >= budget.depth:
                 continue
             likely = reach[parent] * (self.grade_rates[grade] if self._reads and self.grade_rates else 1.0)
-            if likely >= floor and (parent == ROOT or reach[parent] >= budget.grow_probability):
+            if likely >= floor:
                 kept[guess], reach[guess], depth[guess] = len(kept) - 1, likely, depth[parent] + 1
         guesses = [guess for guess in kept if guess != ROOT]
         if not guesses:

@@ -46,21 +46,16 @@ def test_what_promises_next_to_nothing_is_not_verified(roots: int) -> None:
     assert costs(per_row=0.93, rows=2).size(1, [0.995], 0.0).nodes == 1
 
 
-def test_drafts_do_not_go_on_where_further_rows_cost_more_than_they_may_bring() -> None:
-    """The first guess is free, and three more take what three rounds would."""
-    known = RoundCosts()
-    for rows, seconds in ((1, 1.0), (2, 1.0), (3, 2.0), (4, 2.5), (5, 2.9), (6, 4.0), (12, 16.0)):
-        known.add(rows, seconds, 0.0, 0.0)
-    given = DraftBudget(8, 8)
-    assert known.budgets([given], 1)[0].grow_probability == 0.0
-    for _ in range(200):
-        known.said(3, 2.0, 0.0)
-    (budget,) = known.budgets([given], 1)
-    assert budget.grow_probability == pytest.approx(0.75 * 1.5 * (2.9 - 1.0) / 3, rel=0.01)
-    assert replace(budget, grow_probability=0.0) == given
-    for _ in range(200):
-        known.said(30, 2.0, 0.0)
-    assert known.budgets([given] * 2, 2)[1].grow_probability == 0.8
+def test_a_path_is_looked_for_where_it_pays_for_its_row() -> None:
+    """A row takes as long as a tenth of a token."""
+    known, given = costs(0.2), DraftBudget(8, 8)
+    assert known.budgets([given]) == [given]
+    for row_seconds, least in ((0.2, 0.1), (0.01, c.LEAST_PROBABLE), (2.0, c.MOST_PROBABLE)):
+        for _ in range(200):
+            known.said(3, 6.0, row_seconds)
+        (budget,) = known.budgets([given])
+        assert budget.min_probability == pytest.approx(least, rel=0.01)
+        assert replace(budget, min_probability=None) == given
 
 
 def test_a_pass_that_was_never_timed_fills_a_tile() -> None:

@@ -100,11 +100,8 @@ class ConfidenceOptions(HeadOptions):
         return min([each.min_probability for each in budgets if each.min_probability is not None], default=alone)
 
     def bounds_of(self, budgets: Sequence[DraftBudget], kit: BackendKit) -> PathBounds:
-        """Of a round with these budgets: that of the one that may go on from the least likely paths."""
-        if self.min_probability is not None:
-            return path_bounds(self.min_probability)
-        grows = min([each.grow_probability for each in budgets], default=0.0)
-        return path_bounds(self.min_probability_of(budgets, kit), grows)
+        """Of a round with these budgets."""
+        return path_bounds(self.min_probability_of(budgets, kit))
 
     def new_trees(self, budgets: Sequence[DraftBudget], kit: BackendKit) -> ConfidenceTrees:
         """Trees that have not grown yet, one for each budget."""

@@ -35,16 +35,15 @@ CONFIDENCE_RATES = tuple((low + high) / 2 for low, high in pairwise(_BOUNDS)) * 
 """[grade] how often guesses of a class hold if the head is as sure as it should be."""
 
 
-def path_bounds(min_probability: float, grow_probability: float = 0.0) -> PathBounds:
-    """How likely a path must be (``DraftBudget``).
+def path_bounds(min_probability: float) -> PathBounds:
+    """How likely a path must be (``DraftBudget.min_probability``).
 
     What is impossible has less, whatever is asked for. Just above the bound of paths hardly any child would pass, and
     looking for one takes a step: that of parents is two thirds of the way up, so that a path of two guesses that are
     alike may have a third one like them.
     """
     min_log_prob = math.log(min_probability) if min_probability > 0 else float(IMPOSSIBLE) / 2
-    going_on = min_log_prob * 2 / 3
-    return PathBounds(min_log_prob, max(going_on, math.log(grow_probability)) if grow_probability > 0 else going_on)
+    return PathBounds(min_log_prob, min_log_prob * 2 / 3)
 
 
 def confident_tree(tokens: NDArray[np.int32], parents: NDArray[np.int32], scores: Scores) -> DraftTree:

@@ -89,18 +89,12 @@ to sequences with an adapter. With 8 hard answers behind easy ones lose more to 
 has any, this matters little (0150)."""
 MOST_CERTAIN = 0.995
 """No guess is surer: few trials are remembered, and they show no more. Not tuned."""
-ROW_SHARE = 0.75
-"""Of what a row takes in tokens, on average over a tree's rows: how likely a path must be to be looked for. The last
-rows cost less, and what is found is weighed again."""
 LEAST_PROBABLE, MOST_PROBABLE = 0.025, 0.2
-"""Bounds of the least probability of a path that drafters look for: less likely ones cost more to look for than they
-bring, and where rows seem dear a drafter must still be seen to guess (by work the bound brings 5 %; on a matrix unit
-1.94 of plain decoding instead of 1.87, 0060)."""
-MOST_SURE = 0.8
-"""Likelier paths are always gone on from: what stands behind them may hold in a row. Not tuned."""
+"""Bounds of the least probability of a path that drafters look for, which is what a row takes in tokens, on average
+over a tree's: less likely ones cost more to look for than they bring, and where rows seem dear a drafter must still be
+seen to guess (by work the bound brings 5 %; on a matrix unit 1.94 of plain decoding instead of 1.87, 0060)."""
 LEVELS_AHEAD = 8
-"""Rows of a sequence that are looked at for how cheap further ones may be, or need to be tried again: drafts hardly
-hold further. Not tuned; ending drafts so brings 3 % on two AVX2 cores (0141)."""
+"""Rows that are looked at for whether they need to be tried again: drafts hardly hold further. Not tuned."""
 PACE_MEMORY = 32
 """Rounds over which the tokens of a second are averaged: a fraction of a second of a small model. Not tuned."""
 

@@ -86,7 +86,7 @@ class PlannedStretch:
         guessers: list[list[Guesser | None]] = [[None] * len(used) for _ in followed]
         for slot, lane in enumerate(used):
             start, follows = clock(), lane.follows
-            budgets = costs.budgets([limits[i].budget for i in follows], len(followed))
+            budgets = costs.budgets([limits[i].budget for i in follows])
             allowed = [
                 replace(limits[i], budget=budget, guesses=i in lane.asked)
                 for i, budget in zip(follows, budgets, strict=True)

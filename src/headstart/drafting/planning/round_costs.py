@@ -34,16 +34,10 @@ class RoundCosts:
         """Seconds of a round that are neither its pass nor its drafts."""
         return self._other.value
 
-    def budgets(self, given: Sequence[DraftBudget], roots: int) -> list[DraftBudget]:
-        """What a drafter is asked for: no path that is less likely than what most of a row costs, in tokens that are
-        said meanwhile; and none goes on that is less likely than what most of a further row costs, after one for each
-        of ``roots`` sequences, at the number of rows where they are cheapest."""
-        least, grows = self._min_probability.value or None, 0.0
-        if self._taken:
-            first, *further = self.passes.seconds(2 * roots, (2 + c.LEVELS_AHEAD) * roots)
-            rows = min([(seconds - first) / count for count, seconds in enumerate(further, start=1)], default=0.0)
-            grows = min(c.ROW_SHARE * rows * self._said / self._taken, c.MOST_SURE)
-        return [replace(each, min_probability=least, grow_probability=grows) for each in given]
+    def budgets(self, given: Sequence[DraftBudget]) -> list[DraftBudget]:
+        """What a drafter is asked for: no path that is less likely than what a row costs, in tokens that are said
+        meanwhile."""
+        return [replace(each, min_probability=self._min_probability.value or None) for each in given]
 
     def add(self, rows: int, pass_seconds: float, row_keys: float, other: float) -> None:
         """A round that read no prompts is over.
@@ -62,7 +56,7 @@ class RoundCosts:
         self._said += tokens - self._said / c.PACE_MEMORY
         self._taken += seconds - self._taken / c.PACE_MEMORY
         if row_seconds:
-            least = c.ROW_SHARE * row_seconds * self._said / self._taken
+            least = row_seconds * self._said / self._taken
             self._min_probability.add(min(max(least, c.LEAST_PROBABLE), c.MOST_PROBABLE))
 
     def size(self, roots: int, reach: Sequence[float], context: float) -> TreeSize:

@@ -149,7 +149,7 @@ class AutoDrafter:
             each.guesses = []
         beside_prompts = bool(budgets) and budgets[0].prompt_rows > 0
         self._round = now = _Round(None if beside_prompts else Load.of(sequences))
-        budgets = self._beams.budgets(sequences, self.costs.budgets(budgets, len(followed)))
+        budgets = self._beams.budgets(sequences, self.costs.budgets(budgets))
         trees = [DraftTree.empty()] * len(followed)
         if now.load is not None and self.safeguard.allows(now.load):
             for place in range(len(self._members)):
