@@ -6,12 +6,21 @@ is; a server puts it into the error object of the reply.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class HeadstartError(Exception):
     """Base of every error a caller can cause or mend."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
+
+def printable(text: str) -> str:
+    """A message as terminals may have it: names of foreign files may hold codes that steer them."""
+    return re.sub("[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", lambda match: repr(match[0])[1:-1], text)
 
 
 class ConfigError(HeadstartError, ValueError):

@@ -262,6 +262,25 @@ def test_a_download_that_broke_off_is_refused_and_stops_nobody(hub: Path, target
     assert LLM(target).generate(["abc"], GREEDY)[0].text
 
 
+def test_what_cannot_even_be_opened_is_told_once(hub: Path, target: Path) -> None:
+    (snapshot(hub, "org/eagle3") / "model.safetensors").symlink_to(hub / "gone")
+    (snapshot(hub, "org/torn") / "config.json").write_text('{"model_type": ')
+    (blobs := hub / "models--org--eagle3" / "blobs").mkdir()
+    for place in (target / "draft-\x1b[31mred.gguf", target / "notes.gguf"):
+        place.symlink_to(target / "gone")
+    for place in (target / "eagle3.gguf.incomplete", blobs / "0123.incomplete"):
+        place.write_bytes(b"GG")
+    refused = [
+        each["said"] for each in listed(target).values() if each["standing"] == "refused" and each["nbytes"] == 0
+    ]
+    assert sum("link to nothing" in said for said in refused) == 2
+    assert sum("download broke off" in said for said in refused) == 2
+    assert sum("config.json is not valid JSON" in said for said in refused) == 1
+    shown = headstart("drafters", "--model", target).stdout
+    assert "\x1b[31m" not in shown
+    assert "x1b" in shown
+
+
 def test_a_head_of_the_hubs_cache_is_named_by_its_repository(hub: Path, target: Path) -> None:
     """As the list says."""
     save_head(random_eagle(VOCAB), snapshot(hub, "org/head"))
@@ -282,6 +301,8 @@ def test_a_head_that_is_not_read_is_named_with_the_reason(fault: str, hub: Path,
     else:
         torch.save(load_file(file), file.with_name("pytorch_model.bin"))
         file.unlink()
+        assert "weights are pickled" in listed(target)["org/head"]["said"]
+        assert listed(target)["org/head"]["standing"] == "refused"
     llm = LLM(target)
     said = {"cut short": "model.safetensors is damaged", "pickled": "pickled, .* --draft-model org/head"}[fault]
     (notice,) = [each for each in llm.notices if "eagle3 head in org/head is not used" in each]

@@ -316,3 +316,8 @@ def test_no_name_stands_for_two_forms() -> None:
         names = [name for form in forms for name in form.names]
         assert len(names) == len(set(names))
     assert {"hermes", "hf", "none"} <= set(known_names("calls"))
+
+
+def test_a_model_that_was_not_made_to_talk_calls_nothing() -> None:
+    assert choose(None).names == ("none", "none")
+    assert choose("{{ messages }}").names[0] == "hermes"

@@ -145,9 +145,11 @@ def _print_table(titles: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from headstart.errors import printable
+
     table = Table(box=None, pad_edge=False)
     for title in titles:
         table.add_column(title, no_wrap=title in ("name", "option"), overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(value)) for value in row.values()))
+        table.add_row(*(Text(printable(str(value))) for value in row.values()))
     Console(highlight=False).print(table)

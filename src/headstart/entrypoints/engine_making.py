@@ -19,7 +19,7 @@ from headstart.engine.schedule import Limits
 from headstart.engine.sizing import cache_room, engine_limits, state_room
 from headstart.entrypoints.engine_options import EngineOptions
 from headstart.entrypoints.outline import context_length, source_length
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, printable
 from headstart.loading.lending import cache_salt_of, draft_context, heads_for
 from headstart.loading.model import Model
 from headstart.passes.batch import PortableStorage
@@ -77,7 +77,11 @@ def make_engine(
         target.config.vocab_size,
     )
     precision = None if options.draft_precision is None else named(Precision, "precision", options.draft_precision)
-    surroundings = draft_context(target, runner, precision, cache_salt_of, notices.append, texts)
+
+    def tell(sentence: str) -> None:
+        notices.append(printable(sentence))
+
+    surroundings = draft_context(target, runner, precision, cache_salt_of, tell, texts)
     surroundings = replace(surroundings, cache_type=CacheType(options.draft_cache_type))
     default, more = drafter_name(drafter), options.more_drafters
     with phase(f"Preparing the drafter {default}"):

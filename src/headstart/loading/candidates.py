@@ -28,7 +28,7 @@ from headstart.loading.siblings import bytes_at, sibling_at
 from headstart.models.checkpoint import Checkpoint, open_modules
 from headstart.models.config import ModelConfig
 from headstart.models.families.module_layouts import layouts_of_modules
-from headstart.models.files import may_be_read
+from headstart.models.files import may_be_read, read_json
 from headstart.models.locating import has_safetensors
 from headstart.text.tokenizer import Tokenizer
 
@@ -65,6 +65,7 @@ def candidates(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer
     """All of them, in the order in which the default drafter looks for them, those that only copy last. Nothing is
     downloaded."""
     found = [*_modules(checkpoint, config), *_installed(checkpoint, config, tokenizer)]
+    found += [each for each in _broken(checkpoint.path) if each.where not in {each.where for each in found}]
     for where, path in (*beside(checkpoint.path), *cached()):
         if path.resolve() != checkpoint.path.resolve() and where not in {each.where for each in found}:
             found += _examined(where, path, checkpoint, config, tokenizer)
@@ -108,9 +109,7 @@ def heads_at_hand(model: Path) -> Iterator[HeadAtHand]:
         called_so = is_called_so(path)
         kind = kind_in(path) if called_so or path.is_dir() else None
         if kind is not None:
-            pickled = not (called_so or has_safetensors(path)) and any(path.glob("*.bin"))
-            only = f"its weights are pickled, which are read where it is named alone: --draft-model {where}."
-            yield HeadAtHand(kind, where, path, only if pickled else "")
+            yield HeadAtHand(kind, where, path, _pickled(where, path))
         elif called_so and not are_called_so(Path(path.name)):
             try:
                 role_of(path)
@@ -118,9 +117,39 @@ def heads_at_hand(model: Path) -> Iterator[HeadAtHand]:
                 yield HeadAtHand("", where, path, str(error))
 
 
+def _pickled(where: str, path: Path) -> str:
+    """Why a head is not used that nobody has named; empty: its weights run no code."""
+    if path.is_file() or has_safetensors(path) or not any(path.glob("*.bin")):
+        return ""
+    return f"its weights are pickled, which are read where it is named alone: --draft-model {where}."
+
+
 def is_called_so(path: Path) -> bool:
     """Whether a file is called like those that guess."""
-    return path.is_file() and any(part in path.name.lower() for part in SIDECARS)
+    return path.is_file() and _is_name_of_one(path.name)
+
+
+def _is_name_of_one(name: str) -> bool:
+    return any(part in name.lower() for part in SIDECARS)
+
+
+def _broken(model: Path) -> Iterator[Candidate]:
+    """What is called like those that guess, beside a model or in the hub's cache, and is not there to be read."""
+    from huggingface_hub import constants
+
+    hub = Path(constants.HF_HUB_CACHE)
+    try:
+        near = (model if model.is_dir() else model.parent).glob("*")
+        paths = [*near, *hub.glob("models--*/snapshots/*/*"), *hub.glob("models--*/blobs/*.incomplete")]
+    except OSError:
+        return
+    for path in sorted(paths):
+        within = path.relative_to(hub).parts[0] if path.is_relative_to(hub) else ""
+        if _is_name_of_one(within + path.name):
+            if path.suffix == ".incomplete":
+                yield Candidate("", str(path), Standing.REFUSED, 0, "its download broke off; fetch it again")
+            elif path.is_symlink() and not path.exists():
+                yield Candidate("", str(path), Standing.REFUSED, 0, "it is a link to nothing; fetch it again")
 
 
 def beside(model: Path) -> Iterator[tuple[str, Path]]:
@@ -234,10 +263,18 @@ def _examined(
     where: str, path: Path, checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer
 ) -> Iterator[Candidate]:
     """A head, or a smaller model of the target's kin; other models of the cache are nobody's business."""
+    try:
+        if path.is_dir():
+            read_json(path / "config.json")
+    except HeadstartError as error:
+        yield Candidate("", where, Standing.REFUSED, 0, str(error))
+        return
     size, kind = bytes_at(path), kind_in(path)
     runs = drafter_name(kind) if kind is not None and is_drafter(kind) else ""
     try:
-        if kind is not None:
+        if kind is not None and (only := _pickled(where, path)):
+            yield Candidate(runs, where, Standing.REFUSED, size, only)
+        elif kind is not None:
             runs_in = _runs_in(runs, load_head(path, config), config)
             yield Candidate(runs, where, Standing.FOUND, size, f"{kind} head: --draft-model {where}", runs_in)
         elif (role := role_of(path)) is not None:

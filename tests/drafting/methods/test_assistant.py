@@ -274,3 +274,8 @@ def test_the_models_of_this_file_are_what_they_are_taken_for(folders: dict[str, 
     description = json.loads((folders["whole"] / "config.json").read_text())
     assert description["architectures"] == ["Gemma4AssistantForCausalLM"]
     assert description["backbone_hidden_size"] == SIZES["hidden_size"]
+
+
+def test_models_without_assistants_are_told_who_lists_what_they_have(tiny_model_dir: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Gemma 4's models alone have assistants, .* drafters --model lists"):
+        LLM(tiny_model_dir, "assistant")

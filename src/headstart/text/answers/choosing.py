@@ -107,7 +107,8 @@ def choose(
         return AnswerForm(template=response_template)
     template = chat_template or ""
     if tool_parser is None:
-        calls = own_calls or _first(call_forms(), lambda form: _calls_match(form, template)) or _named_usual()
+        calls = own_calls or _first(call_forms(), lambda form: _calls_match(form, template))
+        calls = calls or (_named_usual() if template else None)
     if reasoning_parser is None:
         thought = own_thought or _first(thought_forms(), lambda form: _thoughts_match(form, template))
     return AnswerForm(calls, thought)

@@ -56,6 +56,12 @@ class AssistantDrafter:
         )
         assert isinstance(backend, LendsKeys)
         self._target = backend
+        family = backend.config.family
+        require(
+            options.model is not None or context.stand_in is not None or family.startswith("gemma4"),
+            f"Gemma 4's models alone have assistants, and this one is of family {family}; headstart drafters --model "
+            "lists what guesses for it.",
+        )
         head = open_head(context, options.model, KIND, AssistantHead)
         self._reader = backend.key_reader(head.config, head.weights, options.precision)
         tell_place(context, head, NATIVE if backend.name.startswith("native") else AS_THE_MODEL)
