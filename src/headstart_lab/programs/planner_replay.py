@@ -38,7 +38,6 @@ _SEEN = ("grades", "own-rates", "forgetting", "allowances", "safeguard", "min-pr
 """Parts of ``headstart bench --cells --without`` that simulated time can see."""
 _VALUES = {
     "OWN": (1, 4, 1e9),
-    "OWN_MOST": (2, 32),
     "OWN_WEIGHT": (1, 8),
     "START": (3, 4, 6, 8),
     "MOST": (16, 64),

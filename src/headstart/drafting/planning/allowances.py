@@ -55,11 +55,10 @@ class Load(NamedTuple):
 class Allowance:
     """Plain rounds' worth of time that may still be lost."""
 
-    __slots__ = ("_most", "rounds")
+    __slots__ = ("rounds",)
 
-    def __init__(self, start: float = c.START, most: float = c.MOST) -> None:
+    def __init__(self, start: float = c.START) -> None:
         self.rounds = start
-        self._most = most
 
     @property
     def lasts(self) -> bool:
@@ -68,7 +67,7 @@ class Allowance:
 
     def settle(self, plain: float, taken: float) -> None:
         """What took as long as ``taken`` plain rounds would have taken ``plain`` of them."""
-        self.rounds = min(self.rounds + (1.0 + c.SHARE) * plain - taken, self._most)
+        self.rounds = min(self.rounds + (1.0 + c.SHARE) * plain - taken, c.MOST)
 
 
 class Allowances(dict[Size, Allowance]):

@@ -13,9 +13,9 @@ LEAST_START = 2.0
 """The same where many sequences decode at once, whose guesses tell sooner."""
 MOST = 32.0
 """Rounds that what pays can fill an allowance to: a second of a small model, which outlasts a pause of the machine."""
-OWN, OWN_MOST = 2.0, 16.0
-"""Rounds that one drafter may lose at first for one sequence, by its estimates, and those that what pays can fill this
-to. With 1 at first, or 2 at most, heads stopped by mistake in answers that they made faster by a quarter (0150)."""
+OWN = 2.0
+"""Rounds that one drafter may lose at first for one sequence, by its estimates. With 1, heads stopped by mistake in
+answers that they made faster by a quarter (0150)."""
 PLAIN_SHARE, PLAIN_OFTEN = 0.002, 16
 """What timing plain rounds may take of the time, which is every 250th round at twice their speed; and rounds between
 two of them at least."""

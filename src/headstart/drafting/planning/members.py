@@ -57,7 +57,7 @@ class Member:
 
     def own_allowance(self, load: Load) -> Allowance:
         """Of a sequence that begins."""
-        return Allowance(min(c.OWN, max(self.asking[load.size].rounds, 0.0)), c.OWN_MOST)
+        return Allowance(min(c.OWN, max(self.asking[load.size].rounds, 0.0)))
 
     def asks(self, own: Allowance, load: Load) -> bool:
         """Whether it is to be asked about a sequence."""
