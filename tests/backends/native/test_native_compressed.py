@@ -46,6 +46,7 @@ def compressed(of: CompressedConfig, *compressions: Compression | None, **change
 SIZES = CompressedConfig(64, 2, 32, 16, 32)
 KINDS = {
     "all": compressed(SIZES, Compression(16), Compression(4, 3), None, Compression(4, 5)),
+    "few": compressed(SIZES, Compression(40), None, Compression(33)),
     "chosen, then all": compressed(SIZES, Compression(2, 4), Compression(3)),
     "windows alone": compressed(SIZES, None, None),
     "many heads": compressed(CompressedConfig(96, 5, 64, 27, 64), Compression(5, 2), num_heads=20, head_dim=64),

@@ -223,6 +223,11 @@ class AttentionTile {
   void score(int chunk, int page, int shared_end) {
     for (; page < shared_end; ++page) {
       layer_.ahead.ask(kLinesAPage);
+      if (!holds_keys(page)) {  // what hides its tokens needs finite scores
+        for (int entry = 0; entry < entries_; ++entry)
+          std::fill_n(s_.scores + entry * kStride + page * kPageKeys - chunk * kChunkKeys, kPageKeys, 0.f);
+        continue;
+      }
       score_page(page, s_.scores + page * kPageKeys - chunk * kChunkKeys, kStride, pages_ahead(page, shared_end));
     }
     if (sequence_.straight) return;
@@ -290,22 +295,34 @@ class AttentionTile {
     s_.chunk_maximum[entry] = maximum, s_.chunk_total[entry] = reduce_add(total);
   }
 
+  // Whether any token of a page may be seen: of compressed keys most pages have none where many tokens share one.
+  bool holds_keys(int logical) const {
+    if (!in_compressed_) return true;
+    const float *const hidden = layer_.closing + logical * kPageKeys;
+    return std::any_of(hidden, hidden + kPageKeys, [](float each) { return each == 0.f; });
+  }
+
   void sum_values(int chunk, int page, int shared_end, int last) {
     const int d = layer_.value_dim, start = chunk * kChunkKeys;
     const Cell *pages[kChunkPages];
     const int shared = std::max(shared_end - page, 0);
     // Pages that are widened are few at a time: they stay in the nearest cache. Sums go on as in one product.
     const int most = in_bytes() ? AttentionScratch<Cell>::kWidened : kChunkPages;
-    for (int first = 0; first == 0 || first < shared; first += most) {
-      const int count = std::min(shared - first, most);
+    bool begun = false;
+    for (int first = 0, count; first < shared; first += count) {
+      count = 1;
+      if (!holds_keys(page + first)) continue;
+      while (count < std::min(shared - first, most) && holds_keys(page + first + count)) ++count;
       for (int i = 0; i < count; ++i)
         pages[i] = layer_.cache.read_values(layer_.layer, layer_.layout.page(sequence_, page + first + i), kv_head(),
                                             s_.widened[i % AttentionScratch<Cell>::kWidened]);
       // The page that holds the last row may hold slots nobody has written.
-      if (count > 0 && (page + first + count) * kPageKeys > last + 1)
+      if ((page + first + count) * kPageKeys > last + 1)
         pages[count - 1] = gather(page + first + count - 1, last, nullptr);
-      multiply_pages(entries_, s_.weights + (page + first) * kPageKeys - start, pages, count, s_.partial, first > 0);
+      multiply_pages(entries_, s_.weights + (page + first) * kPageKeys - start, pages, count, s_.partial, begun);
+      begun = true;
     }
+    if (!begun) multiply_pages(entries_, s_.weights, pages, 0, s_.partial, false);
     if (sequence_.straight) return;
     gathered_ = 0;
     for (int row = item_.first_row; row < item_.end_row; ++row) {
