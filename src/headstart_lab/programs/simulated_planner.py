@@ -46,7 +46,7 @@ class Scenario:
     tokens: int = 96
     """Most of an answer."""
     users: int = 1
-    """That are answered together."""
+    """That ask again as soon as they are answered."""
     noise: float = 0.0
     """What disturbs passes, on average, as a share of each; exponentially distributed."""
     seed: int = 0
@@ -54,7 +54,7 @@ class Scenario:
 
 @dataclass
 class Said:
-    """What became of answers that were decoded together."""
+    """What became of an answer; where several were decoded together, its share of their time."""
 
     group: str
     plain: float
@@ -137,36 +137,36 @@ class _Recorded:
 
 
 def play(recording: Recording, told: Scenario, parts: PlannerParts) -> list[Said]:
-    """Say the recorded answers again. Clock, trial passes and rounds at once are not those of ``parts``."""
-    rng, found, number = random.Random(told.seed), list[Said](), 0
-    clock, book, drafter = _Clock(), dict[int, Answer](), None
+    """Say the recorded answers again, each as soon as one of the users is free; those that are left when no user has
+    another one do not count. Clock, trial passes and rounds at once are not those of ``parts``."""
+    rng, found, waiting = random.Random(told.seed), list[Said](), list(enumerate(recording.answers))[::-1]
+    clock, book, drafter, live = _Clock(), dict[int, Answer](), None, dict[int, tuple[_Sequence, Said]]()
     params = SamplingParams(temperature=recording.temperature)
-    for first in range(0, len(recording.answers) - told.users + 1, told.users):
-        if drafter is None or told.first:
+    each_plain = (1.0 + told.row * (told.users - 1)) * (1.0 + told.noise) / told.users
+    while waiting or len(live) == told.users:
+        began = clock.now
+        if drafter is None or (told.first and not live):
             drafter = _planner(recording, told, parts, clock, book)
-        live = list[_Sequence]()
-        began, passes = clock.now, 0.0
-        for answer in recording.answers[first : first + told.users]:
-            number += 1
+        while waiting and len(live) < told.users:
+            number, answer = waiting.pop()
             book[number] = answer
-            live.append(_Sequence(number, [0] * answer.prompt, answer.prompt, params, answer))
-            drafter.begin(live[-1])
+            sequence = _Sequence(number, [0] * answer.prompt, answer.prompt, params, answer)
+            live[number] = sequence, Said(answer.group, min(told.tokens, len(answer.tokens)) * each_plain, 0.0)
+            drafter.begin(sequence)
             chunk = np.zeros(answer.prompt - 1, dtype=np.int32)
-            drafter.observe([RoundOutcome(live[-1], 0, chunk, DraftTree.empty())])
-        together, longest = len(live), min(told.tokens, *(len(each.answer.tokens) for each in live))
-        while live:
-            trees = drafter.propose(live, [_BUDGET] * len(live))
-            rows = len(live) + sum(map(len, trees))
-            disturbed = 1.0 + told.noise * rng.expovariate(1.0)
-            seconds = (1.0 + told.row * (rows - 1)) * disturbed
-            outcomes = [_verified(each, tree, longest) for each, tree in zip(live, trees, strict=True)]
-            drafter.observe([replace(each, pass_rows=rows, pass_seconds=seconds) for each in outcomes])
-            passes += seconds
-            for each in [each for each in live if each.said >= longest]:
-                drafter.end(each.id)
-                live.remove(each)
-        plain = longest * (1.0 + told.row * (together - 1)) * (1.0 + told.noise)
-        found.append(Said(recording.answers[first].group, plain, passes + clock.now - began))
+            drafter.observe([RoundOutcome(sequence, 0, chunk, DraftTree.empty())])
+        sequences = [sequence for sequence, _ in live.values()]
+        trees = drafter.propose(sequences, [_BUDGET] * len(live))
+        rows = len(live) + sum(map(len, trees))
+        disturbed = 1.0 + told.noise * rng.expovariate(1.0)
+        seconds = (1.0 + told.row * (rows - 1)) * disturbed
+        outcomes = [_verified(each, tree, told.tokens) for each, tree in zip(sequences, trees, strict=True)]
+        drafter.observe([replace(each, pass_rows=rows, pass_seconds=seconds) for each in outcomes])
+        for sequence in sequences:
+            live[sequence.id][1].taken += (seconds + clock.now - began) / len(sequences)
+        for sequence in [each for each in sequences if each.said >= min(told.tokens, len(each.answer.tokens))]:
+            drafter.end(sequence.id)
+            found.append(live.pop(sequence.id)[1])
     return found
 
 
