@@ -186,6 +186,7 @@ def measure(options: argparse.Namespace, path: Path) -> dict[str, Any]:
             )
             held.enter_context(worker)
             verified = verifying(len(options.rates), worker.modes)
+            peer_rates(worker, 8, 8, 2)  # so that its file has been read
         for _ in range(options.repeats):
             if worker is not None:
                 plain, prompt = peer_rates(worker, options.context, options.prompt, options.tokens)
