@@ -20,6 +20,7 @@ from head_toys import HIDDEN, head_target, random_block, random_eagle
 from huggingface_hub import constants
 from multi_token_models import NATIVE_SIZES, write_modules
 from safetensors.torch import load_file, save_file
+from thinning import thorough_but
 from tiny_checkpoint import HEADS, write_tiny_model, write_tokenizer
 
 from headstart import LLM, CheckpointError, ConfigError, SamplingParams
@@ -227,7 +228,9 @@ def test_the_default_drafter_takes_a_head_at_hand_and_says_so(hub: Path, target:
     assert llm.generate(["abc"], GREEDY)[0].text == plain
 
 
-@pytest.mark.parametrize("makes", [random_eagle, random_block, partial(random_eagle, slots=4, mask_token_id=8)])
+@pytest.mark.parametrize(
+    "makes", thorough_but([random_eagle], [random_eagle, random_block, partial(random_eagle, slots=4, mask_token_id=8)])
+)
 def test_where_a_head_runs_is_told(makes: Callable[..., TrainedHead], hub: Path, target: Path) -> None:
     """With heads of four numbers, in PyTorch; what lists candidates says the same."""
     for size, where in ((32, "the native pass"), (4, r"PyTorch, since head_dim 4 is no multiple of 32 up to 256")):

@@ -109,7 +109,7 @@ def said(llm: LLM) -> tuple[list[list[int]], int]:
     return [list(output.outputs[0].token_ids) for output in outputs], sum(each.stats.preemptions for each in outputs)
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("drafter", thorough_but(["suffix", "auto"], DRAFTERS))
 def test_no_drafter_changes_a_token(case: Case, drafter: str) -> None:
     assert not case.model.notice  # by Headstart's own code
     draft_model = case.directory if drafter == "draft-model" else None

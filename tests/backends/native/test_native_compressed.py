@@ -24,6 +24,7 @@ from native_cases import (
     small_config,
 )
 from native_here import FASTEST, needs_native
+from thinning import thorough_but
 from torch import Tensor
 
 from headstart.backends.native.precision import Precision
@@ -85,7 +86,7 @@ def test_so_they_are_in_every_kind(kind: str, precision: Precision, cache_type: 
 
 
 @needs_native
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", thorough_but([3], [1, 3]))
 def test_long_texts_and_more_rows_than_a_panel(threads: int) -> None:
     """Chunks of 512 positions are merged, dealt by items or by chunks."""
     config, blocks = KINDS["all"], list(range(35))
