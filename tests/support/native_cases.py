@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.isa import by_name
+from headstart.backends.native.linear import NativeLinear
 from headstart.backends.native.loader import usable_sets
 from headstart.backends.native.matrices import LINEARS, linears_of
 from headstart.backends.native.packing import Packer
@@ -451,6 +452,15 @@ def check_rows_of_their_own(
             assert torch.equal(nodes[path], plain)
         said.append(torch.cat((expected, nodes)))
     assert torch.equal(*said)
+
+
+def check_rows_alone(layer: NativeLinear, inputs: int) -> None:
+    """Rows have the same bits by themselves as among many, in whole blocks of rows and others, in one panel and two."""
+    x = torch.randn(257, inputs, generator=torch.Generator().manual_seed(4))
+    for count in (33, 64, 257):
+        said = layer(x[:count])
+        for row in (*range(0, count, 19), count - 1):
+            assert torch.equal(said[row : row + 1], layer(x[row : row + 1])), (count, row)
 
 
 def check_instruction_sets_agree(config: ModelConfig, precision: Precision) -> None:

@@ -11,6 +11,7 @@ from native_cases import (
     BLOCK,
     FUSED,
     Rows,
+    check_rows_alone,
     each_isa,
     each_precision,
     has_isa,
@@ -29,11 +30,14 @@ from thinning import thorough_but
 from torch import Tensor
 
 from headstart.backends.native.backend import NativeBackend
+from headstart.backends.native.linear import NativeLinear
+from headstart.backends.native.loader import load_library
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.storage import NativeStorage
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.config import AttentionConfig, LayerConfig, ModelConfig, ResidualConfig, RopeConfig
 from headstart.models.experts_config import ExpertsConfig
+from headstart.models.linear_weights import LinearWeights
 from headstart.passes.batch import FINAL_TAP, IntArray, RowInputs
 
 CONFIGS = {
@@ -146,12 +150,23 @@ def test_tree_larger_than_a_panel(isa: str) -> None:
     check_tree(native(CONFIGS["grouped"], "bf16", isa), 40, [-1, 0, *random_tree(300, seed=5)[2:]], seed=5)
 
 
-@pytest.mark.parametrize("isa", isa_params(("amx", "avx512bf16", "avx512")))
-def test_prompt_longer_than_a_panel(isa: str) -> None:
-    backend = native(CONFIGS["grouped"], "bf16", isa)
+@pytest.mark.parametrize("isa", isa_params(("amx", "amx-emulated", "avx512bf16", "avx512", "avx2")))
+@pytest.mark.parametrize("precision", thorough_but(["bf16"], ["bf16", "int8", "int4", "blocks"]))
+def test_prompt_longer_than_a_panel(precision: Precision, isa: str) -> None:
+    backend = native(CONFIGS["grouped"], precision, isa)
     tokens = random_tokens(600)
     whole = backend.forward(make_pass(Rows(tokens, 0, SHUFFLED)), storage_of(backend)).logits
     assert torch.equal(run_chunks(backend, storage_of(backend), tokens, [100, 255, 3], SHUFFLED), whole)
+
+
+@each_isa
+@pytest.mark.parametrize("precision", ["bf16", "fp32", "int8", "int8-fast", "int4", "int4-fast"])
+def test_rows_alone_and_among_many(precision: Precision, isa: str) -> None:
+    """Of a layer whose inputs are multiplied part by part where rows are many, and whose last columns fill no pair."""
+    library = load_library(isa)
+    assert library is not None
+    weight = torch.randn(100, 1184, generator=torch.Generator().manual_seed(3)).bfloat16()
+    check_rows_alone(NativeLinear(library, LinearWeights(weight), precision, 1), 1184)
 
 
 @each_isa

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from native_cases import ROUND_ROWS, X86, Rows, isa_params, make_pass, random_tokens, run_chunks
+from native_cases import ROUND_ROWS, X86, Rows, check_rows_alone, isa_params, make_pass, random_tokens, run_chunks
 from native_here import needs_native, others
 from quantised_modules import MAKERS, Maker, named, write_folder, write_mxfp4_folder
 from safetensors.torch import save_file
@@ -130,6 +130,7 @@ def test_rows_against_a_folders_numbers(tmp_path: Path, kind: str, isa: str) -> 
     assert off < (8e-4 if kind == "NF4" else 6e-5), off
     for rows in (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 25, 33):
         assert torch.equal(layer(x[:rows]), said[:rows]), rows
+    check_rows_alone(layer_of(linear, kind, isa, 1), inputs)
     same = [other for other in (X86 if isa in X86 else ()) if kind not in FLOAT8_KERNELS or other == isa]
     for other in others(same):
         assert torch.equal(layer_of(linear, kind, other, 1)(x), said), other

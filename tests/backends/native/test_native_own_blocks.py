@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 import torch
 from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, type_of, write_llama
-from native_cases import X86, Rows, isa_params, make_pass, random_tokens, random_weights, run_chunks, small_config
+from native_cases import (
+    X86,
+    Rows,
+    check_rows_alone,
+    isa_params,
+    make_pass,
+    random_tokens,
+    random_weights,
+    run_chunks,
+    small_config,
+)
 from native_here import needs_native, others
 from test_native_nearest import load, stored_linear
 from torch import Tensor
@@ -97,6 +107,7 @@ def test_rows_against_own_blocks(kind: str, isa: str) -> None:
     assert float(((said - wanted).abs().amax(1) / wanted.abs().amax(1)).max()) < 4e-5
     for rows in (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 25, 33):
         assert torch.equal(layer(x[:rows]), said[:rows]), rows
+    check_rows_alone(own_layer(kind, 70, inputs, isa, 1)[0], inputs)
     for other in others(X86 if isa in X86 else ()):
         assert torch.equal(own_layer(kind, 70, inputs, other, 1)[0](x), said), other
 

@@ -367,8 +367,11 @@ static inline void read_packed_row(const PackedLinear &linear, int column, float
   });
 }
 
-// Where a thread unpacks a pair, or has a pair's products with many rows: `bytes`; what stood there is gone.
-static inline char *unpacked_pair(size_t bytes) {
+// What a thread has `bytes` of its own for: an unpacked pair, products of many rows, sums that they are made of. What
+// stood there is gone.
+enum class Use { pair, products, sums };
+template <Use>
+static inline char *memory_for(size_t bytes) {
   static thread_local AlignedBuffer kept;
   static thread_local size_t size = 0;
   if (size < bytes) kept = AlignedBuffer(bytes), size = bytes;
@@ -388,7 +391,7 @@ static inline void run_many(const LinearKernel &kernel, const PackedLinear &line
                             Finish &&finish) {
   const int count = rows - first;
   const size_t stride = static_cast<size_t>(round_up(count, kRowBlock)) * kColumns;
-  auto *const all = reinterpret_cast<float *>(unpacked_pair(pairs * stride * sizeof(float)));
+  auto *const all = reinterpret_cast<float *>(memory_for<Use::products>(pairs * stride * sizeof(float)));
   kernel.multiply_many(linear, pair, pairs, weights, a, first, count, &reading, all);
   for (int p = 0; p < pairs; ++p)
     for (int row = 0; row < count; row += kRowBlock) {
@@ -411,7 +414,7 @@ static inline void run_pair(const LinearKernel &kernel, const PackedLinear &line
   const bool unpacks = kernel.unpack && rows > kRowBlock;
   const auto multiply = unpacks ? kernel.multiply_unpacked : kernel.multiply;
   if (unpacks) {
-    char *const unpacked = unpacked_pair(kColumns * linear.padded_inputs * sizeof(Bf16));
+    char *const unpacked = memory_for<Use::pair>(kColumns * linear.padded_inputs * sizeof(Bf16));
     kernel.unpack(linear, pair, weights, reading, unpacked), weights = unpacked;
   }
   for (int row = first; row < rows; row += kRowBlock) {

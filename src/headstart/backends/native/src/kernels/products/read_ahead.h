@@ -24,6 +24,7 @@ static HEADSTART_PREFETCHES void prefetch_lines(const void *p, int bytes) {
 }
 
 constexpr int kLine = 128;             // bytes of weights in a step of a pair
+constexpr int kTileSteps = 16;         // of a pair tile of bf16, or of 64 inputs of bytes
 constexpr int kPrefetchBytes = 12288;  // least distance between asking memory for a weight and using it
 constexpr int kNearBytes = 2048;
 constexpr int kPage = 4096;            // the processor's own prefetcher follows up to the end of such a page
@@ -86,10 +87,10 @@ class Prefetch {
     prefetch<kToL1>(static_cast<const char *>(step) + kNearBytes + kIndex * kCacheLine);
   }
 
-  // The same for a quarter of the 16 steps of a pair tile: what is asked for stands between other instructions.
+  // The same for a quarter of the steps of a pair tile: what is asked for stands between other instructions.
   HEADSTART_PREFETCHES void ask_quarter(const void *tile, int quarter) {
     const char *at = static_cast<const char *>(tile);
-    for (int step = 4 * quarter; step < 4 * quarter + 4; ++step) ask(at + step * kLine);
+    for (int step = kTileSteps / 4 * quarter; step < kTileSteps / 4 * (quarter + 1); ++step) ask(at + step * kLine);
   }
 
  private:
@@ -191,3 +192,20 @@ static inline Prefetch next_block(ReadAhead *ahead, const void *weights, size_t 
   return ahead->next_block(static_cast<const char *>(weights), pair_bytes, static_cast<int>(pair_bytes / kLine), block,
                            blocks);
 }
+
+// Weights that are gone over several times, or part by part: each time asks for its share.
+class Sweeps {
+ public:
+  Sweeps(ReadAhead *ahead, const char *weights, size_t bytes, int count)
+      : ahead_(ahead), weights_(weights), bytes_(bytes), count_(count) {}
+
+  Prefetch next(int steps) {
+    return ahead_ ? ahead_->next_block(weights_, bytes_, steps, done_++, count_) : Prefetch::nearby();
+  }
+
+ private:
+  ReadAhead *ahead_;
+  const char *weights_;
+  size_t bytes_;
+  int count_, done_ = 0;
+};

@@ -7,44 +7,22 @@
 #include "kernels/isa/amx/float8_tiles.h"
 #include "kernels/isa/vnni.h"
 
-// Up to 32 rows against the tiles of one pair.
-template <class Tiles>
-static inline void multiply_pair(const PackedLinear &linear, const Activations &a, int row, int rows, Tiles &&tiles,
-                                 Prefetch ask, float *out) {
-  const Bf16 *x = reinterpret_cast<const Bf16 *>(a.row(row));
-  const size_t stride = a.row_bytes / sizeof(Bf16);
-  const int count = linear.padded_inputs / 32;
-  if (rows <= 16)
-    multiply_tile_rows<1>(x, stride, tiles, count, out, kColumns, false, ask);
-  else
-    multiply_tile_rows<2>(x, stride, tiles, count, out, kColumns, false, ask);
-}
-
-static void multiply_linear_bf16(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
-                                 int row, int rows, ReadAhead *ahead, float *out) {
-  TwelveBitTiles tiles = packed_tiles(linear, pair, weights, ahead);
-  alignas(64) Bf16 tile[kTileCells];
-  const auto next = [&](int) {
-    tiles.unpack(tile);
-    return tile;
-  };
-  multiply_pair(linear, a, row, rows, next, {}, out);
-}
-
-static void multiply_linear_unpacked(const PackedLinear &linear, int, const char *weights, const Activations &a,
-                                     int row, int rows, ReadAhead *, float *out) {
-  multiply_pair(linear, a, row, rows, Stream<Bf16>{reinterpret_cast<const Bf16 *>(weights)}, Prefetch::nearby(), out);
-}
+constexpr int kInt8TileBytes = kPlaneBytes * kColumns;  // of a pair
 
 // One tile of bytes, [16 rows of planes][64 inputs], against a pair, or two of them against a half of one:
-// sums[2][16][16].
+// sums[2][16][16], of what they were and the products, or of these alone.
 template <int kRowTiles>
 static inline void multiply_int8_tiles(const char *a, size_t a_tile_bytes, const char *weights, int count,
-                                       int32_t *sums, Prefetch prefetch) {
+                                       int32_t *sums, bool accumulate, Prefetch prefetch) {
   constexpr int kTileBytes = 16 * kPlaneBytes;
-  TILE_ZERO(0);
-  TILE_ZERO(1);
-  for (int tile = 0; tile < count; ++tile, weights += 2048, a += a_tile_bytes) {
+  if (accumulate) {
+    TILE_LOAD(0, sums, 64);
+    TILE_LOAD(1, sums + 256, 64);
+  } else {
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+  }
+  for (int tile = 0; tile < count; ++tile, weights += kInt8TileBytes, a += a_tile_bytes) {
     prefetch.ask_quarter(weights, 0);
     TILE_LOAD(2, a, kPlaneBytes);
     prefetch.ask_quarter(weights, 1);
@@ -78,6 +56,25 @@ static inline void finish_int8_half(const PackedLinear &linear, int pair, int ha
 // Four signed bytes xor this carry the dot product's offset.
 constexpr int kSignFlips = static_cast<int>(0x80808080);
 
+// Up to two tiles of rows against `count` tiles of a pair from tile `first` on: sums [half of the
+// columns][tile][16][16] are kept where more tiles come, else out [rows][32] gets what they stand for.
+template <int kPlanes>
+static inline void multiply_int8_rows(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
+                                      int row, int rows, int first, int count, int32_t *sums, Sweeps &sweeps,
+                                      float *out) {
+  const char *const planes = a.row(row) + first * a.tile_bytes;
+  const bool is_single = rows <= 16 / kPlanes, is_last = first + count == linear.padded_inputs / kPlaneBytes;
+  const int steps = count * kTileSteps;
+  weights += first * kInt8TileBytes;
+  if (is_single) multiply_int8_tiles<1>(planes, a.tile_bytes, weights, count, sums, first > 0, sweeps.next(steps));
+  for (int half = 0; half < 2; ++half) {
+    int32_t *const of = sums + half * (is_single ? 256 : 512);
+    if (!is_single)
+      multiply_int8_tiles<2>(planes, a.tile_bytes, weights + half * 64, count, of, first > 0, sweeps.next(steps));
+    if (is_last) finish_int8_half<kPlanes>(linear, pair, half, of, a.scales + row, rows, out);
+  }
+}
+
 // The planes of a row are neighbours, so that a tile holds those of 16 / kPlanes rows.
 template <int kPlanes>
 static void multiply_linear_int8(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
@@ -86,26 +83,31 @@ static void multiply_linear_int8(const PackedLinear &linear, int pair, const cha
     multiply_linear_vnni<kPlanes, kSignFlips>(linear, pair, weights, a, row, rows, ahead, out);
     return;
   }
-  constexpr int kTileRows = 16 / kPlanes;
-  const int tiles = ceil_div(rows, kTileRows), count = linear.padded_inputs / 64;
-  int sweep = 0;
-  const auto ask = [&] { return next_block(ahead, weights, linear.pair_bytes, sweep++, tiles); };
-  alignas(64) int32_t sums[2 * 256];
-  for (int tile = 0; tile < tiles; tile += 2) {
-    const int first = tile * kTileRows;
-    const char *planes = a.row(row + first);
-    const float *units = a.scales + row + first;
-    float *to = out + first * kColumns;
-    if (tile + 1 == tiles) {
-      multiply_int8_tiles<1>(planes, a.tile_bytes, weights, count, sums, ask());
-      for (int half = 0; half < 2; ++half)
-        finish_int8_half<kPlanes>(linear, pair, half, sums + half * 256, units, rows - first, to);
-    } else {
-      for (int half = 0; half < 2; ++half) {
-        multiply_int8_tiles<2>(planes, a.tile_bytes, weights + half * 64, count, sums, ask());
-        finish_int8_half<kPlanes>(linear, pair, half, sums, units, std::min(rows - first, 2 * kTileRows), to);
-      }
-    }
+  constexpr int kTwoTiles = 32 / kPlanes;
+  Sweeps sweeps(ahead, weights, linear.pair_bytes, ceil_div(rows, kTwoTiles / 2));
+  alignas(64) int32_t sums[4 * 256];
+  for (int from = 0; from < rows; from += kTwoTiles)
+    multiply_int8_rows<kPlanes>(linear, pair, weights, a, row + from, std::min(kTwoTiles, rows - from), 0,
+                                linear.padded_inputs / kPlaneBytes, sums, sweeps, out + from * kColumns);
+}
+
+// Any number of rows and up to two pairs, some steps at a time for all rows; between them sums are kept.
+template <int kPlanes>
+static void multiply_int8_many(const PackedLinear &linear, int pair, int pairs, const char *weights,
+                               const Activations &a, int row, int rows, ReadAhead *ahead, float *out) {
+  constexpr int kTwoTiles = 32 / kPlanes;
+  const size_t stride = static_cast<size_t>(round_up(rows, kRowBlock)) * kColumns;
+  const int tiles = linear.padded_inputs / kPlaneBytes, turns = ceil_div(rows, kTwoTiles) * pairs;
+  auto *const sums = reinterpret_cast<int32_t *>(memory_for<Use::sums>(turns * 4 * 256 * sizeof(int32_t)));
+  Sweeps sweeps(ahead, weights, pairs * linear.pair_bytes,
+                ceil_div(tiles, kPanelSteps) * ceil_div(rows, kTwoTiles / 2) * pairs);
+  for (int first = 0; first < tiles; first += kPanelSteps) {
+    int32_t *of = sums;
+    for (int from = 0; from < rows; from += kTwoTiles)
+      for (int p = 0; p < pairs; ++p, of += 4 * 256)
+        multiply_int8_rows<kPlanes>(linear, pair + p, weights + p * linear.pair_bytes, a, row + from,
+                                    std::min(kTwoTiles, rows - from), first, std::min(kPanelSteps, tiles - first), of,
+                                    sweeps, out + p * stride + from * kColumns);
   }
 }
 
@@ -134,11 +136,13 @@ static inline LinearKernel own_linear_kernel(Precision precision) {
               nullptr,
               multiply_pairs<multiply_float8_tiles>};
     case Precision::bf16:
-      return {ElementKind::bf16, store_row_bf16, multiply_linear_bf16, unpack_linear, multiply_linear_unpacked};
+      return {ElementKind::bf16, store_row_bf16, multiply_linear_bf16, nullptr, nullptr, nullptr, multiply_bf16_many};
     case Precision::int8:
-      return {ElementKind::int8, store_row_int8<2, 0>, multiply_linear_int8<2>};
+      return {ElementKind::int8, store_row_int8<2, 0>, multiply_linear_int8<2>, nullptr, nullptr,
+              nullptr,           multiply_int8_many<2>};
     case Precision::int8_fast:
-      return {ElementKind::int8, store_row_int8<1, 0>, multiply_linear_int8<1>};
+      return {ElementKind::int8, store_row_int8<1, 0>, multiply_linear_int8<1>, nullptr, nullptr,
+              nullptr,           multiply_int8_many<1>};
     default:
       return {};
   }
