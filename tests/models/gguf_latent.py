@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -81,10 +80,6 @@ def write_latent(
             writer.add_tensor(end, tensor.numpy())
             continue
         block, rest = f"blk.{layer[1]}", layer[2]
-        if config.model_type == "hy_v4" and rest.endswith(("q_b_proj", "kv_a_proj_with_mqa")):
-            tensor = _as_neighbours(tensor, config, heads if rest.endswith("q_b_proj") else 1)
-        if config.model_type == "hy_v4" and rest.endswith(("indexer.wq_b", "indexer.wk", "indexer.k_norm")):
-            tensor = _as_neighbours(tensor, config, config.index_n_heads if rest.endswith("wq_b") else 1)
         if ending == "e_score_correction_bias":
             parts = {"exp_probs_b.bias": tensor}
         elif rest.endswith("kv_b_proj"):
@@ -134,15 +129,6 @@ def write_latent(
     writer.write_tensors_to_file()
     writer.close()
     return path
-
-
-def _as_neighbours(tensor: Tensor, config: Any, heads: int) -> Tensor:
-    """What transformers turns in halves, for llama.cpp, which turns neighbours."""
-    plain, turned = tensor.view(heads, -1, *tensor.shape[1:]).split_with_sizes(
-        [len(tensor) // heads - config.qk_rope_head_dim, config.qk_rope_head_dim], dim=1
-    )
-    turned = turned.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
-    return torch.cat((plain, turned), dim=1).flatten(0, 1)
 
 
 def _metadata(writer: gguf.GGUFWriter, config: Any, joint: bool) -> None:

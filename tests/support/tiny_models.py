@@ -142,6 +142,12 @@ def make_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
     config = getattr(transformers, f"{name}Config")(**given)
     # transformers' eager Falcon counts ALiBi twice; its other form does not.
     config._attn_implementation = "sdpa" if getattr(config, "alibi", False) else "eager"
+    if family == "hy_v4":
+        # Its published weights are of models that turn neighbours, whatever transformers does.
+        from transformers.models.deepseek_v3.modeling_deepseek_v3 import apply_rotary_pos_emb_interleave
+        from transformers.models.hy_v4 import modeling_hy_v4
+
+        modeling_hy_v4.apply_rotary_pos_emb = apply_rotary_pos_emb_interleave
     torch.manual_seed(seed)
     model: PreTrainedModel = getattr(transformers, _MODELS.get(name, f"{name}ForCausalLM"))(config).eval()
     with torch.no_grad():

@@ -2,7 +2,8 @@
 
 Sources: the configuration and modelling files of transformers (models/hy_v4) and its table of names; for modules vLLM's
 loader (hy_v4 mtp), which connects them to one stream; for GGUF llama.cpp's converter and model (hy_v4.py, hy-v4.cpp).
-In folders the halves of heads turn together, as in transformers; in GGUF files neighbours do, as in llama.cpp.
+Neighbours turn together: vLLM, SGLang and llama.cpp, whose converter moves no rows, agree on that for the published
+weights; transformers 5.23 alone turns halves.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from headstart.models.families.deepseek import (
     INDEX_NAMES,
     INDEXER,
     LATENT_LAYER,
+    TURNED,
     TURNED_INDEX,
     indexed,
     latent_entries,
@@ -85,6 +87,7 @@ _HF = layout_with(
     EXPERTS_LAYOUT,
     without({**EXPERTS_LAYOUT.layer, **LATENT_LAYER, **INDEX_LAYER}, "expert_gate"),
     whole=WHOLE | STACKED.keys() | _HYPER.keys() | {"sinks"},
+    convert={**TURNED, **TURNED_INDEX},
     ignored=(*EXPERTS_LAYOUT.ignored, INDEXER),
     spellings=_SAVED,
     without_bias=frozenset({"index_key", "index_shares"}),
