@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -33,6 +34,7 @@ from headstart.loading.roles import role_of
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import LayerConfig, RopeConfig
 from headstart.models.families import FAMILIES
+from headstart.models.locating import locate
 from headstart.models.weight_loading import config_of
 from headstart.text.tokenizer import Tokenizer
 from headstart_train.files.heads import save_head
@@ -43,7 +45,8 @@ GREEDY = SamplingParams(temperature=0, max_tokens=12)
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    for name, value in (("HF_HUB_CACHE", str(tmp_path / "hub")), ("HF_HUB_OFFLINE", True)):
+        monkeypatch.setattr(constants, name, value)
     return tmp_path / "hub"
 
 
@@ -279,9 +282,12 @@ def test_what_cannot_even_be_opened_is_told_once(hub: Path, target: Path) -> Non
     assert sum("link to nothing" in said for said in refused) == 2
     assert sum("download broke off" in said for said in refused) == 2
     assert sum("config.json is not valid JSON" in said for said in refused) == 1
-    shown = headstart("drafters", "--model", target).stdout
+    # However long the temporary path is, no cell is folded.
+    shown = headstart("drafters", "--model", target, COLUMNS="9999").stdout
     assert "\x1b[31m" not in shown
     assert "x1b" in shown
+    narrow = headstart("drafters", "--model", target, COLUMNS="60").stdout
+    assert Counter("".join(narrow.split())) == Counter("".join(shown.split()))
 
 
 def test_a_head_of_the_hubs_cache_is_named_by_its_repository(hub: Path, target: Path) -> None:
@@ -293,6 +299,30 @@ def test_a_head_of_the_hubs_cache_is_named_by_its_repository(hub: Path, target: 
     assert output.stats.drafted > 0
     with pytest.raises(ConfigError, match="is a draft head"):
         LLM(target, "draft-model", draft_model="org/head")
+
+
+def test_a_model_of_the_hubs_cache_is_named_by_its_repository(hub: Path, target: Path) -> None:
+    """Without a network, whatever its revision was called when it was fetched; not where its weights are missing."""
+    small = write_tiny_model(snapshot(hub, "org/small"), head_dim=HIDDEN // HEADS, layers=1)
+    described = small.with_name("4567")
+    described.mkdir()
+    shutil.copy(small / "config.json", described)
+    assert locate("org/small") == small
+    output = LLM(target, "draft-model", draft_model="org/small").generate(["abc"], GREEDY)[0]
+    assert output.stats.drafted > 0
+    shutil.rmtree(small)
+    with pytest.raises(CheckpointError, match="neither a local path nor cached, and the hub cannot be reached"):
+        locate("org/small")
+
+
+def test_gguf_files_beside_a_description_are_seen(hub: Path, target: Path) -> None:
+    """Of a repository of which nothing else was fetched."""
+    folder = snapshot(hub, "org/eagle3-GGUF")
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "eagle3-Q8_0.gguf").write_bytes(b"GGUF")
+    assert listed(target)[str(folder / "eagle3-Q8_0.gguf")]["standing"] == "refused"
+    write_tiny_model(folder, head_dim=HIDDEN // HEADS, layers=6)
+    assert str(folder / "eagle3-Q8_0.gguf") not in listed(target)
 
 
 @pytest.mark.parametrize("fault", ["cut short", "pickled"])

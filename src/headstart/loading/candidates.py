@@ -161,17 +161,18 @@ def beside(model: Path) -> Iterator[tuple[str, Path]]:
 
 
 def cached() -> Iterator[tuple[str, Path]]:
-    """Repositories of the hub that were downloaded: name and newest snapshot. Of those with GGUF files alone: these."""
+    """Repositories of the hub that were downloaded: name and newest snapshot; without safetensors, also GGUF files."""
     from huggingface_hub import constants
 
     for repository in _entries(Path(constants.HF_HUB_CACHE), "models--*--*"):
         snapshots = _entries(repository, "snapshots/*")
         described = [path for path in snapshots if (path / "config.json").is_file()]
+        newest = max(described or snapshots, key=lambda path: path.stat().st_mtime, default=None)
+        if newest is None:
+            continue
         if described:
-            name = repository.name.removeprefix("models--").replace("--", "/", 1)
-            yield name, max(described, key=lambda path: path.stat().st_mtime)
-        elif snapshots:
-            newest = max(snapshots, key=lambda path: path.stat().st_mtime)
+            yield repository.name.removeprefix("models--").replace("--", "/", 1), newest
+        if not described or not has_safetensors(newest):
             yield from ((str(path), path) for path in _entries(newest, "*.gguf") if path.is_file())
 
 

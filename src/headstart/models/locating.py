@@ -65,11 +65,14 @@ def is_hub_id(name: str) -> bool:
     return _HUB_ID.fullmatch(name) is not None
 
 
-def newest_snapshot(hub_id: str) -> Path | None:
-    """What was downloaded last of a repository with a configuration; None: nothing. The hub is not asked."""
+def newest_snapshot(hub_id: str, whole: bool = False) -> Path | None:
+    """What was downloaded last of a repository with a configuration, ``whole``: and weights; None: nothing. The hub is
+    not asked."""
     from huggingface_hub import constants
 
     found = Path(constants.HF_HUB_CACHE).glob(f"models--{hub_id.replace('/', '--')}/snapshots/*/config.json")
+    if whole:
+        found = (path for path in found if has_safetensors(path.parent) or any(path.parent.glob("*.bin")))
     return max((path.parent for path in found), key=lambda path: path.stat().st_mtime, default=None)
 
 
@@ -94,6 +97,9 @@ def fetch(hub_id: str, revision: str | None, mend: str, files: Sequence[str] = _
             )
         return found
     except LocalEntryNotFoundError as error:
+        # A snapshot that was fetched by its commit's name: no branch of the cache leads there.
+        if revision is None and files is _HUB_FILES and (kept := newest_snapshot(hub_id, whole=True)):
+            return kept
         raise CheckpointError(
             f"model {hub_id!r} is neither a local path nor cached, and the hub cannot be reached; {mend}."
         ) from error
