@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from gguf_modules import WRITERS, alone, written
+from gguf_modules import WRITERS, alone, in_blocks, written
 from multi_token_models import NATIVE_SIZES, write_modules
 from native_here import needs_native
 from safetensors.torch import load_file, save_file
@@ -39,8 +39,8 @@ GREEDY = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
 CHAIN = {"min_probability": 0.0}
 
 
-def texts(llm: LLM) -> list[list[int]]:
-    return [output.outputs[0].token_ids for output in llm.generate(PROMPTS, GREEDY)]
+def texts(llm: LLM, params: SamplingParams = GREEDY) -> list[list[int]]:
+    return [output.outputs[0].token_ids for output in llm.generate(PROMPTS, params)]
 
 
 def model_of(path: Path, folder: Path, precision: str) -> Model:
@@ -104,6 +104,43 @@ def test_preempted_sequences_go_on_as_if_they_were_not(family: str, tmp_path: Pa
     assert [output.outputs[0].token_ids for output in outputs] == [output.outputs[0].token_ids for output in plain]
     assert sum(output.outputs[0].stats.preemptions for output in outputs) > 0
     assert all(output.outputs[0].stats.drafted > 0 for output in outputs)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("family", FAMILIES)
+def test_draws_are_those_of_plain_decoding_with_the_same_seed(family: str, tmp_path: Path) -> None:
+    folder, params = tmp_path / "model", replace(GREEDY, temperature=0.8, top_p=0.9, seed=7)
+    for path, precision in zip(written_both_ways(family, folder), ("int8", "bf16"), strict=False):
+        model = model_of(path, folder, precision)
+        plain = texts(LLM(model, "none"), params)
+        assert plain != texts(LLM(model, "none"))
+        assert texts(LLM(model, "auto"), params) == plain
+        assert texts(LLM(model, "mtp", drafter_options=CHAIN, max_batch_size=2), params) == plain
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("family", ["qwen3_5_text", "exaone_moe", "deepseek_v3"])
+def test_so_they_do_in_a_files_own_blocks(family: str, kind: str, tmp_path: Path) -> None:
+    """Beside states, dense behind experts, and with latent attention."""
+    folder = tmp_path / "model"
+    path = in_blocks(written_both_ways(family, folder)[1], tmp_path / kind / "tiny.gguf", kind)
+    check(path, folder, "blocks")
+
+
+@pytest.mark.thorough
+def test_texts_go_beyond_what_deepseek_v4_compresses_at_once(tmp_path: Path) -> None:
+    """128 tokens."""
+    folder = tmp_path / "model"
+    prompts = [[5 + (7 * i) % 90 for i in range(length)] for length in (120, 97)]
+    params = replace(GREEDY, max_tokens=44)
+    for path in written_both_ways("deepseek_v4", folder):
+        for precision in ("bf16", "int8"):
+            model, said = model_of(path, folder, precision), []
+            for drafter, options in (("none", {}), ("auto", {}), ("mtp", CHAIN), ("suffix", {})):
+                llm = LLM(model, drafter, drafter_options=options, max_batch_size=2)
+                said.append([output.outputs[0].token_ids for output in llm.generate(prompts, params)])
+            assert said[1:] == said[:1] * 3
 
 
 SEVERAL = ("bailing_moe", "bailing_hybrid", "glm5_next", "glm_moe_dsa", "hy_v3", "mellum", "mimo_v2_flash", "step3p7")

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gguf_deepseek_v4 import write_deepseek_v4
-from gguf_modules import THEIRS, WRITERS, alone, written
+from gguf_modules import WRITERS, alone, written
 from multi_token_models import NATIVE_SIZES, write_modules
 from safetensors.torch import load_file, save_file
 from tiny_checkpoint import write_tiny_model
@@ -51,7 +50,8 @@ def test_all_of_them_are_found(family: str, count: int, tmp_path: Path) -> None:
         assert torch.equal(own.projection.weight, parts["projection"])
 
 
-@pytest.mark.parametrize("family", WRITERS)
+# DeepSeek-V4's module reads four streams, and in folders has a head of its own for them: the next test.
+@pytest.mark.parametrize("family", [family for family in WRITERS if family != "deepseek_v4"])
 def test_those_of_gguf_files_are_those_of_folders(family: str, tmp_path: Path) -> None:
     """What they say is the same, also where a file stores norms or heads in another way."""
     reference, path = written(family, tmp_path)
@@ -75,11 +75,9 @@ def test_those_of_gguf_files_are_those_of_folders(family: str, tmp_path: Path) -
 
 def test_a_module_of_several_streams_in_a_gguf_file(tmp_path: Path) -> None:
     """They become one state as the model's do."""
-    rates = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
-    reference = write_modules("deepseek_v4", tmp_path, 1, compress_rates=rates, **NATIVE_SIZES["deepseek_v4"])
+    reference, path = written("deepseek_v4", tmp_path, **NATIVE_SIZES["deepseek_v4"])
     (parts,) = reference.parts
-    own = {THEIRS[part]: parts[part] for part in ("embedding", "hidden", "projection", "final")}
-    checkpoint = open_checkpoint(write_deepseek_v4(reference.model, tmp_path / "tiny.gguf", [own]))
+    checkpoint = open_checkpoint(path)
     config, weights = load_decoder(checkpoint, torch.float32)
     assert config.num_layers == 3
     found = load_multi_token(checkpoint, config, torch.float32)
