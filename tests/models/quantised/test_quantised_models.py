@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from headstart.loading.model import load_model
 from headstart.loading.reading import USUAL, Reading
 from headstart.passes.runner import ModelRunner, Span
 
+FLOAT4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
 TOKENS = [65, 66, 67, 120, 99, 100]
 
 
@@ -175,6 +177,67 @@ def test_attention_of_mimo_in_shards(tmp_path: Path, precision: str) -> None:
     wanted, *found = (llm.generate([TOKENS], params)[0].outputs[0] for llm in llms)
     assert [each.token_ids for each in found] == [wanted.token_ids] * 2
     assert found[0].stats.drafted > 0
+
+
+_IN_8_BITS = re.compile(r".*\.(attn\.(indexer\.)?w(q_a|q_b|kv|o_a|o_b)|ffn\.shared_experts\.w[123]|[eh]_proj)\.weight")
+
+
+def deepseek_v4(directory: Path) -> tuple[Path, Path]:
+    """A tiny DeepSeek-V4 with a module as it was released, its experts in 4 bits and most others in 8, and the same
+    with the values that they define, described as transformers does."""
+    plain, folder = directory / "plain", directory / "released"
+    for path in (plain, folder):
+        path.mkdir()
+        write_tokenizer(path)
+    rates = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+    sizes = {**NATIVE_SIZES["deepseek_v4"], "moe_intermediate_size": 64, "compress_rates": rates}
+    write_modules("deepseek_v4", plain, **sizes)
+    tensors, stored = load_file(plain / "model.safetensors"), dict[str, Tensor]()
+    config, generator = json.loads((plain / "config.json").read_text()), torch.Generator().manual_seed(3)
+    for name, tensor in tensors.items():
+        experts = ".experts." in name
+        if not experts and not _IN_8_BITS.fullmatch(name):
+            stored[name] = tensor
+            continue
+        rows = 1 if experts else 32
+        exponents = torch.randint(122, 126, (-(-len(tensor) // rows), -(-tensor.shape[1] // 32)), generator=generator)
+        spread = (2.0 ** (exponents - 127)).repeat_interleave(rows, 0).repeat_interleave(32, 1)
+        spread = spread[: len(tensor), : tensor.shape[1]]
+        if experts:
+            codes = (tensor / spread)[..., None].sub(FLOAT4).abs().argmin(-1)
+            stored[name] = (codes[:, ::2] | codes[:, 1::2] << 4).to(torch.uint8).view(torch.int8)
+            tensors[name] = FLOAT4[codes] * spread
+        else:
+            stored[name] = (tensor / spread).to(torch.float8_e4m3fn)
+            tensors[name] = stored[name].float() * spread
+        stored[name.replace(".weight", ".scale")] = exponents.to(torch.uint8).view(torch.float8_e8m0fnu)
+    write(plain, tensors, config)
+    kinds, turned = config.pop("layer_types"), config.pop("rope_parameters")
+    config["compress_ratios"] = [*(rates[kind] for kind in kinds), 0]
+    config["num_hash_layers"] = config.pop("mlp_layer_types").count("hash_moe")
+    config["qk_rope_head_dim"] = int(config["head_dim"] * config.pop("partial_rotary_factor"))
+    config |= {"rope_theta": turned["main"]["rope_theta"], "compress_rope_theta": turned["compress"]["rope_theta"]}
+    scaling = {key: turned["compress"][key] for key in ("factor", "original_max_position_embeddings")}
+    config |= {"rope_scaling": {"type": "yarn", **scaling}, "expert_dtype": "fp4"}
+    settings = {"quant_method": "fp8", "fmt": "e4m3", "scale_fmt": "ue8m0", "activation_scheme": "dynamic"}
+    del config["compress_rates"]
+    write(folder, stored, config | {"quantization_config": settings | {"weight_block_size": [32, 32]}})
+    return folder, plain
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "auto"])
+def test_deepseek_v4_as_it_was_released(tmp_path: Path, precision: str) -> None:
+    folder, plain = deepseek_v4(tmp_path)
+    model, prompts = load_model(folder, precision), [TOKENS, [*range(40, 150)]]
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+    llms = [LLM(model, "none"), LLM(model, "mtp", drafter_options={"min_probability": 0.0}), LLM(model, "auto")]
+    if precision != "auto":  # which computes the numbers as they are stored
+        assert torch.equal(logits_of(folder, precision), logits_of(plain, precision))
+        llms.append(LLM(load_model(plain, precision), "mtp"))
+    outputs = [[each.outputs[0] for each in llm.generate(prompts, params)] for llm in llms]
+    assert all([each.token_ids for each in of] == [each.token_ids for each in outputs[0]] for of in outputs)
+    assert all(each.stats.drafted > 0 for each in outputs[1])
 
 
 @pytest.mark.parametrize(
