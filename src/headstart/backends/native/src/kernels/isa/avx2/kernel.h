@@ -61,39 +61,48 @@ static void multiply_linear_int8(const PackedLinear &linear, int pair, const cha
   });
 }
 
-// Sixteen int8 columns against one row of bytes. Bytes are widened to 16 bits and multiplied in pairs; a lane of a sum
-// holds half of a column's four products a step, neighbours are added at the end.
-static inline Lanes multiply_int8_half(const char *tile, size_t tile_bytes, const char *weights, int count,
-                                       Prefetch prefetch) {
-  __m256i sum[4];
+// Rows of bytes against int8 columns, whose signs the bytes take over: two products then fit 16 bits (2 * 127 * 127).
+template <int kRows>
+static __attribute__((noinline)) void multiply_int8_bytes(const PackedLinear &linear, int pair, const char *weights,
+                                                          const Activations &a, int row, float *out,
+                                                          Prefetch prefetch) {
+  const char *tile = a.row(row);
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256i sums[kRows][4];  // unrolled everywhere, or they would live in memory
 #pragma GCC unroll 4
-  for (__m256i &each : sum) each = _mm256_setzero_si256();
-  for (int t = 0; t < count; ++t, tile += tile_bytes)
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) sums[r][i] = _mm256_setzero_si256();
+  for (int t = 0; t < linear.padded_inputs / kPlaneBytes; ++t, tile += a.tile_bytes)
+#pragma GCC unroll 1
     for (int step = 0; step < kPlaneBytes / 4; ++step, weights += kLine) {
       prefetch.ask(weights);
-      const __m256i x = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(splat_word(tile + step * 4)));
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) {
-        const __m256i w = _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i *>(weights + i * 16)));
-        sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(x, w)), hold(sum[i]);
+        const __m256i signs = load_line(weights + i * 32), sizes = _mm256_abs_epi8(signs);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          const __m256i x = _mm256_sign_epi8(splat_word(tile + r * kPlaneBytes + step * 4), signs);
+          const __m256i four = _mm256_madd_epi16(_mm256_maddubs_epi16(sizes, x), ones);
+          sums[r][i] = _mm256_add_epi32(sums[r][i], four), hold(sums[r][i]);
+        }
       }
     }
-  const auto eight = [](__m256i a, __m256i b) {  // hadd: columns 0 1 4 5 2 3 6 7
-    return _mm256_cvtepi32_ps(_mm256_permute4x64_epi64(_mm256_hadd_epi32(a, b), 0xd8));
-  };
-  return {eight(sum[0], sum[1]), eight(sum[2], sum[3])};
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const Lanes all{_mm256_cvtepi32_ps(sums[r][2 * half]), _mm256_cvtepi32_ps(sums[r][2 * half + 1])};
+      const Lanes scale = load(&linear.scales[pair * kColumns + half * 16]);
+      store(out + r * kColumns + half * 16, all * (scale * splat(a.scales[row + r])));
+    }
 }
 
 static void multiply_linear_int8_fast(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                       int row, int rows, ReadAhead *ahead, float *out) {
-  const int count = linear.padded_inputs / kPlaneBytes;
-  for (int r = 0; r < rows; ++r)
-    for (int half = 0; half < 2; ++half) {
-      const Lanes sums = multiply_int8_half(a.row(row + r), a.tile_bytes, weights + half * 64, count,
-                                            next_block(ahead, weights, linear.pair_bytes, 2 * r + half, 2 * rows));
-      const Lanes scale = load(&linear.scales[pair * kColumns + half * 16]);
-      store(out + r * kColumns + half * 16, sums * (scale * splat(a.scales[row + r])));
-    }
+  in_groups<3>(linear, weights, rows, ahead, [&](auto known, int first, Prefetch ask) {
+    multiply_int8_bytes<known.value>(linear, pair, weights, a, row + first, out + first * kColumns, ask);
+  });
 }
 
 // What attention multiplies with cache cells: queries, and the weights of values.
