@@ -89,11 +89,13 @@ class TestCommand:
         assert row["plain"]["token_ids"] == row["token_ids"]
 
     @pytest.mark.thorough
+    @pytest.mark.thorough
     def test_point_masses_keep_sampled_tokens_under_every_rule(self, tiny_model_dir: Path) -> None:
         (row,) = rows(compare(tiny_model_dir, PROMPT, "--temperature", 1, "--n", 2, "-d", "ngram", "--json"))
         assert row["identical"]
         assert row["comparable"]
 
+    @pytest.mark.thorough
     def test_draws_keep_the_distribution_alone(self, tiny_model_dir: Path) -> None:
         arguments = [PROMPT, "--temperature", 1, "--seed", 1, "-d", "bigram", "--drafter-option", "sample=true"]
         (row,) = rows(compare(tiny_model_dir, *arguments, "--json"))

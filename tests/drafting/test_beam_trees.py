@@ -19,8 +19,8 @@ def beam(place: int, score: float, group: int = 1, width: int = 2) -> ToySequenc
     return sequence
 
 
-def budget(group_nodes: int, level_nodes: int = 0) -> DraftBudget:
-    return DraftBudget(4, 4, group_nodes=group_nodes, level_nodes=level_nodes)
+def budget(group_nodes: int) -> DraftBudget:
+    return DraftBudget(4, 4, group_nodes=group_nodes)
 
 
 TOKENS = [[1, 2, 3, 4, 5], [6, 7, 8, 9]]
@@ -29,28 +29,25 @@ SCORES = [[-0.1, -2.0, -0.3, -3.0, -2.1], [-0.2, -0.9, -0.4, -1.0]]
 
 
 def test_the_best_of_all_beams_are_kept_level_by_level() -> None:
-    beams = [beam(0, -1.0), beam(1, -2.5)]
-    # Totals of the first level: -1.1, -3.0 and -2.7, -3.4; below the two best of them: -1.3, -4.0 and -2.9.
-    kept = chosen_nodes(beams, [budget(9, level_nodes=2)] * 2, TOKENS, PARENTS, SCORES)
-    assert kept == {0: [0, 2], 1: [0, 2]}
-    assert chosen_nodes(beams, [budget(3, level_nodes=2)] * 2, TOKENS, PARENTS, SCORES) == {0: [0, 2], 1: [0]}
-    assert chosen_nodes(beams, [budget(9, level_nodes=3)] * 2, TOKENS, PARENTS, SCORES) == {0: [0, 1, 2, 4], 1: [0, 2]}
+    beams = [beam(0, -1.0, width=1), beam(1, -2.5, width=1)]
+    # Totals of the first level: -1.1, -3.0 and -2.7, -3.4; below the three best of them: -1.3, -4.0, -3.1 and -2.9.
+    assert chosen_nodes(beams, [budget(9)] * 2, TOKENS, PARENTS, SCORES) == {0: [0, 1, 2, 4], 1: [0, 2]}
+    assert chosen_nodes(beams, [budget(4)] * 2, TOKENS, PARENTS, SCORES) == {0: [0, 1, 2], 1: [0]}
 
 
 def test_a_beam_far_behind_gets_nothing() -> None:
-    kept = chosen_nodes([beam(0, -1.0), beam(1, -9.0)], [budget(9, level_nodes=2)] * 2, TOKENS, PARENTS, SCORES)
-    assert kept == {0: [0, 1, 2, 4], 1: []}
+    kept = chosen_nodes([beam(0, -1.0), beam(1, -9.0)], [budget(2)] * 2, TOKENS, PARENTS, SCORES)
+    assert kept == {0: [0, 1], 1: []}
 
 
 def test_nothing_is_kept_that_ends_a_path() -> None:
-    beams = [beam(0, -1.0), beam(1, -2.5)]
+    beams = [beam(0, -1.0, width=1), beam(1, -2.5, width=1)]
     for each in beams:
         each.beam = replace(each.beam, end_tokens=frozenset({1, 8}))  # type: ignore[attr-defined]
-    kept = chosen_nodes(beams, [budget(9, level_nodes=2)] * 2, TOKENS, PARENTS, SCORES)
-    assert kept == {0: [1, 4], 1: [0]}
+    assert chosen_nodes(beams, [budget(9)] * 2, TOKENS, PARENTS, SCORES) == {0: [1, 4], 1: [0, 1, 3]}
 
 
-def test_without_a_planner_levels_are_so_many_times_as_wide_as_the_search() -> None:
+def test_levels_are_so_many_times_as_wide_as_the_search() -> None:
     tree = [ROOT] * 20
     scores = (-np.arange(20.0)).tolist()
     assert chosen_nodes([beam(0, 0.0)], [budget(99)], [tree], [tree], [scores]) == {0: list(range(2 * WIDER))}

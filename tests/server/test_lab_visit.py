@@ -137,6 +137,7 @@ def test_a_finished_answer_is_not_played_again_by_itself(open_address: OpenPage,
     assert words(fast) == words(slow) != ""
 
 
+@pytest.mark.thorough
 def test_a_reload_keeps_the_conversation(open_address: OpenPage, address: str) -> None:
     page = ready(open_address(address))
     bodies: list[dict[str, Any]] = []

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from thinning import thorough_but
 from training_toys import target
 
 from headstart_train import budget as module
@@ -155,7 +154,8 @@ def test_what_was_spent_is_remembered(clock: list[float], tmp_path: Path) -> Non
     assert Budget(None, tmp_path / "new").enough_minutes(4) is None
 
 
-@pytest.mark.parametrize("name", thorough_but(["eagle3"], HEAD_NAMES))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", HEAD_NAMES)
 def test_minutes_bound_everything_for_every_kind_of_head(name: HeadName, tmp_path: Path) -> None:
     said: list[str] = []
     left: list[float] = []

@@ -3,7 +3,7 @@
 A beam step can be verified for free where all beams that come out of it were guessed. So what counts on a level is
 that the best paths of the whole group are there, not that each beam's own are: a beam far behind has no child among
 them. A drafter that knows how likely its guesses are searches with its own estimates, ``WIDER`` times as wide as the
-search itself, for as many levels as its nodes last; where a planner knows better, as wide as that says.
+search itself, for as many levels as its nodes last.
 """
 
 from __future__ import annotations
@@ -66,7 +66,6 @@ def chosen_nodes(
     chosen: dict[int, list[int]] = {}
     for beam, places in groups_of(sequences):
         nodes = max(budgets[place].group_nodes for place in places)
-        level_nodes = budgets[places[0]].level_nodes or WIDER * beam.width
         kept = {place: set[int]() for place in places}
         above = {(place, ROOT) for place in places}
         while above and nodes > 0:
@@ -78,7 +77,7 @@ def chosen_nodes(
                     for node, parent in enumerate(parents[place])
                     if (place, parent) in above and tokens[place][node] not in beam.end_tokens
                 ]
-            level = sorted(level)[: min(level_nodes, nodes)]
+            level = sorted(level)[: min(WIDER * beam.width, nodes)]
             nodes -= len(level)
             above = {(place, node) for _, place, node in level}
             for place, node in above:

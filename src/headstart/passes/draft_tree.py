@@ -47,8 +47,6 @@ class DraftBudget:
     group_nodes: int = 0
     """Of a beam: nodes of its group's trees together, of which one tree may have more than ``nodes`` where the others
     have less."""
-    level_nodes: int = 0
-    """Of a beam: nodes of a level of its group's trees together; 0: the drafter decides."""
     min_probability: float | None = None
     """The probability below which a path is not worth its row, where whoever asks has measured what rows cost: for
     drafters that know how likely their guesses are."""

@@ -206,7 +206,7 @@ def merged_in_python(
     before, alone = len(followed.merged.tokens), followed.merged_first(members, 1)
     followed.go_on(members, budget, Outsiders([], DraftContext(1 << 20)).guesses)
     more = len(followed.merged.tokens) - before
-    return followed.merged, alone, [guesses for _, guesses in followed.guesses], more
+    return followed.merged, alone, followed.related, more
 
 
 def paths(tokens: Sequence[int], parents: Sequence[int]) -> list[tuple[int, ...]]:
@@ -219,7 +219,11 @@ def paths(tokens: Sequence[int], parents: Sequence[int]) -> list[tuple[int, ...]
 
 def chosen_in_python(merged: Sequence[MergedGuesses], rule: CutRule, most: Sequence[int]) -> list[list[int]]:
     """Nodes of each sequence that the planner verifies with the same guesses [sequence] and costs."""
-    ranked = [(merged[i].reach[node], i, node) for i, count in enumerate(most) for node in merged[i].ranked(count)]
+    ranked = [
+        (merged[i].reach[node], i, node)
+        for i, count in enumerate(most)
+        for node in sorted(range(len(merged[i].reach)), key=lambda node: -merged[i].reach[node])[:count]
+    ]
     ranked.sort(key=lambda each: -each[0])
     tokens = float(len(merged))
     said = tokens * constants.LEAST_GAIN

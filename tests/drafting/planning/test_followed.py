@@ -71,19 +71,6 @@ def test_the_first_of_them_alone_are_worth_what_they_are_without_the_others(memb
     assert followed.merged.chances[0] > alone.chances[0]
 
 
-def test_beams_share_what_was_learnt_but_not_their_guesses(members: list[Member]) -> None:
-    followed = guessing(members)
-    followed.merge(members)
-    fork = followed.fork(view(2))
-    followed.judge([5])
-    assert fork.view.id == 2
-    assert [place for place, _ in fork.guesses] == [0, 1]
-    assert fork.rates is followed.rates
-    assert fork.allowances is followed.allowances
-    fork.asked[0] = True
-    assert followed.asked == [False, False]
-
-
 def test_who_copies_goes_on_behind_what_another_guesses() -> None:
     """A text is said again with one word changed: the head knows the word, the text what follows it."""
     members = [

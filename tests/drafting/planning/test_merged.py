@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.drafting.planning.guess_rates import AGREED, CONTRADICTED, GuessRates, SequenceRates, first_rates
-from headstart.drafting.planning.merged import Guesses, MergedGuesses, Overlay
-from headstart.passes.draft_tree import ROOT, DraftTree
+from headstart.drafting.planning.merged import Guesses, MergedGuesses
+from headstart.drafting.planning.merged import merge as merge_with
+from headstart.passes.draft_tree import MAX_GRADES, ROOT, DraftTree
 
 UNJUDGED = [0.25] * 64
 
@@ -22,13 +23,16 @@ def rates(*chances: float) -> GuessRates:
 
 
 def merge(proposals: list[tuple[int, Guesses, GuessRates]]) -> MergedGuesses:
-    """With the graded rates as estimates."""
-    overlay = Overlay([(bit, guesses) for bit, guesses, _ in proposals])
-    return overlay.merged([[learned.rates[grade] for grade in guesses.grades] for _, guesses, learned in proposals])
+    """Whatever others say, with the graded rates as estimates."""
+    return merge_with([(bit, guesses, learned.rates * 3) for bit, guesses, learned in proposals])[0]
 
 
 def relate(proposals: list[Guesses]) -> list[Guesses]:
-    return Overlay([(1 << place, guesses) for place, guesses in enumerate(proposals)]).related()
+    return merge_with([(1 << place, guesses, [0.5] * 3 * MAX_GRADES) for place, guesses in enumerate(proposals)])[1]
+
+
+def ranked(merged: MergedGuesses, count: int) -> list[int]:
+    return sorted(range(len(merged.reach)), key=lambda node: -merged.reach[node])[:count]
 
 
 def count(guesses: Guesses, said: list[int], learned: GuessRates) -> None:
@@ -72,7 +76,7 @@ def test_the_merged_tree_holds_every_path_once_and_its_best_nodes_are_a_tree(man
     assert len(said) == len(set(said))
     assert set(said) == {path for each in many for path in paths(each.tokens, each.parents)}
     assert all(merged.reach[node] <= merged.reach[parent] for node, parent in enumerate(merged.parents) if parent >= 0)
-    best = merged.ranked(count)
+    best = ranked(merged, count)
     tree = merged.tree(best)
     assert len(tree) == min(count, len(said))
     assert set(paths(tree.tokens.tolist(), tree.parents.tolist())) == {said[node] for node in best}
@@ -87,7 +91,7 @@ def test_the_likeliest_path_comes_first_row_by_row() -> None:
         guesses([1, 2, 3, 4], [ROOT, ROOT, 1, 2], [1, 0, 0, 0]),
     )
     merged = merge([(1, unlikely, learned), (2, likely, learned)])
-    tree = merged.tree(merged.ranked(7))
+    tree = merged.tree(ranked(merged, 7))
     assert tree.tokens.tolist() == [2, 3, 4, 1, 7, 8, 9]
     assert tree.parents.tolist() == [ROOT, 0, 1, ROOT, ROOT, 4, 5]
 

@@ -52,6 +52,7 @@ def test_a_sound_server_passes(llm: LLM, prompts: Path, tmp_path: Path) -> None:
     assert escape(verdict) in (tmp_path / "out" / "audit-endpoint.html").read_text()
 
 
+@pytest.mark.thorough
 def test_a_wrong_server_fails(llm: LLM, prompts: Path) -> None:
     def drop(body: dict[str, object], busy: int) -> None:
         for name in ("stop", "logprobs", "top_logprobs"):

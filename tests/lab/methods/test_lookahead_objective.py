@@ -152,6 +152,7 @@ def test_places_change_from_step_to_step_and_weigh_as_all_do() -> None:
     assert sum(set(values)) / 4 == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_loss_falls_and_the_drafter_accepts_more(tmp_path: Path) -> None:
     objective().save(tmp_path / "untrained", {})
     settings = TrainSettings(steps=24, batch=8, micro_batch=8, evaluate_every=12, save_every=24, lr=1e-1)

@@ -103,6 +103,7 @@ class Kept(DrafterWrapper):
         return trees
 
 
+@pytest.mark.thorough
 def test_guesses_behind_accepted_ones_are_kept_as_their_laws_say(with_encoder: Model) -> None:
     """Under Algorithm 1: sum min(p, q) of all guesses that were looked at, against those that were kept."""
     bench = Workbench.of_model(with_encoder, max_context=64)

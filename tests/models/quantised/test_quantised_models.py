@@ -12,6 +12,7 @@ import torch
 from multi_token_models import NATIVE_SIZES, write_modules
 from packers import awq, gptq, named, packed, write
 from safetensors.torch import load_file
+from thinning import thorough_but
 from tiny_checkpoint import write_tiny_model, write_tokenizer
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -166,7 +167,7 @@ def in_blocks(matrix: Tensor, block: tuple[int, int], generator: torch.Generator
     return numbers, scales, numbers.float() * spread
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("precision", thorough_but(["bf16"], ["fp32", "bf16", "int8"]))
 def test_attention_of_mimo_in_shards(tmp_path: Path, precision: str) -> None:
     folder, plain = mimo(tmp_path)
     assert torch.equal(logits_of(folder, precision), logits_of(plain, precision))

@@ -1,9 +1,5 @@
-"""What speculation may lose, whatever the estimates say, and what plain decoding would have taken.
-
-The time of every round is set against that of the plain rounds that would have said the same. An *allowance* holds the
-difference: a small start, filled by what pays and by a share of the time, and emptied by what does not. Rounds are
-plain while it is empty. So speculation never loses more than the start, the share, what it has gained before (up to a
-bound), and the round in which the allowance ran out.
+"""What speculation may lose, whatever the estimates say, and what plain decoding would have taken: docs/planner.md,
+"When to stop asking".
 """
 
 from __future__ import annotations
@@ -16,6 +12,7 @@ from typing import NamedTuple
 from headstart.drafting.base import SequenceView
 from headstart.drafting.inner_sequence import adapter_of
 from headstart.drafting.planning import constants as c
+from headstart.drafting.planning.pass_costs import median
 
 _LEAST_SECONDS = 1e-9
 """No round takes less."""
@@ -103,7 +100,7 @@ class PlainRounds:
         self._others.pop(load, None)
         if len(recent) >= c.PLAIN_LEAST:
             self._timed = min(self._timed + 1.0, c.DISTURBED_MEMORY)
-            self._over_median += (min(seconds / _median(recent), c.DISTURBED_MOST) - self._over_median) / self._timed
+            self._over_median += (min(seconds / median(recent), c.DISTURBED_MOST) - self._over_median) / self._timed
 
     def speculated(self, load: Load, said: float, taken: float, without_drafts: float) -> None:
         """A round was none: it said as much as ``said`` plain ones, and took as long as ``taken``; in seconds, but for
@@ -126,10 +123,10 @@ class PlainRounds:
         for context in (load.context, load.context - 1):
             known = self._timings.get((context, load.warmth), {})
             own = known.get(load.sequences, ())
-            seconds = _median(own) if len(own) >= c.PLAIN_LEAST else _between(known, load.sequences)
+            seconds = median(own) if len(own) >= c.PLAIN_LEAST else _between(known, load.sequences)
             if seconds is not None:
                 others = self._others.get(load, ())
-                most = _median(others) if len(others) >= c.PLAIN_LEAST else math.inf
+                most = median(others) if len(others) >= c.PLAIN_LEAST else math.inf
                 return min(seconds, most) * self._over_median
         return None
 
@@ -178,8 +175,4 @@ def _between(known: Mapping[int, deque[float]], sequences: int) -> float | None:
     if not fewer or not more or more > c.NEIGHBOURS * fewer:
         return None
     place = (sequences - fewer) / (more - fewer)
-    return (1 - place) * _median(known[fewer]) + place * _median(known[more])
-
-
-def _median(timings: Sequence[float] | deque[float]) -> float:
-    return sorted(timings)[(len(timings) - 1) // 2]
+    return (1 - place) * median(known[fewer]) + place * median(known[more])

@@ -98,16 +98,6 @@ LEVELS_AHEAD = 8
 PACE_MEMORY = 32
 """Rounds over which the tokens of a second are averaged: a fraction of a second of a small model. Not tuned."""
 
-# Beams.
-WIDTHS = (1, 2, 3)
-"""Nodes of a level for each beam; the last as ``beam_trees.WIDER`` (docs/experiments/rounds.md, 0096)."""
-LEVEL_RATES = (0.3, 0.4, 0.45)
-"""[width] how often a level is taken to hold before it was tried,"""
-LEVEL_WEIGHT, LEVEL_MEMORY = 4.0, 0.97
-"""as how many trials that counts, and what a trial still counts after the next one."""
-BEAMS_AGAIN = 24
-"""Rounds without guesses after which levels are tried again."""
-
 # The target's own weights in few bits, where nothing else guesses.
 ITSELF_BITS, ITSELF_SECONDS = 7.5, 0.004
 """Of a target's weight, from which on four are much fewer; and of a pass, from which on what is around it hardly

@@ -13,8 +13,8 @@ from headstart.drafting.inner_sequence import InnerSequence, adapter_of
 from headstart.drafting.planning.allowances import Allowance, Load, Safeguard, Size
 from headstart.drafting.planning.guess_rates import SequenceRates
 from headstart.drafting.planning.members import Member
-from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, Overlay
-from headstart.passes.draft_tree import MAX_GRADES, DraftTree
+from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, merge
+from headstart.passes.draft_tree import DraftTree
 
 Guess = Callable[[int, Callable[[], Sequence[DraftTree]], Sequence[DraftBudget]], list[Guesses]]
 """What a drafter, by its place, is made to guess, by a budget for each sequence; nothing, where it has failed."""
@@ -39,6 +39,8 @@ class Followed:
     """By member and ``Load.size``."""
     guesses: list[tuple[int, Guesses]] = field(default_factory=list)
     """[(place of the member, its latest guesses)]; empty: no drafter was asked."""
+    related: list[Guesses] = field(default_factory=list)
+    """The same, with what the others say in their grades."""
     merged: MergedGuesses = NOTHING
 
     @classmethod
@@ -47,17 +49,6 @@ class Followed:
         rates = [member.own_rates(adapter_of(view)) for member in members]
         begun, asked, heard, unheard = ([False] * len(members) for _ in range(4))
         return cls(view, rates, begun, asked, heard, unheard)
-
-    def fork(self, view: InnerSequence) -> Followed:
-        """Of a sequence that goes on from this one: beams of one search share what was learnt of them."""
-        return replace(
-            self,
-            view=view,
-            asked=self.asked.copy(),
-            heard=self.heard.copy(),
-            unheard=self.unheard.copy(),
-            guesses=self.guesses.copy(),
-        )
 
     def allowance(self, place: int, member: Member, load: Load) -> Allowance:
         """What asking a member about the sequence may still cost, in the sequence's own tokens."""
@@ -83,24 +74,14 @@ class Followed:
 
     def merge(self, members: Sequence[Member]) -> None:
         """Lay the drafters' guesses over one another, and estimate how likely each is accepted."""
-        self.guesses, self.merged = self._laid(members, self.guesses)
+        self.merged, self.related = merge(self._proposals(members))
 
     def merged_first(self, members: Sequence[Member], count: int) -> MergedGuesses:
-        """What the first of them guess, as if nobody else had, once they are merged."""
-        plain = [
-            (place, replace(guesses, grades=[grade % MAX_GRADES for grade in guesses.grades]))
-            for place, guesses in self.guesses[:count]
-        ]
-        return self._laid(members, plain)[1]
+        """What the first of them guess, as if nobody else had."""
+        return merge(self._proposals(members)[:count])[0]
 
-    def _laid(
-        self, members: Sequence[Member], given: Sequence[tuple[int, Guesses]]
-    ) -> tuple[list[tuple[int, Guesses]], MergedGuesses]:
-        """Guesses with what the others say in their grades, and all in one tree."""
-        overlay = Overlay([(members[place].bit, guesses) for place, guesses in given])
-        related = [(place, guesses) for (place, _), guesses in zip(given, overlay.related(), strict=True)]
-        merged = overlay.merged([[self.rates[place][grade] for grade in guesses.grades] for place, guesses in related])
-        return related, merged
+    def _proposals(self, members: Sequence[Member]) -> list[tuple[int, Guesses, SequenceRates]]:
+        return [(members[place].bit, guesses, self.rates[place]) for place, guesses in self.guesses]
 
     def go_on(self, members: Sequence[Member], budget: DraftBudget, guess: Guess) -> None:
         """Let a drafter that can guess on behind the likeliest path, if it has not guessed that by itself."""
@@ -118,10 +99,10 @@ class Followed:
 
     def judge(self, said: Sequence[int]) -> None:
         """Learn from what the target said after the root."""
-        for place, guesses in self.guesses:
+        for (place, _), guesses in zip(self.guesses, self.related, strict=True):
             for guess, holds in guesses.judge(said):
                 self.rates[place].count(guesses.grades[guess], holds)
-        self.guesses = []
+        self.guesses, self.related = [], []
 
 
 def _behind(drafter: Continuing, view: InnerSequence, tokens: list[int], budget: DraftBudget) -> list[DraftTree]:

@@ -10,7 +10,8 @@ A round merges some tens of nodes, too few for arrays: plain lists are several t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -78,11 +79,6 @@ class MergedGuesses:
     reach: list[float]
     """[node] estimated probability that the target's path passes through a node; falls along every path."""
 
-    def ranked(self, count: int) -> list[int]:
-        """The ``count`` nodes of highest reach, the highest first: a tree, and none of that size is worth more."""
-        reach = self.reach
-        return sorted(range(len(reach)), key=reach.__getitem__, reverse=True)[:count]
-
     def likeliest(self) -> list[int]:
         """The nodes of the likeliest path, from the first level down to a leaf."""
         best: dict[int, int] = {}
@@ -120,22 +116,19 @@ class MergedGuesses:
 
         Depth first: rows of the likeliest path stand where they stay once they are accepted.
         """
-        if not nodes:
-            return DraftTree.empty()
-        children: dict[int, list[int]] = {}
-        for node in nodes:
-            children.setdefault(self.parents[node], []).append(node)
-        kept: list[int] = []
-        waiting = children[ROOT][::-1]
-        while waiting:
-            node = waiting.pop()
-            kept.append(node)
-            waiting += children.get(node, [])[::-1]
-        place = {ROOT: ROOT} | {node: i for i, node in enumerate(kept)}
-        tokens, parents = self.tokens, self.parents
+        kept, parents = list[int](), list[int]()
+
+        def grow(above: int, place: int) -> None:
+            for node in nodes:
+                if self.parents[node] == above:
+                    kept.append(node)
+                    parents.append(place)
+                    grow(node, len(kept) - 1)
+
+        grow(ROOT, ROOT)
         return DraftTree(
-            np.array([tokens[node] for node in kept], dtype=np.int32),
-            np.array([place[parents[node]] for node in kept], dtype=np.int32),
+            np.array([self.tokens[node] for node in kept], dtype=np.int32),
+            np.array(parents, dtype=np.int32),
             chances=np.array([self.chances[node] for node in kept]),
         )
 
@@ -143,70 +136,55 @@ class MergedGuesses:
 NOTHING = MergedGuesses([], [], [], [], [])
 
 
-class Overlay:
-    """Guesses of several drafters for one sequence, with a bit for each, in one prefix tree.
+class Rates(Protocol):
+    """How likely guesses are accepted."""
 
-    Attributes:
-        places: [drafter][guess] its node.
+    def __getitem__(self, grade: int, /) -> float:
+        """That of this grade, given its parent."""
+
+
+def merge(proposals: Sequence[tuple[int, Guesses, Rates]]) -> tuple[MergedGuesses, list[Guesses]]:
+    """Guesses of several drafters for one sequence in one prefix tree.
+
+    Where drafters agree on a token, it gets the mean of their estimates. Where they differ, each is taken at its word,
+    unless the chances of one parent's children add up to more than 1: then they are scaled down to that. Drafters that
+    read the same text are right together: where the one that copies and the head agree, nine of ten guesses hold, and
+    of those that it makes against the head one of eight (docs/experiments/planner.md, 0090).
+
+    Args:
+        proposals: a bit for each drafter, its guesses and its rates.
+
+    Returns:
+        All of them, and each drafter's own with what the others say in their place in the grades.
     """
-
-    def __init__(self, proposals: Sequence[tuple[int, Guesses]]) -> None:
-        self._proposals = proposals
-        self._tokens: list[int] = []
-        self._parents: list[int] = []
-        self._owners: list[int] = []
-        """[node] who guessed it: a bit for each drafter."""
-        self.places: list[list[int]] = []
-        nodes: dict[tuple[int, int], int] = {}
-        for bit, guesses in proposals:
-            place: list[int] = []
-            for token, parent in zip(guesses.tokens, guesses.parents, strict=True):
-                above = ROOT if parent == ROOT else place[parent]
-                node = nodes.setdefault((above, token), len(self._tokens))
-                if node == len(self._tokens):
-                    self._tokens.append(token)
-                    self._parents.append(above)
-                    self._owners.append(0)
-                self._owners[node] |= bit
-                place.append(node)
-            self.places.append(place)
-
-    def related(self) -> list[Guesses]:
-        """[drafter] its guesses, with what the others say in their place in the grades.
-
-        Drafters that read the same text are right together: where the one that copies and the head agree, nine of ten
-        guesses hold, and of those that it makes against the head one of eight (docs/experiments/planner.md, 0090).
-        """
-        heard: dict[int, int] = {}  # node -> who guesses anything after it
-        for parent, owners in zip(self._parents, self._owners, strict=True):
-            heard[parent] = heard.get(parent, 0) | owners
-        related = []
-        for (own, guesses), nodes in zip(self._proposals, self.places, strict=True):
-            grades = []
-            for grade, node in zip(guesses.grades, nodes, strict=True):
-                contradicted = heard[self._parents[node]] != own
-                grades.append(grade + (AGREED if self._owners[node] != own else CONTRADICTED if contradicted else 0))
-            related.append(replace(guesses, grades=grades))
-        return related
-
-    def merged(self, chances: Sequence[Sequence[float]]) -> MergedGuesses:
-        """All of them in one tree, with the reach of each.
-
-        Where drafters agree on a token, it gets the mean of their estimates. Where they differ, each is taken at its
-        word, unless the chances of one parent's children add up to more than 1: then they are scaled down to that.
-
-        Args:
-            chances: [drafter][guess] estimated probability that the target says it, its parent given.
-        """
-        means = [0.0] * len(self._tokens)
-        for own, nodes in zip(chances, self.places, strict=True):
-            for chance, node in zip(own, nodes, strict=True):
-                means[node] += chance / self._owners[node].bit_count()
-        scaled = _scaled(self._parents, means)
-        reach: list[float] = []
-        for chance, parent in zip(scaled, self._parents, strict=True):
-            reach.append(chance if parent == ROOT else chance * reach[parent])
-        return MergedGuesses(self._tokens, self._parents, self._owners, scaled, reach)
+    tokens, parents, owners, places = list[int](), list[int](), list[int](), list[list[int]]()
+    nodes: dict[tuple[int, int], int] = {}
+    heard: dict[int, int] = {}  # node -> who guesses anything after it
+    for bit, guesses, _ in proposals:
+        place = list[int]()
+        for token, parent in zip(guesses.tokens, guesses.parents, strict=True):
+            above = ROOT if parent == ROOT else place[parent]
+            node = nodes.setdefault((above, token), len(tokens))
+            if node == len(tokens):
+                tokens.append(token)
+                parents.append(above)
+                owners.append(0)
+            owners[node] |= bit
+            heard[above] = heard.get(above, 0) | bit
+            place.append(node)
+        places.append(place)
+    means, related = [0.0] * len(tokens), list[Guesses]()
+    for (bit, guesses, rates), place in zip(proposals, places, strict=True):
+        grades = list[int]()
+        for grade, node in zip(guesses.grades, place, strict=True):
+            told = AGREED if owners[node] != bit else CONTRADICTED if heard[parents[node]] != bit else 0
+            grades.append(grade + told)
+            means[node] += rates[grade + told] / owners[node].bit_count()
+        related.append(Guesses(guesses.tokens, guesses.parents, grades))
+    scaled, reach = _scaled(parents, means), list[float]()
+    for chance, parent in zip(scaled, parents, strict=True):
+        reach.append(chance if parent == ROOT else chance * reach[parent])
+    return MergedGuesses(tokens, parents, owners, scaled, reach), related
 
 
 def _scaled(parents: Sequence[int], chances: Sequence[float]) -> list[float]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Collection
 from itertools import pairwise
-from statistics import median_low
 
 from headstart.drafting.planning import constants as c
 
@@ -72,7 +72,7 @@ class PassCosts:
         points: list[tuple[int, float]] = []
         for step in range(len(c.STEPS) - 1, -1, -1):
             if self._recent[step] and not self._is_forgotten(step):
-                seconds = median_low(self._recent[step])
+                seconds = median(self._recent[step])
                 # More rows never cost less. Where they seem to, something disturbed the smaller passes.
                 points.append((c.STEPS[step], min(seconds, points[-1][1]) if points else seconds))
         points.reverse()
@@ -121,8 +121,12 @@ class Recent:
 
     def add(self, value: float) -> None:
         self._values.append(value)
-        # ``statistics.median_low`` without its checks: this runs several times a round.
-        self.value = sorted(self._values)[(len(self._values) - 1) // 2]
+        self.value = median(self._values)
+
+
+def median(values: Collection[float]) -> float:
+    """``statistics.median_low`` without its checks: this runs several times a round."""
+    return sorted(values)[(len(values) - 1) // 2]
 
 
 def _step(rows: int) -> int:

@@ -29,13 +29,15 @@ def try_passes(runner: ModelRunner, of: Sequence[int] | None = None) -> list[Tri
 
     Nothing is committed, and the cache is left as it was.
     """
-    room = runner.cache.num_free_tokens - _memory_tokens(runner)
-    sizes = [rows for rows in of or c.TRIED_ROWS if rows <= min(room, _positions(runner))]
+    cache = runner.cache
+    room = cache.num_free_tokens - cache.memory_blocks_needed(runner.trial_source) * cache.block_size
+    # Where positions are learned, there are no others.
+    sizes = [rows for rows in of or c.TRIED_ROWS if rows <= min(room, runner.backend.config.max_positions)]
     if not sizes:
         return []
     began = time.perf_counter()
     tried: dict[int, float] = {}
-    runner.cache.add(_SCRATCH, source=runner.trial_source)
+    cache.add(_SCRATCH, source=runner.trial_source)
     try:
         # The first one touches weights and cache blocks that may not have been read yet: it tells nothing.
         _pass(runner, sizes[-1])
@@ -43,28 +45,14 @@ def try_passes(runner: ModelRunner, of: Sequence[int] | None = None) -> list[Tri
         for rows in sizes * 2 + [rows for rows in sizes if rows <= c.TRIED_OFTEN] * 2:
             if time.perf_counter() - began > c.TRIED_SECONDS:
                 break
-            _settle(runner, rows)
+            for _ in range(runner.unrecorded):  # until they take their usual time
+                _pass(runner, rows)
             start = time.perf_counter()
             _pass(runner, rows)
             tried[rows] = min(time.perf_counter() - start, tried.get(rows, math.inf))
     finally:
-        runner.cache.remove(_SCRATCH)
+        cache.remove(_SCRATCH)
     return [TriedPass(rows, seconds) for rows, seconds in tried.items()]
-
-
-def _memory_tokens(runner: ModelRunner) -> int:
-    return runner.cache.memory_blocks_needed(runner.trial_source) * runner.cache.block_size
-
-
-def _positions(runner: ModelRunner) -> int:
-    """Most tokens of a sequence: where positions are learned, there are no others."""
-    return runner.backend.config.max_positions
-
-
-def _settle(runner: ModelRunner, rows: int) -> None:
-    """Run passes until they take their usual time."""
-    for _ in range(runner.unrecorded):
-        _pass(runner, rows)
 
 
 def _pass(runner: ModelRunner, rows: int) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from operator import call
 
 from headstart.drafting.abilities import RunsInStretches, stretch_drafting
+from headstart.drafting.base import DraftBudget, beam_of
 from headstart.drafting.planning import constants as c
 from headstart.drafting.planning.allowances import Load, Safeguard
 from headstart.drafting.planning.followed import Followed
@@ -20,7 +21,7 @@ from headstart.passes.rounds import MOST_GUESSERS, CutRule, Guesser, RoundRecord
 
 @dataclass
 class Lane:
-    """One of the drafters."""
+    """One of the drafters in a round, or in several that are run at once."""
 
     place: int
     member: Member
@@ -33,7 +34,27 @@ class Lane:
     new: frozenset[int] = frozenset()
     """Those of them that it never guessed for."""
     seconds: float = 0.0
-    """That it took to prepare."""
+    """That it took to ask, or to prepare."""
+    brought: list[Brought] = field(default_factory=list)
+    """To each of them."""
+
+    def choose(self, followed: Sequence[Followed], budgets: Sequence[DraftBudget], load: Load) -> None:
+        """Those for whom its allowance lasts are asked about; beams are not: what guesses bring them seldom pays."""
+        self.asked = [
+            i
+            for i in self.read
+            if budgets[i].nodes
+            and budgets[i].depth
+            and beam_of(followed[i].view) is None
+            and self.member.asks(followed[i].allowance(self.place, self.member, load), load)
+        ]
+
+    def answered(self, followed: Sequence[Followed], seconds: float) -> None:
+        """It was asked, which took so long."""
+        self.new = frozenset([i for i in self.asked if not followed[i].asked[self.place]])
+        self.seconds = seconds
+        for i in self.asked:
+            followed[i].asked[self.place] = True
 
     @property
     def follows(self) -> Sequence[int]:
@@ -66,18 +87,13 @@ class PlannedStretch:
         clock: Callable[[], float],
     ) -> PlannedStretch | None:
         """None where a drafter that is asked, or reads along, cannot take part."""
-        load = Load.of([each.view for each in followed])
+        load, budgets = Load.of([each.view for each in followed]), [each.budget for each in limits]
         for lane in lanes:
             if lane.member.reads_along:
                 goes_on = [followed[i].goes_on_hearing(lane.place, lane.member, load, safeguard) for i in lane.read]
                 lane.read = list(compress(lane.read, goes_on))
         for lane in lanes if safeguard.allows(load) else ():
-            lane.asked = [
-                i
-                for i in lane.read
-                if limits[i].budget.nodes
-                and lane.member.asks(followed[i].allowance(lane.place, lane.member, load), load)
-            ]
+            lane.choose(followed, budgets, load)
         used = [lane for lane in lanes if lane.follows]
         if len(used) > MOST_GUESSERS or sum([lane.member.reads_along for lane in used]) > 1:
             return None
@@ -86,10 +102,9 @@ class PlannedStretch:
         guessers: list[list[Guesser | None]] = [[None] * len(used) for _ in followed]
         for slot, lane in enumerate(used):
             start, follows = clock(), lane.follows
-            budgets = costs.budgets([limits[i].budget for i in follows])
             allowed = [
                 replace(limits[i], budget=budget, guesses=i in lane.asked)
-                for i, budget in zip(follows, budgets, strict=True)
+                for i, budget in zip(follows, costs.budgets([budgets[i] for i in follows]), strict=True)
             ]
             views = [followed[i].view for i in follows]
             drafting = lane.answer(stretch_drafting, lane.member.drafter, views, allowed)
@@ -100,10 +115,7 @@ class PlannedStretch:
                     return None
                 guesser.rates = followed[i].rates[lane.place].rates
                 guessers[i][slot] = guesser
-            lane.new = frozenset([i for i in lane.asked if not followed[i].asked[lane.place]])
-            lane.seconds = clock() - start
-            for i in lane.asked:
-                followed[i].asked[lane.place] = True
+            lane.answered(followed, clock() - start)
         return cls(followed, limits, load, used, guessers, costs, safeguard)
 
     @property
@@ -132,29 +144,20 @@ class PlannedStretch:
                     rates = self.followed[i].rates[self.lanes[slot].place]
                     for judgement in guesser.judgements[:judged]:
                         rates.count(judgement.grade, judgement.holds)
-        positions = [
-            len(each.view.tokens) - 1 - sum([done.spans[i].said for done in rounds])
-            for i, each in enumerate(self.followed)
-        ]
         self._charge_hearing(sum([done.read_seconds for done in rounds]))
-        timings = list[float]()
+        plain, timings = self.safeguard.plain.seconds(self.load), list[float]()
+        context = sum([len(each.view.tokens) for each in self.followed]) / len(self.followed)
         # Plain rounds are like each other: some of them tell enough.
         for number, done in enumerate(rounds[: c.PLAIN_LEAST] if self.is_plain else rounds):
-            rows = row_keys = 0
-            for i, span in enumerate(done.spans):
-                rows += 1 + len(span.tokens)
-                row_keys += (1 + len(span.tokens)) * positions[i]
+            rows = sum([1 + len(span.tokens) for span in done.spans])
             other = done.walk_seconds + done.other_seconds
-            plain = self.safeguard.plain.seconds(self.load)
-            said = sum([span.said for span in done.spans])
             seconds = done.pass_seconds + other + done.read_seconds + sum(done.draft_seconds)
-            self.costs.add(rows, done.pass_seconds, row_keys, other + done.read_seconds)
-            self.costs.said(said, seconds, done.row_seconds)
+            self.costs.add(rows, done.pass_seconds, rows * context, other + done.read_seconds)
+            self.costs.said(sum([span.said for span in done.spans]), seconds, done.row_seconds)
             if self.is_plain or plain is None:
                 timings.append(done.pass_seconds + other)
             else:
                 self._settle(done, seconds, plain, first=number == 0)
-            positions = [position + span.said for position, span in zip(positions, done.spans, strict=True)]
         if timings:
             self.safeguard.decoded(self.load, timings, len(rounds) if self.is_plain else len(timings))
 

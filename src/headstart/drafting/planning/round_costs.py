@@ -40,14 +40,8 @@ class RoundCosts:
         return [replace(each, min_probability=self._min_probability.value or None) for each in given]
 
     def add(self, rows: int, pass_seconds: float, row_keys: float, other: float) -> None:
-        """A round that read no prompts is over.
-
-        Args:
-            rows: of its pass.
-            pass_seconds: of its pass.
-            row_keys: as in ``PassCosts``.
-            other: seconds of everything but the pass and the drafts.
-        """
+        """A round that read no prompts is over: rows, seconds and row-keys of its pass, and what everything but the pass
+        and the drafts took."""
         self.passes.add(rows, pass_seconds, row_keys)
         self._other.add(other)
 

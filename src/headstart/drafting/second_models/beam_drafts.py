@@ -109,8 +109,7 @@ def draft_beams(
     for beam, places in groups_of(sequences):
         budget = budgets[places[0]]
         depth = min(draft_tokens, budget.depth)
-        level_nodes = budget.level_nodes or WIDER * beam.width
-        groups.append(_Group([trees[place] for place in places], level_nodes, budget.group_nodes, depth))
+        groups.append(_Group([trees[place] for place in places], WIDER * beam.width, budget.group_nodes, depth))
     growing = [group for group in groups if not group.finished]
     caught_up = model.catch_up([tree.sequence for group in growing for tree in group.trees])
     logits = {sequence_id: row[None] for sequence_id, row in caught_up.items()}

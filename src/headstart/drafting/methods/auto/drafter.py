@@ -1,10 +1,5 @@
-"""The planner at work: merges several drafters' guesses into one tree and verifies as many rows as pay, if any.
-
-A round costs draft + target(rows) + overhead and yields one token plus the guesses that are accepted. All three costs
-are measured while decoding; acceptance is learnt by drafter, grade and sequence. Each round, the nodes of all sequences
-compete in one list, the likeliest first. It is cut where the expected tokens per unit of time are highest: the tree
-form of Theorem 3.8 (Leviathan et al. 2023) with measured costs (docs/exactness.md 10). Nobody is asked while the
-allowance for what does not pay is empty, and a drafter only while its own lasts (``planning/allowances.py``).
+"""The planner at work: merges several drafters' guesses into one tree and verifies as many rows as pay, if any
+(docs/planner.md).
 
 How many rows pay depends on measured times, so trees differ from run to run. The tokens do not: all guesses are point
 masses (drafters that draw are asked to share the target's noise), so the target alone decides each token.
@@ -12,7 +7,6 @@ masses (drafters that draw are asked to share the target's noise), so the target
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,9 +14,8 @@ from operator import itemgetter
 
 from headstart.common.enumerations import VerifyRule
 from headstart.common.phases import phase
-from headstart.drafting.abilities import bytes_of, fork_or_begin
+from headstart.drafting.abilities import bytes_of
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, beam_of
-from headstart.drafting.beam_trees import chosen_nodes, groups_of
 from headstart.drafting.context import DraftContext
 from headstart.drafting.inner_sequence import InnerSequence
 from headstart.drafting.methods.auto.members import FREE, ITSELF, AutoOptions, found_drafters, small_model
@@ -30,9 +23,8 @@ from headstart.drafting.methods.auto.outsiders import Outsiders
 from headstart.drafting.options import require
 from headstart.drafting.planning import constants as c
 from headstart.drafting.planning.allowances import Load
-from headstart.drafting.planning.beam_plans import BeamPlans
 from headstart.drafting.planning.followed import Followed
-from headstart.drafting.planning.itself import worth_asking
+from headstart.drafting.methods.auto.itself import worth_asking
 from headstart.drafting.planning.members import Brought
 from headstart.drafting.planning.merged import MergedGuesses
 from headstart.drafting.planning.parts import PlannerParts
@@ -47,26 +39,13 @@ _IMPOSSIBLE = 1e-9
 
 
 @dataclass(slots=True)
-class _Asking:
-    """One drafter in one round."""
-
-    sequences: list[int]
-    """Those that it guesses for."""
-    new: frozenset[int]
-    """Those of them that it never guessed for."""
-    seconds: float
-    brought: list[Brought] = field(default_factory=list)
-    """To each sequence that is no beam: beams are judged by levels."""
-
-
-@dataclass(slots=True)
 class _Round:
     """What is kept of a proposal until its outcome is known."""
 
     load: Load | None = None
     """None: the pass also reads prompts, and says nothing of plain rounds."""
-    askings: dict[int, _Asking] = field(default_factory=dict)
-    """By the member's place."""
+    lanes: list[Lane] = field(default_factory=list)
+    """Of those that were asked."""
     size: TreeSize = field(default_factory=lambda: TreeSize(0))
     seconds: float = 0.0
     """That the proposal took."""
@@ -107,7 +86,6 @@ class AutoDrafter:
                 if further is None:
                     further = worth_asking(context, trials, lambda context: create_drafter(ITSELF, context))
                 self._members += [] if further is None else [self.parts.member(further, 1 << len(self._members))]
-        self._beams = BeamPlans(self.costs)
         self._asked: Sequence[int] = range(len(self._members))
         """Places of those that were asked last."""
         self._round = _Round()
@@ -123,23 +101,10 @@ class AutoDrafter:
         followed = self._followed[sequence.id] = Followed.begin(view, self._members)
         load = Load.of([each.view for each in self._followed.values()])
         for place, member in enumerate(self._members):
-            followed.begun[place] = member.hearing[load.size].lasts
+            followed.begun[place] = beam_of(view) is None and member.hearing[load.size].lasts
             followed.unheard[place] = not followed.begun[place]
             if followed.begun[place]:
                 self._timed(place, load, member.drafter.begin, view)
-        self._need()
-
-    def fork(self, source: SequenceView, sequence: SequenceView) -> None:
-        """See ``Forking``."""
-        known = self._followed.get(source.id)
-        if known is None:
-            self.begin(sequence)
-            return
-        view = _coupled(sequence)
-        self._followed[sequence.id] = known.fork(view)
-        for place, member in enumerate(self._members):
-            if known.begun[place]:
-                self._outsiders.answer(place, fork_or_begin, member.drafter, known.view, view)
         self._need()
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
@@ -148,31 +113,25 @@ class AutoDrafter:
         for each in followed:
             each.guesses = []
         beside_prompts = bool(budgets) and budgets[0].prompt_rows > 0
-        self._round = now = _Round(None if beside_prompts else Load.of(sequences))
-        budgets = self._beams.budgets(sequences, self.costs.budgets(budgets))
+        load = None if beside_prompts else Load.of(sequences)
+        self._round = now = _Round(load)
+        budgets = self.costs.budgets(budgets)
         trees = [DraftTree.empty()] * len(followed)
-        if now.load is not None and self.safeguard.allows(now.load):
-            for place in range(len(self._members)):
-                self._ask(place, followed, budgets, now.load)
-            if now.askings:
-                trees = self._cut(followed, budgets, now.load)
-        self._asked = [*now.askings]
+        if load is not None and self.safeguard.allows(load):
+            now.lanes = [lane for lane in self._lanes(followed) if self._ask(lane, followed, budgets, load)]
+            if now.lanes:
+                trees = self._cut(followed, budgets, load)
+        self._asked = [lane.place for lane in now.lanes]
         self._need()
         now.proposed_at = self._clock()
         now.seconds = now.proposed_at - start
-        depths = {
-            beam.group: max(int(trees[place].depths.max(initial=0)) for place in places)
-            for beam, places in groups_of(sequences)
-        }
-        self._beams.drafted(now.seconds, depths)
         return trees
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
         start = self._clock()
         load = Load.of([each.view for each in self._followed.values()]) if self._followed else Load(1, 0)
         heard = [self._show(place, outcomes, load) for place in range(len(self._members))]
-        self._beams.learn(outcomes)
-        for outcome in outcomes if self._round.askings else ():
+        for outcome in outcomes if self._round.lanes else ():
             followed = self._followed.get(outcome.sequence.id)
             if followed is not None and outcome.committed:
                 followed.judge(outcome.committed)
@@ -189,17 +148,10 @@ class AutoDrafter:
             return None
         start = self._clock()
         followed = [self._followed[sequence.id] for sequence in sequences]
-        lanes = [
-            Lane(
-                place,
-                member,
-                [i for i, sequence in enumerate(sequences) if self._follows(place, sequence.id)],
-                partial(self._outsiders.answer, place),
-            )
-            for place, member in enumerate(self._members)
-        ]
+        lanes = self._lanes(followed)
         planned = self.parts.stretch(followed, limits, lanes, self.costs, self.safeguard, self._clock)
         if planned is None:
+            self.safeguard.charge(Load.of(sequences), sum([lane.seconds for lane in lanes]))
             return None
         prepared = self._clock() - start
 
@@ -238,30 +190,30 @@ class AutoDrafter:
         few = len(self._followed) <= c.FEW or not self._members[place].reads_along
         return few and sequence_id in self._followed and not self._followed[sequence_id].unheard[place]
 
-    def _ask(self, place: int, followed: Sequence[Followed], budgets: Sequence[DraftBudget], load: Load) -> None:
-        """Let one drafter guess for the sequences for which its allowance lasts."""
-        member = self._members[place]
-        asked = [
-            i
-            for i, (each, budget) in enumerate(zip(followed, budgets, strict=True))
-            if budget.nodes
-            and budget.depth
-            and self._follows(place, each.view.id)
-            and member.asks(each.allowance(place, member, load), load)
+    def _lanes(self, followed: Sequence[Followed]) -> list[Lane]:
+        """Of each drafter, and the sequences that it follows."""
+        return [
+            Lane(
+                place,
+                member,
+                [i for i, each in enumerate(followed) if self._follows(place, each.view.id)],
+                partial(self._outsiders.answer, place),
+            )
+            for place, member in enumerate(self._members)
         ]
-        if not asked:
-            return
+
+    def _ask(self, lane: Lane, followed: Sequence[Followed], budgets: Sequence[DraftBudget], load: Load) -> bool:
+        """Let one drafter guess for the sequences for which its allowance lasts; whether it did."""
         start = self._clock()
-        views, allowed = [followed[i].view for i in asked], [budgets[i] for i in asked]
-        guesses = self._outsiders.guesses(place, partial(member.drafter.propose, views, allowed), allowed)
-        if not guesses:
-            return
-        for i, own in zip(asked, guesses, strict=True):
-            followed[i].guesses.append((place, own))
-        new = frozenset([i for i in asked if not followed[i].asked[place]])
-        for i in new:
-            followed[i].asked[place] = True
-        self._round.askings[place] = _Asking(asked, new, self._clock() - start)
+        lane.choose(followed, budgets, load)
+        views, allowed = [followed[i].view for i in lane.asked], [budgets[i] for i in lane.asked]
+        propose = partial(lane.member.drafter.propose, views, allowed)
+        guesses = self._outsiders.guesses(lane.place, propose, allowed) if lane.asked else []
+        for i, own in zip(lane.asked, guesses, strict=False):  # there are none where it fails
+            followed[i].guesses.append((lane.place, own))
+        if guesses:
+            lane.answered(followed, self._clock() - start)
+        return bool(guesses)
 
     def _show(self, place: int, outcomes: Sequence[RoundOutcome], load: Load) -> float:
         """Let one drafter hear of what was read and said; returns the seconds that it took."""
@@ -282,31 +234,25 @@ class AutoDrafter:
         """Trees of as many nodes as pay, the likeliest of all sequences."""
         for each, budget in zip(followed, budgets, strict=True):
             each.merge(self._members)
-            if beam_of(each.view) is None:
-                each.go_on(self._members, budget, self._outsiders.guesses)
+            each.go_on(self._members, budget, self._outsiders.guesses)
         self._round.size, chosen = self._chosen([each.merged for each in followed], followed, budgets)
         self._credit(followed, budgets, chosen, load)
-        beams = chosen_nodes(
-            [each.view for each in followed],
-            budgets,
-            [each.merged.tokens for each in followed],
-            [each.merged.parents for each in followed],
-            [[math.log(max(reach, _IMPOSSIBLE)) for reach in each.merged.reach] for each in followed],
-        )
-        return [each.merged.tree(beams.get(i, chosen[i])) for i, each in enumerate(followed)]
+        return [each.merged.tree(nodes) for each, nodes in zip(followed, chosen, strict=True)]
 
     def _chosen(
         self, merged: Sequence[MergedGuesses], followed: Sequence[Followed], budgets: Sequence[DraftBudget]
     ) -> tuple[TreeSize, list[list[int]]]:
-        """How many nodes pay over all sequences, and those of each, the likeliest first; none of beams."""
-        ranked: list[tuple[float, int, int]] = []
-        for i, (each, guesses) in enumerate(zip(followed, merged, strict=True)):
-            if beam_of(each.view) is None:
-                ranked += [(-guesses.reach[node], i, node) for node in guesses.ranked(budgets[i].nodes)]
-        # The sort is stable and reach falls along every path, so a parent stays before its child.
-        ranked.sort(key=itemgetter(0))
+        """How many nodes pay over all sequences, and those of each, the likeliest first."""
+        listed = [(reach, i, node) for i, each in enumerate(merged) for node, reach in enumerate(each.reach)]
+        # Reach falls along every path and the sort is stable, so a parent stays before its child.
+        listed.sort(key=itemgetter(0), reverse=True)
+        left, ranked = [budget.nodes for budget in budgets], list[tuple[float, int, int]]()
+        for reach, i, node in listed:
+            if left[i] > 0:
+                ranked.append((reach, i, node))
+            left[i] -= 1
         context = sum([len(each.view.tokens) for each in followed]) / len(followed)
-        size = self.costs.size(len(followed), [-negative for negative, _, _ in ranked], context)
+        size = self.costs.size(len(followed), [reach for reach, _, _ in ranked], context)
         chosen: list[list[int]] = [[] for _ in followed]
         for _, i, node in ranked[: size.nodes]:
             chosen[i].append(node)
@@ -316,22 +262,20 @@ class AutoDrafter:
         self, followed: Sequence[Followed], budgets: Sequence[DraftBudget], chosen: list[list[int]], load: Load
     ) -> None:
         """What each drafter brings: what the round promises with it, less what it promises with those before it."""
-        askings = self._round.askings
-        before = [(0.0, 0)] * len(followed)
-        for count, (place, asking) in enumerate(askings.items(), start=1):
+        lanes, before = self._round.lanes, [(0.0, 0)] * len(followed)
+        for count, lane in enumerate(lanes, start=1):
             merged, nodes = [each.merged for each in followed], chosen
-            if count < len(askings):
+            if count < len(lanes):
                 merged = [each.merged_first(self._members, count) for each in followed]
                 _, nodes = self._chosen(merged, followed, budgets)
             promised = [
                 (sum([guesses.reach[node] for node in own]), len(own))
                 for guesses, own in zip(merged, nodes, strict=True)
             ]
-            for i in asking.sequences:
-                if beam_of(followed[i].view) is None:
-                    allowance = followed[i].allowance(place, self._members[place], load)
-                    gain, rows = promised[i][0] - before[i][0], promised[i][1] - before[i][1]
-                    asking.brought.append(Brought(allowance, gain, rows, i in asking.new))
+            for i in lane.asked:
+                own = followed[i].allowance(lane.place, lane.member, load)
+                gain, rows = promised[i][0] - before[i][0], promised[i][1] - before[i][1]
+                lane.brought.append(Brought(own, gain, rows, i in lane.new))
             before = promised
 
     def _settle(self, outcomes: Sequence[RoundOutcome], pass_seconds: float, start: float) -> None:
@@ -346,17 +290,16 @@ class AutoDrafter:
         self.costs.add(first.pass_rows, pass_seconds, row_keys, between + shown)
         self.costs.said(said, max(seconds, _IMPOSSIBLE), now.size.per_row)
         plain = self.safeguard.plain.seconds(now.load)
-        if not now.askings or plain is None:
+        if not now.lanes or plain is None:
             self.safeguard.decoded(now.load, [pass_seconds + between])
         else:
             self.safeguard.speculated(now.load, said / len(outcomes), seconds, plain, pass_seconds + between)
-            for place, asking in now.askings.items():
-                if asking.brought:
-                    self._members[place].settle(now.load, asking.brought, asking.seconds, now.size.per_row, plain)
+            for lane in now.lanes:
+                lane.member.settle(now.load, lane.brought, lane.seconds, now.size.per_row, plain)
+        asked = {lane.place: lane.asked for lane in now.lanes}
         followed = [self._followed.get(outcome.sequence.id) for outcome in outcomes]
         for place in range(len(self._members)):
-            asked = now.askings[place].sequences if place in now.askings else ()
-            self._rest(followed, place, asked, now.load, 1)
+            self._rest(followed, place, asked.get(place, ()), now.load, 1)
 
     def _rest(
         self, followed: Sequence[Followed | None], place: int, asked: Sequence[int], load: Load, rounds: int
@@ -390,7 +333,7 @@ class AutoDrafter:
                 if of_seconds:
                     member.read(load, seconds, plain, of_seconds)
                 else:
-                    member.heard(load, seconds, plain, place in self._round.askings)
+                    member.heard(load, seconds, plain, place in self._asked)
 
 
 def _small_drafter(context: DraftContext, model: str) -> Drafter:
