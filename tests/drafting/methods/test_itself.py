@@ -7,8 +7,8 @@ from model_toys import LayeredToy, model_context
 from toys import hashed_logits
 
 from headstart.drafting.methods.auto.drafter import AutoDrafter
-from headstart.drafting.planning import constants
 from headstart.drafting.methods.auto.itself import gain
+from headstart.drafting.planning import constants
 from headstart.drafting.planning.parts import PlannerParts
 from headstart.drafting.planning.pass_trials import TriedPass
 from headstart.drafting.registry import create_drafter

@@ -23,13 +23,14 @@ class GuessRates:
     Args:
         first: [grade] where the rates start from.
         weight: how many trials those are worth.
-        memory: trials after which a grade's past counts half.
+        memory: trials after which a grade's past counts half; None: ``constants.MEMORY``.
     """
 
     __slots__ = ("_first", "_hits", "_memory", "_trials", "_weight", "rates")
 
-    def __init__(self, first: Sequence[float], weight: float, memory: float = c.MEMORY) -> None:
-        self._first, self._weight, self._memory = first, weight, memory
+    def __init__(self, first: Sequence[float], weight: float, memory: float | None = None) -> None:
+        self._first, self._weight = first, weight
+        self._memory = c.MEMORY if memory is None else memory
         self.rates: list[float] = list(first)
         """[grade] the chance of a guess to be accepted, given its parent."""
         self._hits = [0.0] * len(first)
@@ -76,7 +77,7 @@ class SequenceRates:
             self._expected /= 2
 
 
-def first_rates(drafter: Drafter, memory: float = c.MEMORY) -> GuessRates:
+def first_rates(drafter: Drafter, memory: float | None = None) -> GuessRates:
     """What a drafter's guesses are worth before any was judged: its ``grade_rates``, where it has them, whatever others
     say. A few trials outweigh them."""
     known = list(drafter.grade_rates) if isinstance(drafter, Graded) else []

@@ -40,8 +40,8 @@ class RoundCosts:
         return [replace(each, min_probability=self._min_probability.value or None) for each in given]
 
     def add(self, rows: int, pass_seconds: float, row_keys: float, other: float) -> None:
-        """A round that read no prompts is over: rows, seconds and row-keys of its pass, and what everything but the pass
-        and the drafts took."""
+        """A round that read no prompts is over: rows, seconds and row-keys of its pass, and seconds of everything but
+        the pass and the drafts."""
         self.passes.add(rows, pass_seconds, row_keys)
         self._other.add(other)
 

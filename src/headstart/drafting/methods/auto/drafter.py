@@ -18,13 +18,13 @@ from headstart.drafting.abilities import bytes_of
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, beam_of
 from headstart.drafting.context import DraftContext
 from headstart.drafting.inner_sequence import InnerSequence
+from headstart.drafting.methods.auto.itself import worth_asking
 from headstart.drafting.methods.auto.members import FREE, ITSELF, AutoOptions, found_drafters, small_model
 from headstart.drafting.methods.auto.outsiders import Outsiders
 from headstart.drafting.options import require
 from headstart.drafting.planning import constants as c
 from headstart.drafting.planning.allowances import Load
 from headstart.drafting.planning.followed import Followed
-from headstart.drafting.methods.auto.itself import worth_asking
 from headstart.drafting.planning.members import Brought
 from headstart.drafting.planning.merged import MergedGuesses
 from headstart.drafting.planning.parts import PlannerParts
