@@ -48,6 +48,8 @@ def write_deepseek_v4(model: PreTrainedModel, path: Path, modules: Sequence[Mapp
     config: Any = model.config
     writer = gguf.GGUFWriter(path, "deepseek4")
     _metadata(writer, config)
+    # The converter says so of files without modules, too.
+    writer.add_nextn_predict_layers(len(modules) or config.num_nextn_predict_layers)
     for number, parts in enumerate(modules, config.num_hidden_layers - len(modules)):
         for name, tensor in parts.items():
             writer.add_tensor(f"blk.{number}.nextn.{name}.weight", tensor.numpy())
@@ -98,8 +100,6 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
     writer.add_expert_shared_count(config.n_shared_experts)
     writer.add_expert_weights_scale(config.routed_scaling_factor)
     writer.add_expert_weights_norm(True)
-    # The converter says so of files without modules, too.
-    writer.add_nextn_predict_layers(config.num_nextn_predict_layers)
     writer.add_indexer_head_count(config.index_n_heads)
     writer.add_indexer_key_length(config.index_head_dim)
     writer.add_indexer_top_k(config.index_topk)

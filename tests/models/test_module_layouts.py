@@ -143,7 +143,17 @@ def test_texts_go_beyond_what_deepseek_v4_compresses_at_once(tmp_path: Path) -> 
             assert said[1:] == said[:1] * 3
 
 
-SEVERAL = ("bailing_moe", "bailing_hybrid", "glm5_next", "glm_moe_dsa", "hy_v3", "mellum", "mimo_v2_flash", "step3p7")
+SEVERAL = (
+    "bailing_moe",
+    "bailing_hybrid",
+    "deepseek_v4",
+    "glm5_next",
+    "glm_moe_dsa",
+    "hy_v3",
+    "mellum",
+    "mimo_v2_flash",
+    "step3p7",
+)
 
 
 @pytest.mark.parametrize("family", thorough_but(("bailing_moe",), SEVERAL))
@@ -161,7 +171,9 @@ def test_two_modules_guess_in_turn(family: str, tmp_path: Path) -> None:
     assert all(output.outputs[0].stats.drafted > 0 for output in outputs)
 
 
-@pytest.mark.parametrize("family", thorough_but(("qwen3_5_text",), ("qwen3_5_text", "deepseek_v3", "hy_v3")))
+@pytest.mark.parametrize(
+    "family", thorough_but(("qwen3_5_text",), ("qwen3_5_text", "deepseek_v3", "hy_v3", "deepseek_v4"))
+)
 def test_a_file_of_modules_alone_guesses_for_a_folder_and_a_file(family: str, tmp_path: Path) -> None:
     """It lies beside a file without them, or in a folder; by name it serves as draft model."""
     folder = tmp_path / "model"

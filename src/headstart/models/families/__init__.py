@@ -94,10 +94,11 @@ def config_from_gguf(
     if isinstance(tensors, Mapping) and _GGUF_EMBEDDING in tensors:
         fields = fields.with_entries(vocab_size=tensors[_GGUF_EMBEDDING][0])
         guessing = {int(found[1]) for name in tensors if (found := _GUESSING.match(name))}
-        counted = sum(layer < fields.integer("block_count", 0, minimum=0) for layer in guessing)
+        blocks = fields.integer("block_count", 0, minimum=0)
+        counted = sum(layer < blocks for layer in guessing)
         fields = fields.with_defaults({"nextn_predict_layers": counted})
-        if architecture == "deepseek4" and not guessing:
-            # Files may say how many there were and leave them out.
+        if architecture == "deepseek4" and not guessing and f"blk.{blocks - 1}.attn_norm.weight" in tensors:
+            # Files may say how many there were and leave them out, and out of their count of blocks.
             fields = fields.with_entries(nextn_predict_layers=0)
     if fields.integer("expert_count", 0, minimum=0) and architecture in _MIXTURES:
         family = _MIXTURES[architecture]
