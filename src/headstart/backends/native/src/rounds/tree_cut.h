@@ -165,7 +165,8 @@ class TreeCut {
     std::vector<int> left = most_;
     const auto beyond = [&](const Ranked &each) { return --left[each.sequence] < 0; };
     ranked.erase(std::remove_if(ranked.begin(), ranked.end(), beyond), ranked.end());
-    double tokens = most_.size(), said = tokens * kLeastGain, taken = rule.pass_seconds[0] + rule.other_seconds;
+    double tokens = static_cast<double>(most_.size()), said = tokens * kLeastGain,
+           taken = rule.pass_seconds[0] + rule.other_seconds;
     int count = 0;
     const int most = std::min(static_cast<int>(ranked.size()), rule.passes - 1);
     for (int node = 1; node <= most; ++node) {
