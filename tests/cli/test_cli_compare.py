@@ -89,7 +89,6 @@ class TestCommand:
         assert row["plain"]["token_ids"] == row["token_ids"]
 
     @pytest.mark.thorough
-    @pytest.mark.thorough
     def test_point_masses_keep_sampled_tokens_under_every_rule(self, tiny_model_dir: Path) -> None:
         (row,) = rows(compare(tiny_model_dir, PROMPT, "--temperature", 1, "--n", 2, "-d", "ngram", "--json"))
         assert row["identical"]

@@ -11,9 +11,11 @@ from drafting_toys import ToySequence, read_prompt, verify_greedily
 from planned_toys import BUDGET, PREDICTABLE, Clock, Oracle, begin, with_oracles
 
 from headstart.drafting.base import BeamView, Drafter
+from headstart.drafting.methods.auto.drafter import AutoDrafter
 from headstart.drafting.planning import constants as c
 from headstart.drafting.planning.allowances import Allowances, Load, PlainRounds
 from headstart.passes.adapters import Adapter
+from headstart.passes.rounds import StretchLimits
 from headstart.sampling.params import SamplingParams
 
 Cost = Callable[[int], float]
@@ -30,9 +32,8 @@ def race(
     """Seconds that some rounds took, questions and all, and that plain decoding takes for the same tokens."""
     began, passes = clock.now, 0.0
     before = sum(len(sequence.tokens) for sequence in sequences)
-    budget = replace(BUDGET, group_nodes=BUDGET.nodes if hasattr(sequences[0], "beam") else 0)
     for _ in range(rounds):
-        trees = drafter.propose(sequences, [budget] * len(sequences))
+        trees = drafter.propose(sequences, [BUDGET] * len(sequences))
         rows = len(sequences) + sum(map(len, trees))
         passes += cost(rows)
         drafter.observe(
@@ -270,15 +271,43 @@ def test_prompts_are_read_along_while_that_pays(monkeypatch: pytest.MonkeyPatch)
     assert 2.0 * sum(heard) < c.START + 2.0 + c.SHARE * 198 * 15.0 + 1.0
 
 
-def test_beams_cost_no_more_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    drafter, oracles = with_oracles(monkeypatch, only=(3, 0.5))
-    oracles["only"].right = False
-    sequences = many(drafter, 4)
-    for sequence in sequences:
+def test_nobody_is_asked_about_beams_nor_shown_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter, oracles = with_oracles(monkeypatch, only=(3, 0.0))
+    only, beams = oracles["only"], [ToySequence(number, [1, 2, 3, 4]) for number in range(4)]
+    for sequence in beams:
         sequence.beam = BeamView(7, 4, -1.0)  # type: ignore[attr-defined]
-    taken, plain = race(drafter, oracles["only"].clock, sequences, lambda rows: 1.0 + 0.1 * (rows - 4), 2000)
-    # And a round with questions about four, and thirty rows.
-    assert taken - plain < c.START + c.SHARE * plain + 4 * 0.5 + 0.1 * 4 * 31
+        drafter.begin(sequence)
+        drafter.observe([read_prompt(sequence)])
+    taken, plain = race(drafter, only.clock, beams, flat, 200)
+    assert taken == plain
+    assert (only.asked, only.heard) == (0, set())
+    other = begin(drafter, 9)
+    race(drafter, only.clock, [*beams, other], flat, 200)
+    assert only.asked > 0, "about whoever decodes beside them"
+    assert only.heard == {9}
+
+
+class _Unready(Oracle):
+    """Cannot take part in rounds at once, which it finds out late."""
+
+    def stretch(self, sequences: Sequence[object], limits: Sequence[object]) -> None:
+        self.clock.now += 5.0
+
+
+def test_rounds_at_once_that_were_prepared_in_vain_are_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter, oracles = with_oracles(monkeypatch, _Unready, only=(3, 0.0))
+    only, sequence = oracles["only"], begin(drafter)
+    assert isinstance(drafter, AutoDrafter)
+    limits = [StretchLimits(16, 1.0, 100, 100, frozenset(), BUDGET)]
+    race(drafter, only.clock, [sequence], flat, c.PLAIN_LEAST)
+    left = drafter.safeguard.allowances[Load.of([sequence]).size]
+    before, began = left.rounds, only.clock.now
+    assert drafter.stretch([sequence], limits) is None
+    assert only.clock.now == began + 5.0
+    assert left.rounds == pytest.approx(before - 5.0)
+    for _ in range(9):
+        drafter.stretch([sequence], limits)
+    assert only.clock.now == began + 15.0, "nobody is asked once that is used up"
 
 
 def test_random_costs_of_all_kinds_lose_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,10 +49,9 @@ class Lane:
             and self.member.asks(followed[i].allowance(self.place, self.member, load), load)
         ]
 
-    def answered(self, followed: Sequence[Followed], seconds: float) -> None:
-        """It was asked, which took so long."""
+    def answered(self, followed: Sequence[Followed]) -> None:
+        """It has guessed, or is about to."""
         self.new = frozenset([i for i in self.asked if not followed[i].asked[self.place]])
-        self.seconds = seconds
         for i in self.asked:
             followed[i].asked[self.place] = True
 
@@ -108,6 +107,7 @@ class PlannedStretch:
             ]
             views = [followed[i].view for i in follows]
             drafting = lane.answer(stretch_drafting, lane.member.drafter, views, allowed)
+            lane.seconds = clock() - start
             if drafting is None or not drafting.guessers or drafting.cut_rule is not None:
                 return None
             for i, (guesser,) in zip(follows, drafting.guessers, strict=True):
@@ -115,7 +115,8 @@ class PlannedStretch:
                     return None
                 guesser.rates = followed[i].rates[lane.place].rates
                 guessers[i][slot] = guesser
-            lane.answered(followed, clock() - start)
+        for lane in used:
+            lane.answered(followed)
         return cls(followed, limits, load, used, guessers, costs, safeguard)
 
     @property

@@ -151,7 +151,7 @@ class AutoDrafter:
         lanes = self._lanes(followed)
         planned = self.parts.stretch(followed, limits, lanes, self.costs, self.safeguard, self._clock)
         if planned is None:
-            self.safeguard.charge(Load.of(sequences), sum([lane.seconds for lane in lanes]))
+            self.safeguard.charge(Load.of(sequences), sum([lane.seconds for lane in lanes if lane.asked]))
             return None
         prepared = self._clock() - start
 
@@ -212,7 +212,8 @@ class AutoDrafter:
         for i, own in zip(lane.asked, guesses, strict=False):  # there are none where it fails
             followed[i].guesses.append((lane.place, own))
         if guesses:
-            lane.answered(followed, self._clock() - start)
+            lane.answered(followed)
+            lane.seconds = self._clock() - start
         return bool(guesses)
 
     def _show(self, place: int, outcomes: Sequence[RoundOutcome], load: Load) -> float:

@@ -59,9 +59,8 @@ class Outsiders:
         def proposed() -> list[Guesses]:
             trees = propose()
             for tree, budget in zip(trees, budgets, strict=True) if place in self._names else ():
-                allowed = max(budget.nodes, budget.group_nodes)
-                if len(tree) > allowed:  # before anything looks at the nodes
-                    raise ValueError(f"it gave a tree of {len(tree)} nodes; {allowed} were allowed")
+                if len(tree) > budget.nodes:  # before anything looks at the nodes
+                    raise ValueError(f"it gave a tree of {len(tree)} nodes; {budget.nodes} were allowed")
                 if not ((tree.tokens >= 0) & (tree.tokens < self._context.vocab_size)).all():
                     raise ValueError("a guess is outside the vocabulary")
             return [Guesses.of(tree) for tree in trees]
