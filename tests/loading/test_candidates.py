@@ -27,6 +27,7 @@ from tiny_checkpoint import HEADS, write_tiny_model, write_tokenizer
 from headstart import LLM, CheckpointError, ConfigError, SamplingParams
 from headstart.backends.native.loader import load_library
 from headstart.drafting.heads.formats import TrainedHead
+from headstart.entrypoints.outline import Outline
 from headstart.loading.candidates import candidates
 from headstart.loading.model import load_model
 from headstart.loading.published import PUBLISHED
@@ -414,6 +415,14 @@ def test_a_head_has_no_modules(tmp_path: Path, target: Path) -> None:
     save_head(random_eagle(VOCAB), tmp_path / "head")
     with pytest.raises(ConfigError, match=r"is a draft head \(eagle3\), which has no multi-token modules"):
         LLM(target, "mtp", draft_model=tmp_path / "head")
+
+
+def test_a_head_is_no_model_that_answers(tmp_path: Path) -> None:
+    save_head(random_eagle(VOCAB), tmp_path / "head")
+    said = r"is a draft head \(eagle3\), no model that answers; give it with --draft-model"
+    for opened in (LLM, Outline.open):
+        with pytest.raises(CheckpointError, match=said):
+            opened(tmp_path / "head")
 
 
 def test_a_drafters_name_and_a_model_do_not_go_together(target: Path) -> None:

@@ -14,6 +14,7 @@ from headstart.errors import ConfigError
 from headstart.loading.describing import describe
 from headstart.loading.model import Model, load_opened
 from headstart.loading.reading import USUAL, Reading
+from headstart.loading.roles import tokenizer_of
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.generation_config import AUTO, sampling_defaults
@@ -75,10 +76,11 @@ class Outline:
             CheckpointError, ConfigError: as loading the model does.
         """
         checkpoint = open_checkpoint(model, revision, reading.lora)
+        tokenizer = tokenizer_of(checkpoint)
         return cls(
             checkpoint,
             describe(checkpoint, reading).config,
-            Tokenizer.from_checkpoint(checkpoint),
+            tokenizer,
             ChatTemplate.from_checkpoint(checkpoint, reading.chat_template),
             sampling_defaults(checkpoint, generation_config),
             reading,

@@ -27,6 +27,7 @@ from headstart.common.memory import readable, require_room
 from headstart.errors import ConfigError
 from headstart.loading.describing import describe
 from headstart.loading.reading import USUAL, Reading
+from headstart.loading.roles import tokenizer_of
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
@@ -115,7 +116,7 @@ def load_model(
     """
     named(Precision, "precision", precision), parse_device(str(device))  # refused before anything is opened
     checkpoint = open_checkpoint(name, revision, reading.lora)
-    tokenizer = Tokenizer.from_checkpoint(checkpoint)
+    tokenizer = tokenizer_of(checkpoint)
     template = ChatTemplate.from_checkpoint(checkpoint, reading.chat_template)
     return load_opened(checkpoint, tokenizer, template, precision, device, reading)
 

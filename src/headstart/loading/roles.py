@@ -8,8 +8,10 @@ from typing import Any
 
 from headstart.drafting.head_files.loading import is_modules_alone, kind_in
 from headstart.errors import CheckpointError, ConfigError
+from headstart.models.checkpoint import Checkpoint
 from headstart.models.gguf_file import GgufFile
 from headstart.models.locating import locate
+from headstart.text.tokenizer import Tokenizer
 
 _PROJECTORS = ("clip", "mmproj")
 _EMBEDDING_FILES = ("modules.json", "config_sentence_transformers.json")
@@ -65,3 +67,18 @@ def require_language_model(name: str) -> None:
         runs = role == MODULES or "head" in role
         mend = "name it without a drafter, or with the one that runs it" if runs else "name a model"
         raise ConfigError(f"{name} is {role}, no model that guesses by itself; {mend}.")
+
+
+def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
+    """A target's.
+
+    Raises:
+        CheckpointError: it has none, or a damaged one; or is no model at all, and what it is.
+    """
+    try:
+        return Tokenizer.from_checkpoint(checkpoint)
+    except CheckpointError:
+        if (role := role_of(checkpoint.path)) is None:
+            raise
+        given = "give it with --draft-model, and with --model the one that it guesses for"
+        raise CheckpointError(f"{checkpoint.name} is {role}, no model that answers; {given}.") from None
