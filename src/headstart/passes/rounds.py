@@ -117,6 +117,10 @@ class CutRule:
     allowance: float
     """Seconds that may be lost, set against plain rounds that say the same. The stretch ends, after two rounds at the
     earliest, with the round in which they are."""
+    least_gain: float = 1.0
+    """Times plain decoding's speed that guesses must promise."""
+    most_certain: float = 1.0
+    """No guess's chance is taken to be higher."""
 
 
 @dataclass(frozen=True)

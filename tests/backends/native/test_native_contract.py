@@ -35,7 +35,7 @@ from headstart.backends.native.matrices import (
 )
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.native.toolchain import SOURCES
-from headstart.drafting.planning import constants, guess_rates
+from headstart.drafting.planning import guess_rates
 from headstart.models.config import Activation, Channel, Gate, Mixer, NormKind
 from headstart.models.experts_config import ExpertScore, GroupScore
 from headstart.models.state_config import StateNorm
@@ -109,15 +109,18 @@ void headstart_stop();
 
 
 def test_structures_are_made_by_name() -> None:
-    cut_rule = library.CutRule(passes=3, pass_seconds=None, other_seconds=0.5, plain_seconds=1.0, allowance=2.0)
+    fields = {"passes": 3, "pass_seconds": None, "other_seconds": 0.5, "plain_seconds": 1.0, "allowance": 2.0}
+    fields |= {"least_gain": 1.0, "most_certain": 1.0}
+    cut_rule = library.CutRule(**fields)
     assert (cut_rule.passes, cut_rule.other_seconds) == (3, 0.5)
     assert library.Rows(data=None, row_bytes=8, kind=1, rows=2).order is None
+    some = {name: value for name, value in fields.items() if name not in ("pass_seconds", "plain_seconds")}
     with pytest.raises(TypeError, match="CutRule lacks pass_seconds, plain_seconds"):
-        library.CutRule(passes=3, other_seconds=0.5, allowance=2.0)
+        library.CutRule(**some)
     with pytest.raises(TypeError, match="positional"):
         library.CutRule(3, None, 0.5)
     with pytest.raises(AttributeError, match="seconds"):
-        library.CutRule(passes=3, pass_seconds=None, other_seconds=0.5, plain_seconds=1.0, allowance=2.0, seconds=1.0)
+        library.CutRule(**fields, seconds=1.0)
     with pytest.raises(AttributeError, match="passed"):
         cut_rule.passed = 4
     assert library.CutRule().passes == 0  # blank, as in an array
@@ -139,8 +142,6 @@ def constant(name: str) -> float:
         ("kAgreed", MAX_GRADES),
         ("kAgreed", guess_rates.AGREED),
         ("kContradicted", guess_rates.CONTRADICTED),
-        ("kMostCertain", constants.MOST_CERTAIN),
-        ("kLeastGain", constants.LEAST_GAIN),
         ("kUnsaid", stretch._UNSAID),
         ("kLinears", matrices.MATRICES),
         ("kHeadGates", 1 + get_args(Gate).index("head")),

@@ -226,7 +226,7 @@ def chosen_in_python(merged: Sequence[MergedGuesses], rule: CutRule, most: Seque
     ]
     ranked.sort(key=lambda each: -each[0])
     tokens = float(len(merged))
-    said = tokens * constants.LEAST_GAIN
+    said = tokens * rule.least_gain
     taken, size = rule.pass_seconds[0] + rule.other_seconds, 0
     for count, (reach, _, _) in enumerate(ranked[: len(rule.pass_seconds) - 1], start=1):
         tokens += reach
@@ -271,7 +271,7 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
         ]
         nodes = sum(each.budget.nodes for each in limits)
         seconds = np.cumsum(rng.uniform(0.0, 0.4, rng.integers(1, nodes + 2))) + 1
-        rule = CutRule(seconds.tolist(), 0.1, 1.0, math.inf)
+        rule = CutRule(seconds.tolist(), 0.1, 1.0, math.inf, constants.LEAST_GAIN, constants.MOST_CERTAIN)
         merged = [
             merged_in_python(view, planner._members, known, budget)
             for view, budget, known in zip(views, budgets, prior, strict=True)

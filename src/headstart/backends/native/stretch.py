@@ -221,6 +221,8 @@ def _cut_rule(rule: CutRule) -> tuple[c.CutRule, NDArray[np.float64]]:
         other_seconds=rule.other_seconds,
         plain_seconds=rule.plain_seconds,
         allowance=rule.allowance,
+        least_gain=rule.least_gain,
+        most_certain=rule.most_certain,
     )
     return compiled, seconds
 

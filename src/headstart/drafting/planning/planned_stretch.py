@@ -134,7 +134,8 @@ class PlannedStretch:
         nodes = sum([each.budget.nodes for each in self.limits])
         context = sum([len(each.view.tokens) for each in self.followed]) / roots
         seconds = self.costs.passes.seconds(roots, roots + nodes, context)
-        return CutRule(seconds, other, plain, self.safeguard.allowances[self.load.size].rounds * plain)
+        allowance = self.safeguard.allowances[self.load.size].rounds * plain
+        return CutRule(seconds, other, plain, allowance, c.LEAST_GAIN, c.MOST_CERTAIN)
 
     def learn(self, rounds: Sequence[RoundRecord]) -> None:
         """What these rounds say of rates, costs and allowances."""

@@ -323,6 +323,8 @@ struct HeadstartCutRule {
   double other_seconds;        // of the rest of a round
   double plain_seconds;        // of a plain round
   double allowance;            // that may be lost beside plain rounds; two rounds are run whatever it is
+  double least_gain;           // that guesses must promise over plain decoding, a factor
+  double most_certain;         // chance of a guess
 };
 
 // Times of a round, in seconds, all sequences together; row_seconds: for each guess that is verified.

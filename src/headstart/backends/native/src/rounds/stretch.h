@@ -221,10 +221,10 @@ class Stretch {
   // The trees that are verified.
   void choose(HeadstartRound &round) {
     if (s_->cut_rule) {
-      cut_.clear();
+      cut_.begin(*s_->cut_rule);
       for (SequenceState &sequence : sequences_)
         cut_.add(sequence.of->guessers, sequence.guesses, sequence.nodes, sequence.depth);
-      cut_.cut(*s_->cut_rule, round);
+      cut_.cut(round);
     }
     for (size_t i = 0; i < sequences_.size(); ++i) {
       SequenceState &sequence = sequences_[i];

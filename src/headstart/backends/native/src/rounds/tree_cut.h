@@ -13,7 +13,8 @@ class Merged {
  public:
   // The guesses of the first of them. Equal paths are one node, with the mean of the drafters' chances. What they say
   // of each other goes into the grades.
-  void merge(const HeadstartGuesser *guessers, Guesses (&all)[kGuessers], int first = kGuessers) {
+  void merge(const HeadstartGuesser *guessers, Guesses (&all)[kGuessers], double most_certain, int first = kGuessers) {
+    most_certain_ = most_certain;
     tree_.clear(), owners_.clear(), nodes_.clear(), reach_.clear();
     heard_.assign(1, 0);  // [parent + 1]
     for (int i = 0; i < first; ++i) {
@@ -78,8 +79,6 @@ class Merged {
   double reach(int node) const { return reach_[node]; }
 
  private:
-  static constexpr double kMostCertain = 0.995;
-
   // From the node `first` on: chances of one parent's children that add up to no more than 1, and the nodes' reach.
   void weigh(int first) {
     totals_.assign(tree_.size() + 1, 0.0);  // [parent + 1]
@@ -87,7 +86,7 @@ class Merged {
     for (int node = first; node < tree_.size(); ++node) {
       const int parent = tree_.parents[node];
       const double chance = tree_.chances[node] / std::max(1.0, totals_[parent + 1]);
-      tree_.chances[node] = std::min(chance, kMostCertain);
+      tree_.chances[node] = std::min(chance, most_certain_);
       reach_.push_back(parent == kRoot ? tree_.chances[node] : tree_.chances[node] * reach_[parent]);
     }
   }
@@ -100,6 +99,7 @@ class Merged {
   }
 
   Guesses tree_, more_;
+  double most_certain_ = 1.0;
   std::vector<int32_t> path_;
   std::vector<double> reach_, totals_;
   std::vector<int> owners_, heard_, places_[kGuessers];
@@ -109,26 +109,29 @@ class Merged {
 // The nodes of all sequences compete in one list, the likeliest first.
 class TreeCut {
  public:
-  void clear() { most_.clear(), ranked_.clear(), ranked_first_.clear(); }
+  void begin(const HeadstartCutRule &rule) {
+    rule_ = &rule;
+    most_.clear(), ranked_.clear(), ranked_first_.clear();
+  }
 
   // One more sequence's guesses, of which `most` may be verified, down to a depth.
   void add(const HeadstartGuesser *guessers, Guesses (&guesses)[kGuessers], int most, int depth) {
     if (most_.size() == merged_.size()) merged_.emplace_back();
     Merged &merged = merged_[most_.size()];
-    merged.merge(guessers, guesses, 1);
+    merged.merge(guessers, guesses, rule_->most_certain, 1);
     list(merged, ranked_first_);
-    merged.merge(guessers, guesses);
+    merged.merge(guessers, guesses, rule_->most_certain);
     merged.go_on(guessers, most, depth);
     list(merged, ranked_);
     most_.push_back(most);
   }
 
   // As many nodes as make the most tokens per second (`RoundCosts.size`), of each sequence its own.
-  void cut(const HeadstartCutRule &rule, HeadstartRound &round) {
-    cut(rule, ranked_first_);
-    cut(rule, ranked_);
+  void cut(HeadstartRound &round) {
+    cut(ranked_first_);
+    cut(ranked_);
     const int count = static_cast<int>(ranked_.size());
-    round.row_seconds = count ? (rule.pass_seconds[count] - rule.pass_seconds[0]) / count : 0.0;
+    round.row_seconds = count ? (rule_->pass_seconds[count] - rule_->pass_seconds[0]) / count : 0.0;
   }
 
   // What was chosen for a sequence, and what the first guesser promised alone and the other adds to that.
@@ -147,8 +150,6 @@ class TreeCut {
   }
 
  private:
-  static constexpr double kLeastGain = 1.03;
-
   struct Ranked {
     double reach;
     int sequence, node;
@@ -159,24 +160,25 @@ class TreeCut {
       all.push_back({merged.reach(node), static_cast<int>(most_.size()), node});
   }
 
-  void cut(const HeadstartCutRule &rule, std::vector<Ranked> &ranked) const {
+  void cut(std::vector<Ranked> &ranked) const {
     // Reach falls along every path, so a parent stays before its child.
     std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked &a, const Ranked &b) { return a.reach > b.reach; });
     std::vector<int> left = most_;
     const auto beyond = [&](const Ranked &each) { return --left[each.sequence] < 0; };
     ranked.erase(std::remove_if(ranked.begin(), ranked.end(), beyond), ranked.end());
-    double tokens = static_cast<double>(most_.size()), said = tokens * kLeastGain,
-           taken = rule.pass_seconds[0] + rule.other_seconds;
+    double tokens = static_cast<double>(most_.size()), said = tokens * rule_->least_gain,
+           taken = rule_->pass_seconds[0] + rule_->other_seconds;
     int count = 0;
-    const int most = std::min(static_cast<int>(ranked.size()), rule.passes - 1);
+    const int most = std::min(static_cast<int>(ranked.size()), rule_->passes - 1);
     for (int node = 1; node <= most; ++node) {
       tokens += ranked[node - 1].reach;
-      const double seconds = rule.pass_seconds[node] + rule.other_seconds;
+      const double seconds = rule_->pass_seconds[node] + rule_->other_seconds;
       if (tokens * taken > said * seconds) said = tokens, taken = seconds, count = node;
     }
     ranked.resize(count);
   }
 
+  const HeadstartCutRule *rule_ = nullptr;
   std::vector<Merged> merged_;  // [sequence], kept for their memory
   std::vector<Ranked> ranked_, ranked_first_;
   std::vector<int> most_, chosen_;  // [sequence] nodes at most
