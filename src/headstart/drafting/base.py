@@ -92,6 +92,8 @@ class RoundOutcome:
     """Wall time of the pass."""
     signal_seconds: float = 0.0
     """Wall time of finding ``top_ids`` in the whole pass."""
+    ahead_seconds: float = 0.0
+    """Wall time of the engine's step before anybody was asked to guess."""
     pass_experts: float | None = None
     """Distinct experts that the whole pass called, as in ``PassOutput.experts``."""
 

@@ -99,13 +99,14 @@ class Engine:
                 self.runner.cache.pool.files.step(self.idle)
 
     def _step(self, seconds: float) -> list[Sequence]:
+        began = time.perf_counter()
         self._admit()
         schedule = self._schedule()
         if schedule is None or not self._encode(schedule):
             return self._leave()
         self._begin("a pass", schedule.riding)
         if not self._run_stretch(schedule, seconds):
-            decode_round(self.runner, self.drafters, schedule, self._begin)
+            decode_round(self.runner, self.drafters, schedule, self._begin, began)
             for group in schedule.groups:
                 self._regroup(group)
         took_part = schedule.riding

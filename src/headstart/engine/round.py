@@ -39,13 +39,18 @@ Begin = Callable[[str, Seq[Sequence]], None]
 
 
 def decode_round(
-    runner: ModelRunner, drafters: DrafterPool, schedule: PassSchedule, begin: Begin = lambda what, whose: None
+    runner: ModelRunner,
+    drafters: DrafterPool,
+    schedule: PassSchedule,
+    begin: Begin = lambda what, whose: None,
+    began: float | None = None,
 ) -> None:
     """Draft, run ONE pass over prompt chunks and trees together, verify, commit, tell the drafters.
 
-    Plain decoding is the same round with the empty tree. The schedule has made sure of room in the cache.
+    Plain decoding is the same round with the empty tree. The schedule has made sure of room in the cache; the step that
+    made it ``began`` then, or, None, just now.
     """
-    work = _Round(runner, drafters, schedule, begin)
+    work = _Round(runner, drafters, schedule, begin, time.perf_counter() if began is None else began)
     work.propose()
     with runner.cache.reserve(work.room(), work.read_ids):
         work.run_pass()
@@ -70,12 +75,14 @@ class _Decoding:
 class _Round:
     """The round of one schedule, step by step."""
 
-    def __init__(self, runner: ModelRunner, drafters: DrafterPool, schedule: PassSchedule, begin: Begin) -> None:
+    def __init__(
+        self, runner: ModelRunner, drafters: DrafterPool, schedule: PassSchedule, begin: Begin, began: float
+    ) -> None:
         self._begin = begin
         self._runner = runner
         self._drafters = drafters
         self._schedule = schedule
-        self._clock = RoundClock()
+        self._clock = RoundClock(began)
         self._chunks = [_chunk(runner, sequence, count) for sequence, count in schedule.reading]
         self._read: list[SpanOutput | None] = []
         """[chunk]; None: it could not be computed."""
@@ -268,6 +275,7 @@ class _Round:
                 pass_rows=rows,
                 pass_seconds=self._clock.pass_seconds,
                 signal_seconds=self._clock.signal_seconds,
+                ahead_seconds=self._clock.ahead_seconds,
                 pass_experts=each.output.pass_experts,
             )
         )

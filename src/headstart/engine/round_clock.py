@@ -12,6 +12,8 @@ from headstart.engine.outputs import SequenceStats
 class RoundClock:
     """Where the time of a pass went; every sequence that rode in it is charged the whole."""
 
+    began: float
+    """When the engine began to see what is to be done."""
     start: float = 0.0
     draft_end: float = 0.0
     pass_end: float = 0.0
@@ -31,6 +33,10 @@ class RoundClock:
     def signalled(self) -> None:
         """What drafters asked for was looked up in them."""
         self.signal_end = time.perf_counter()
+
+    @property
+    def ahead_seconds(self) -> float:
+        return self.start - self.began
 
     @property
     def draft_seconds(self) -> float:

@@ -50,6 +50,8 @@ class _Round:
     seconds: float = 0.0
     """That the proposal took."""
     proposed_at: float = 0.0
+    in_vain: float | None = None
+    """Seconds that were charged for rounds at once which a drafter cannot take part in; None: they were not wanted."""
 
 
 class AutoDrafter:
@@ -89,6 +91,8 @@ class AutoDrafter:
         self._asked: Sequence[int] = range(len(self._members))
         """Places of those that were asked last."""
         self._round = _Round()
+        self._in_vain: float | None = None
+        """Of the round to come."""
         self._need()
 
     @property
@@ -114,7 +118,8 @@ class AutoDrafter:
             each.guesses = []
         beside_prompts = bool(budgets) and budgets[0].prompt_rows > 0
         load = None if beside_prompts else Load.of(sequences)
-        self._round = now = _Round(load)
+        self._round = now = _Round(load, in_vain=self._in_vain)
+        self._in_vain = None
         budgets = self.costs.budgets(budgets)
         trees = [DraftTree.empty()] * len(followed)
         if load is not None and self.safeguard.allows(load):
@@ -151,7 +156,8 @@ class AutoDrafter:
         lanes = self._lanes(followed)
         planned = self.parts.stretch(followed, limits, lanes, self.costs, self.safeguard, self._clock)
         if planned is None:
-            self.safeguard.charge(Load.of(sequences), sum([lane.seconds for lane in lanes if lane.asked]))
+            self._in_vain = sum([lane.seconds for lane in lanes if lane.asked])
+            self.safeguard.charge(Load.of(sequences), self._in_vain)
             return None
         prepared = self._clock() - start
 
@@ -285,18 +291,25 @@ class AutoDrafter:
         assert now.load is not None
         row_keys = sum([len(outcome.row_tokens) * outcome.first_position for outcome in outcomes])
         between = max(0.0, start - now.proposed_at - pass_seconds - first.signal_seconds)
+        between += max(0.0, first.ahead_seconds - (now.in_vain or 0.0))
         shown = self._clock() - start
         seconds = now.seconds + pass_seconds + first.signal_seconds + between + shown
+        # Without the drafters it would have been one of several at once, of which each takes little more than its pass.
+        alone = pass_seconds + (between if now.in_vain is None else 0.0)
         said = sum([len(outcome.committed) for outcome in outcomes])
         self.costs.add(first.pass_rows, pass_seconds, row_keys, between + shown)
         self.costs.said(said, max(seconds, _IMPOSSIBLE), now.size.per_row)
         plain = self.safeguard.plain.seconds(now.load)
         if not now.lanes or plain is None:
-            self.safeguard.decoded(now.load, [pass_seconds + between])
+            self.safeguard.decoded(now.load, [alone])
         else:
-            self.safeguard.speculated(now.load, said / len(outcomes), seconds, plain, pass_seconds + between)
+            self.safeguard.speculated(now.load, said / len(outcomes), seconds, plain, alone)
             for lane in now.lanes:
                 lane.member.settle(now.load, lane.brought, lane.seconds, now.size.per_row, plain)
+        if not now.lanes and now.in_vain is not None:
+            for place, member in enumerate(self._members):
+                if member.reads_along and any([self._follows(place, outcome.sequence.id) for outcome in outcomes]):
+                    member.heard(now.load, between, self._plain_seconds(now.load) or alone, was_asked=False)
         asked = {lane.place: lane.asked for lane in now.lanes}
         followed = [self._followed.get(outcome.sequence.id) for outcome in outcomes]
         for place in range(len(self._members)):
