@@ -21,9 +21,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import chain as concatenated
 from itertools import cycle, islice
 from pathlib import Path
@@ -42,6 +43,7 @@ from headstart_lab.programs.native.bench_pass import chain
 from headstart_lab.programs.native.random_gguf import HYBRIDS, MIXES, SHAPES, write
 from headstart_lab.programs.peers.environments import PEERS, Peer
 from headstart_lab.programs.peers.sitting import Worker
+from headstart_lab.programs.recorded_guesses import with_time_left
 from headstart_lab.provenance import finished, provenance
 
 FORMAT = "headstart-file/1"
@@ -187,22 +189,14 @@ def measure(options: argparse.Namespace, path: Path) -> dict[str, Any]:
             held.enter_context(worker)
             verified = verifying(len(options.rates), worker.modes)
             peer_rates(worker, 8, 8, 2)  # so that its file has been read
-        for _ in range(options.repeats):
-            if worker is not None:
-                plain, prompt = peer_rates(worker, options.context, options.prompt, options.tokens)
-                times["llama.cpp"]["plain"].append(plain)
-                times["llama.cpp"]["prompt"].append(prompt)
-                for place, label in enumerate(verified):
-                    taken = peer_pass(worker, options.context, 2 + place, options.tokens // 2)
-                    times["llama.cpp"][label].append(taken)
-            for name, each in own.items():
-                of = times[name]
-                of["plain"].append(each.rows(1, options.tokens))
-                for label, count in counts.items():
-                    of[label].append(each.rows(count, options.tokens // 2))
-                of["prompt"].append(each.prompt(options.prompt))
-            if options.products:
-                products.append(next(iter(own.values())).products(options.prompt))
+        turns: list[Callable[[], None]] = []
+        if worker is not None:
+            turns.append(partial(_peers_turn, worker, options, verified, times["llama.cpp"]))
+        turns += [partial(_own_turn, each, options, counts, times[name]) for name, each in own.items()]
+        if options.products:
+            turns.append(lambda: products.append(next(iter(own.values())).products(options.prompt)))
+        for turn in with_time_left(turns * options.repeats, "turns"):
+            turn()
     size = path.stat().st_size
     cases = []
     for name, each in own.items():
@@ -230,6 +224,23 @@ def measure(options: argparse.Namespace, path: Path) -> dict[str, Any]:
         cases.append(case)
     peers = {f"{name}_ms": [round(1e3 * t, 2) for t in taken] for name, taken in times["llama.cpp"].items()}
     return {"cases": cases, "llama.cpp": peers, "products_ms": [round(1e3 * t, 1) for t in products]}
+
+
+def _peers_turn(
+    worker: Worker, options: argparse.Namespace, verified: list[str], times: dict[str, list[float]]
+) -> None:
+    plain, prompt = peer_rates(worker, options.context, options.prompt, options.tokens)
+    times["plain"].append(plain)
+    times["prompt"].append(prompt)
+    for place, label in enumerate(verified):
+        times[label].append(peer_pass(worker, options.context, 2 + place, options.tokens // 2))
+
+
+def _own_turn(own: Own, options: argparse.Namespace, counts: dict[str, int], times: dict[str, list[float]]) -> None:
+    times["plain"].append(own.rows(1, options.tokens))
+    for label, count in counts.items():
+        times[label].append(own.rows(count, options.tokens // 2))
+    times["prompt"].append(own.prompt(options.prompt))
 
 
 def _paces(times: dict[str, list[float]], verified: list[str], rates: list[float]) -> list[float]:
@@ -262,7 +273,10 @@ def main() -> None:
     options.rows = sorted({*options.rows, *range(2, 2 + len(options.rates))})
 
     where = provenance()
-    path = write(options.folder / f"random-{options.shape}-{options.mix}.gguf", options.shape, options.mix)
+    path = options.folder / f"random-{options.shape}-{options.mix}.gguf"
+    if not path.exists():
+        print(f"Writing {path} ...", file=sys.stderr, flush=True)
+    write(path, options.shape, options.mix)
     result = measure(options, path)
     for case in result["cases"]:
         print(json.dumps(case, indent=1))
