@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from native_cases import has_isa
@@ -319,6 +320,18 @@ def test_processor_that_lacks_everything(monkeypatch: pytest.MonkeyPatch, caplog
         assert not caplog.records
         assert loader.load_library("avx2") is None
     assert "this processor lacks avx2" in caplog.text
+
+
+@needs_compiler
+def test_tiles_that_the_system_keeps_are_said_to_be_missing(
+    copying: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CXX", compiler(tmp_path, copying))
+    monkeypatch.setattr(loader, "Library", lambda *_: SimpleNamespace(enable=lambda: 0))
+    with caplog.at_level(logging.WARNING):
+        assert loader.load_library("generic") is None
+        assert loader.load_library("generic") is None
+    assert caplog.text.count("keeps the tiles of generic from this process") == 1
 
 
 def test_a_compiler_for_other_processors_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

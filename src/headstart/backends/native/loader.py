@@ -152,7 +152,10 @@ def _load(isa: InstructionSet) -> Library | None:
     except (OSError, ConfigError) as error:
         _warn(f"native {isa.name} path not available; using the next one, or PyTorch: {error}")
         return None
-    return library if library.enable() else None
+    if library.enable():
+        return library
+    _warn(f"the system keeps the tiles of {isa.name} from this process; using the next instruction set, or PyTorch")
+    return None
 
 
 def _compile(isa: InstructionSet) -> Path:

@@ -20,7 +20,7 @@
 #define TILE_S8_S8(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c::)
 
 // Linux gives the tile registers to a process that asks for them (arch_prctl ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
-static inline bool enable_unit() { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
+static inline bool enable_unit() { return syscall(SYS_arch_prctl, 0x1023L, 18L) == 0; }
 
 // The tile configuration belongs to the thread: this one's holds for the scope, then the caller's comes back.
 class UnitScope {
