@@ -427,7 +427,11 @@ SHUFFLED = [3, 0, 2, 1, 5, 4]
 
 
 def check_rows_of_their_own(
-    config: ModelConfig, precision: Precision, isa: str, cache_type: CacheType = CacheType.AUTO
+    config: ModelConfig,
+    precision: Precision,
+    isa: str,
+    cache_type: CacheType = CacheType.AUTO,
+    weights: DecoderWeights | None = None,
 ) -> None:
     """Rows have the same bits chunked or not, beside others' rows, in trees and along their paths, where the last layer
     has fewer rows, with one thread or two."""
@@ -435,7 +439,10 @@ def check_rows_of_their_own(
     own, foreign = SHUFFLED[:3], SHUFFLED[3:]
     said: list[Tensor] = []
     for threads in (1, 2):
-        backend = native(config, precision, isa, threads)
+        if weights is None:
+            backend = native(config, precision, isa, threads)
+        else:
+            backend = NativeBackend(config, weights, precision, threads, isa)
         room = partial(backend.allocate_cache, 6, BLOCK, cache_type=cache_type)
         expected = run_chunks(backend, storage := room(), tokens, [1], own)
         for sizes in ([24], [2, 3, 5, 13, 1]):

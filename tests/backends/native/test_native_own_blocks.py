@@ -28,7 +28,6 @@ from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.formats import (
     BF16,
     EIGHT,
-    FINE,
     FOUR,
     KINDS,
     OWN,
@@ -50,6 +49,7 @@ from headstart.models.weights import DecoderWeights
 
 MIX = {
     "attn_v.weight": "Q6_K",
+    "ffn_gate.weight": "Q6_K",
     "ffn_down.weight": "Q5_K",
     "attn_output.weight": "Q3_K",
     "output.weight": "Q6_K",
@@ -339,14 +339,11 @@ def test_a_matrix_by_itself_is_in_its_files_own_blocks() -> None:
 
 @needs_native
 def test_what_has_no_kernel_is_named(tmp_path: Path) -> None:
-    _, weights = load(tmp_path, {"ffn_up.weight": "Q5_K", "ffn_down.weight": "IQ1_M", "": "Q4_K"})
+    _, weights = load(tmp_path, {"ffn_up.weight": "IQ1_M", "ffn_down.weight": "IQ1_M", "": "Q4_K"})
     forms = nearest_forms(weights, multiplies_bytes=True)
-    assert forms[2, 0] == FINE
-    assert forms[3, 0] == BF16
-    assert computed_in(weights, forms) == (
-        "Weights are computed in the file's own blocks (Q4_K), bf16 (IQ1_M), "
-        "blocks of 16 weights with 8 bits each (Q4_K, Q5_K)."
-    )
+    assert forms[2, 0] == forms[3, 0] == BF16
+    said = "Weights are computed in the file's own blocks (Q4_K), bf16 (IQ1_M, Q4_K)."
+    assert computed_in(weights, forms) == said
     for kind in BLOCK_TYPES:
         _, weights = load(tmp_path, {"": kind})
         said = computed_in(weights, nearest_forms(weights, multiplies_bytes=True))

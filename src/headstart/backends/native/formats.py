@@ -31,9 +31,9 @@ PARTS = 7
 are made of, or compressed keys; gates and ups; others are one part."""
 
 ABSENT = 0
-FOUR, EIGHT, FINE, BF16, OWN = 4, 8, 10, 16, 64
-"""No such matrix; blocks with levels of four or eight bits, blocks of 16 inputs with levels of eight; bf16; ``OWN`` and
-the number of a type: a file's own blocks. As ``headstart_create`` takes them."""
+FOUR, EIGHT, BF16, OWN = 4, 8, 16, 64
+"""No such matrix; blocks with levels of four or eight bits; bf16; ``OWN`` and the number of a type: a file's own
+blocks. As ``headstart_create`` takes them."""
 
 KINDS = (
     {"F32": 0, "F16": 1, "BF16": 30}
@@ -66,20 +66,14 @@ _SHARED_ROWS = 16
 """Of "FP8/128": neighbours in a matrix that are to have one scale."""
 
 _HELD_BY = {
-    **{kind: {FOUR, EIGHT, FINE} for kind in ("Q4_0", "TQ2_0", "Q1_0", "Q2_0", "Q2_0/128")},
-    **{kind: {FOUR, FINE} for kind in ("Q4_1", "Q4_K", "IQ3_S")},
-    **{kind: {EIGHT, FINE} for kind in ("Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS", "MXFP4")},
-    **{kind: {FINE} for kind in ("Q2_K", "Q3_K", "Q5_1", "Q5_K", "Q6_K")},
-    "IQ1_S": {FOUR},
-    "INT4": {FOUR},
-    "INT8": {EIGHT},
-    "TQ1_0": {FOUR, EIGHT},
-    **{kind: {FINE} for kind in CODEBOOK_TYPES if kind != "IQ3_S"},
+    **{kind: {FOUR, EIGHT} for kind in ("Q4_0", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0", "Q2_0/128")},
+    **{kind: {FOUR} for kind in ("Q4_1", "Q4_K", "IQ1_S", "IQ3_S", "INT4")},
+    **{kind: {EIGHT} for kind in ("Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS", "MXFP4", "INT8")},
     **{kind: {FOUR} for kind in FOLDER_KERNELS if kind.startswith("INT4")},
     **{kind: {EIGHT} for kind in FOLDER_KERNELS if kind.startswith("INT8")},
 }
-"""Blocks that hold a type's weights better than bf16 does, most of them to the bit; fine ones hold whatever the library
-reads of a file itself. Types that are not named are in bf16."""
+"""Blocks that hold a type's weights better than bf16 does, most of them to the bit. Types that are not named, and have
+no kernel of their own, are in bf16."""
 
 _FOUR_BIT_BLOCKS = 5.0
 """Bits that a weight takes at most in a file's blocks of 4 bits, units and offsets included."""
@@ -102,8 +96,8 @@ def nearest_forms(weights: DecoderParts, multiplies_bytes: bool) -> NDArray[np.u
     matrices, head = matrices_of(weights), head_row(weights.layers)
     forms = _alike([ABSENT if each is None else _nearest(types_of(each.matrix)) for each in matrices])
     if not multiplies_bytes:
-        dear = (forms == FINE) | (forms == EIGHT)
-        dear[head] = forms[head] == FINE
+        dear = forms == EIGHT
+        dear[head] = False
         forms[dear] = BF16
     kept = _keep_own(weights, matrices, forms)
     if not multiplies_bytes and not kept and FOUR not in forms:
@@ -156,10 +150,10 @@ _AS_SMALL = {FOUR: ("Q4_1",), EIGHT: ("Q8_0",)}
 def _keep_own(weights: DecoderParts, linears: Sequence[LinearWeights | None], forms: NDArray[np.uint8]) -> bool:
     """Whether some matrices are in their file's own blocks, which is noted in ``forms``."""
     kept, up = False, LINEARS.index("up")
-    mixed = {id(linears_of(layer)[up]) for layer in weights.layers}
-    mixed |= {id(expert.up) for layer in weights.layers for expert in experts_of(layer)}
+    raised = {id(linears_of(layer)[up]) for layer in weights.layers}
+    raised |= {id(expert.up) for layer in weights.layers for expert in experts_of(layer)}
     for linear, row in zip(linears, forms, strict=True):
-        types = () if linear is None else own_types(linear.matrix, id(linear) in mixed)
+        types = () if linear is None else own_types(linear.matrix, id(linear) in raised)
         if not types or set(types) <= set(_AS_SMALL.get(int(row[0]), ())):
             continue
         row[:] = [OWN + KINDS[each] for each in types]
@@ -167,17 +161,20 @@ def _keep_own(weights: DecoderParts, linears: Sequence[LinearWeights | None], fo
     return kept
 
 
-def own_types(matrix: Tensor | Matrix, mixed: bool = False) -> tuple[str, ...]:
+def own_types(matrix: Tensor | Matrix, raised: bool = False) -> tuple[str, ...]:
     """By part, the types of a matrix that can be multiplied in its file's own blocks; nothing where it cannot.
 
-    ``mixed``: its parts are gates and ups, which do not stand one below the other.
+    ``raised``: of several types its parts have to be gates and ups, as many.
     """
     types = types_of(matrix)
     if not all(each in OWN_KERNELS for each in types) or not _one_kernel(matrix, types):
         return ()
     if len(set(types)) == 1:
         return (types[0],) * PARTS
-    return () if mixed or len(types) > PARTS else (*types, *types[-1:] * (PARTS - len(types)))
+    if isinstance(matrix, Tensor) or len(types) > PARTS:
+        return ()
+    halves = [part.rows for part in matrix.parts] == [matrix.shape[0] // 2] * 2
+    return () if raised and not halves else (*types, *types[-1:] * (PARTS - len(types)))
 
 
 def _one_kernel(matrix: Tensor | Matrix, types: Sequence[str]) -> bool:
@@ -202,7 +199,6 @@ def _keeps_neighbours(part: MatrixPart) -> bool:
 _CALLED = {
     FOUR: "blocks of 4 bits",
     EIGHT: "blocks of 8 bits",
-    FINE: "blocks of 16 weights with 8 bits each",
     BF16: "bf16",
 }
 

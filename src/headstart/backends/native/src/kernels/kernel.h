@@ -2,7 +2,6 @@
 #pragma once
 #include "kernels/traits.h"
 #include HEADSTART_KERNEL
-#include "kernels/formats/blocks_fine.h"
 #include "kernels/products/float8_linear.h"
 #include "kernels/products/stored_linear.h"
 
@@ -16,8 +15,6 @@ static inline LinearKernel linear_kernel(Precision precision) {
       return block_kernel<2>();
     case Precision::int4_fast:
       return block_kernel<1>();
-    case Precision::fine:
-      return {ElementKind::int8, store_row_fine, multiply_linear_fine};
     case Precision::stored:
       return {ElementKind::int8, store_row_stored, multiply_linear_stored};
     case Precision::float8:

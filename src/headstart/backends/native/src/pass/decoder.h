@@ -37,12 +37,8 @@ class Decoder {
         activation(static_cast<Activation>(s.activation)),
         entry(static_cast<Entry>(s.entry)),
         kernel(linear_kernel(precision)),
-        kernels{kernel,
-                linear_kernel(Precision::bf16),
-                linear_kernel(Precision::fine),
-                linear_kernel(Precision::stored),
-                linear_kernel(Precision::float8),
-                linear_kernel(Precision::fp32)},
+        kernels{kernel, linear_kernel(Precision::bf16), linear_kernel(Precision::stored),
+                linear_kernel(Precision::float8), linear_kernel(Precision::fp32)},
         head_kernel(linear_kernel(head_precision)),
         hidden(round_up(s.hidden, kPadding)),
         expert_size(round_up(s.experts.size, kPadding)),
@@ -125,11 +121,13 @@ class Decoder {
   }
 
   // The output that a packed column holds, -1 for padding. Gated layers put 16 gates beside their 16 ups, so that one
-  // thread has both.
+  // thread has both, or all gates before all ups.
   static int output_of(const PackedLinear &linear, bool gated, int column) {
     if (!gated) return column < linear.outputs ? column : -1;
-    const int unit = (column / kColumns) * 16 + (column & 15), units = linear.outputs / 2;
-    return unit < units ? unit + (column & 16 ? units : 0) : -1;
+    const int half = linear.pairs / 2 * kColumns, units = linear.outputs / 2;
+    const int unit = linear.apart ? column % half : (column / kColumns) * 16 + (column & 15);
+    const bool is_up = linear.apart ? column >= half : (column & 16) != 0;
+    return unit < units ? unit + (is_up ? units : 0) : -1;
   }
 
   // Positions that every layer has a rope row (or a learned embedding) for.
@@ -152,8 +150,7 @@ class Decoder {
     return 0;
   }
   Precision precision_of_form(int form) const {
-    constexpr Precision kOthers[] = {Precision::bf16, Precision::fine, Precision::stored, Precision::float8,
-                                     Precision::fp32};
+    constexpr Precision kOthers[] = {Precision::bf16, Precision::stored, Precision::float8, Precision::fp32};
     return form == 0 ? precision : kOthers[form - 1];
   }
   bool has_form(int form) const {
@@ -235,11 +232,12 @@ class Decoder {
   bool has_expert_tables() const {
     return std::any_of(layers.begin(), layers.end(), [](const DecoderLayer &layer) { return layer.by_token; });
   }
-  // Most gates of a layer that cuts some off, padded.
-  int widest_cut() const {
+  // Most gates of a layer that cuts some off, or has them apart from ups, padded.
+  int widest_raised() const {
     int most = 0;
     for (const DecoderLayer &layer : layers)
-      if (layer.cuts) most = std::max(most, static_cast<int>(layer.linears[kDown].padded_inputs));
+      if (layer.cuts || layer.linears[kUp].apart)
+        most = std::max(most, static_cast<int>(layer.linears[kDown].padded_inputs));
     return most;
   }
   // The layer whose keys and values a layer reads.
@@ -266,7 +264,7 @@ class Decoder {
     return {total, of(head), screen.present() ? of(screen.linear) : 0};
   }
 
-  static constexpr int kForms = 6;
+  static constexpr int kForms = 5;
 
   const HeadstartShape shape;
   // Files of 4 bits keep the output head in more, and it gets rows of 16 bits; a trained head's guesses get along with

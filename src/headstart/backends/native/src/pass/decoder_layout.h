@@ -88,7 +88,6 @@ class DecoderLayout {
     of = precision_of(forms[0], of);
     if (!is_kept(of)) return linear_layout(of, outputs, inputs, padded_inputs, pairs, shape_.threads, forms[0]);
     return stored_layout(of, outputs, inputs, padded_inputs, pairs, shape_.threads, [&](int pair) {
-      // Gates and ups have one form, so that where their pairs are mixed the first part's is right.
       int part = 0;
       for (int end = parts[0]; part + 1 < kMatrixParts && pair * kColumns >= end; end += parts[part]) ++part;
       return forms[part] - kStoredForm;
@@ -220,8 +219,11 @@ class DecoderLayout {
   }
 
   PackedLinear lay_out_up(const uint8_t *forms, int size, bool gated) const {
-    const int pairs = round_up(size, kPadding) / (gated ? 16 : kColumns);
-    return lay_out(forms, {size, gated ? size : 0}, shape_.hidden, hidden_, pairs);
+    const int padded = round_up(size, kPadding), pairs = padded / (gated ? 16 : kColumns);
+    const bool apart = gated && forms[0] != forms[1];
+    PackedLinear up = lay_out(forms, {apart ? padded : size, gated ? size : 0}, shape_.hidden, hidden_, pairs);
+    up.apart = apart, up.outputs = gated ? 2 * size : size;
+    return up;
   }
 
   const HeadstartShape &shape_;

@@ -14,6 +14,11 @@ struct ExpertsLayer {
   PackedLinear router;            // in floats, whatever the model computes in; the shared expert's gate is its last row
   std::vector<float> correction;  // [count], or empty
   std::vector<PackedLinear> linears[kExpertLinears];  // [expert]
+
+  bool apart() const {
+    const std::vector<PackedLinear> &ups = linears[kExpertUp];
+    return std::any_of(ups.begin(), ups.end(), [](const PackedLinear &up) { return up.apart; });
+  }
 };
 
 // Activated gates are at most `of_gates`, ups no further than `limit` from 0. What is no number stays.

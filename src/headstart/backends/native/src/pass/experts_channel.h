@@ -20,6 +20,9 @@ class ExpertsChannel {
     middle_ = element_rows(m_.middle_kind(), memory_, places, m_.expert_size);
     logits_stride_ = round_up(of_.count + of_.idle + of_.shared_gate, kColumns);
     logits_ = floats(static_cast<size_t>(kPanelRows) * logits_stride_);
+    const auto is_apart = [](const DecoderLayer &layer) { return layer.experts && layer.experts->apart(); };
+    if (std::any_of(m_.layers.begin(), m_.layers.end(), is_apart))
+      raised_ = floats(2 * static_cast<size_t>(places) * m_.expert_size);
     given_stride_ = m_.hidden + 16;
     given_ = floats(places * given_stride_);
     calls_.resize(static_cast<size_t>(kPanelRows) * of_.used);
@@ -70,18 +73,23 @@ class ExpertsChannel {
     if (groups.all().size()) expect(ups, groups.all()[0], thread, ahead);
     pack(ups, thread, [&](int place) { return input_of(place, thread); });
     meet();
-    multiply(ups, nullptr, thread, ahead, deal, [&](int place, int pair, int row, int count, const float *out) {
-      for (int r = 0; r < count; ++r) store_middle(of, place + row + r, pair, out + r * kColumns);
-    });
+    multiply(ups, nullptr, thread, ahead, deal,
+             [&](const PackedLinear &up, int place, int pair, int row, int count, const float *out) {
+               for (int r = 0; r < count; ++r) store_middle(of, up, place + row + r, pair, out + r * kColumns);
+             });
     if (groups.all().size()) expect(downs, groups.all()[0], thread, ahead);
     meet();
+    if (layer.apart()) {
+      join_raised(of, ups, thread);
+      meet();
+    }
     const bool direct = m_.middle_kind() == m_.kernel.element;
     if (!direct) {
       pack(downs, thread, [&](int place) { return reinterpret_cast<const float *>(middle_.row(place)); });
       meet();
     }
     multiply(downs, direct ? &middle_ : nullptr, thread, ahead, deal,
-             [&](int place, int pair, int row, int count, const float *out) {
+             [&](const PackedLinear &, int place, int pair, int row, int count, const float *out) {
                for (int r = 0; r < count; ++r)
                  std::memcpy(given_ + (place + row + r) * given_stride_ + pair * kColumns, out + r * kColumns,
                              kColumns * sizeof(float));
@@ -124,14 +132,29 @@ class ExpertsChannel {
   }
 
   // One row of a pair of columns of the experts' first product, on its way to the second one.
-  void store_middle(const HeadstartLayer &of, int place, int pair, const float *out) const {
+  void store_middle(const HeadstartLayer &of, const PackedLinear &up, int place, int pair, const float *out) const {
     const auto put = [&](int column, Lanes x) { store_activation(m_.middle_kind(), middle_, place, column, x); };
-    if (of_.gated) {
+    if (up.apart) {
+      std::memcpy(raised_of(place) + pair * kColumns, out, kColumns * sizeof(float));
+    } else if (of_.gated) {
       put(pair * 16, combine(of, load(out), load(out + 16)));
     } else {
       for (int h = 0; h < kColumns; h += 16) put(pair * kColumns + h, activate(m_.activation, load(out + h)));
     }
   }
+
+  // The same of gates and ups that did not come together: this thread's share of the places.
+  void join_raised(const HeadstartLayer &of, const std::vector<PackedLinear> &ups, int thread) const {
+    for (const Group &group : groups_[thread].all())
+      for (int place = group.first; place < group.first + group.rows && ups[group.expert].apart; ++place) {
+        const float *const gates = raised_of(place);
+        for (int k = 16 * thread; k < m_.expert_size; k += 16 * m_.shape.threads)
+          store_activation(m_.middle_kind(), middle_, place, k,
+                           combine(of, load(gates + k), load(gates + m_.expert_size + k)));
+      }
+  }
+
+  float *raised_of(int place) const { return raised_ + 2 * static_cast<size_t>(place) * m_.expert_size; }
 
   Lanes combine(const HeadstartLayer &of, Lanes gate, Lanes up) const {
     if (of_.clamp == 0.f) {
@@ -167,8 +190,8 @@ class ExpertsChannel {
   }
 
   // A thread's part of all groups' products with `input`, or with what was packed for them, and what it takes over from
-  // others: the runs of all called matrices are one to the deal. `finish(place, pair, row, rows, out)`: rows from
-  // `place` on.
+  // others: the runs of all called matrices are one to the deal. `finish(linear, place, pair, row, rows, out)`: rows
+  // from `place` on.
   template <class Finish>
   void multiply(const std::vector<PackedLinear> &linears, const Activations *input, int thread, ReadAhead &ahead,
                 PairDeal &deal, Finish &&finish) {
@@ -187,7 +210,7 @@ class ExpertsChannel {
       const Activations rows = (input ? *input : input_[form]).from(group.first);
       const auto done = [&](int of, int row, int n, float *products) {
         add_bias(linear, of, n, products);
-        finish(group.first, of, row, n, static_cast<const float *>(products));
+        finish(linear, group.first, of, row, n, static_cast<const float *>(products));
       };
       if (count == 2 && kernel.multiply_two && group.rows <= kFewRows) {
         kernel.multiply_two(linear, pair, linear.pair_weights(owner, pair), rows, group.rows, reading, out);
@@ -241,6 +264,7 @@ class ExpertsChannel {
   Activations normed_, middle_;                     // [panel row], in floats; [place], what the activation leaves
   std::array<Activations, Decoder::kForms> input_;  // [place], as the matrices at hand read them
   float *logits_, *given_;                          // [panel row][count]; [place][hidden], what the experts give
+  float *raised_ = nullptr;                         // [place][2][size], where gates come apart from ups
   size_t logits_stride_, given_stride_;
   std::vector<ExpertCall> calls_;  // [panel row][used]
   std::vector<char> called_;       // [layer][expert], by any row of the pass

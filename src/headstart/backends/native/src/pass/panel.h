@@ -67,7 +67,7 @@ struct Panel {
       normed = floats(model.hidden, normed_stride);
       changes = floats(round_up(tap_changes(shape), kColumns), change_stride);
     }
-    if (const int cut = model.widest_cut()) raised = floats(2 * cut, raised_stride);
+    if (const int gates = model.widest_raised()) raised = floats(2 * gates, raised_stride);
     if (model.inputs.projection.pairs) given = floats(model.inputs.projection.pairs * kColumns, given_stride);
     for (int t = 0; t < shape.threads; ++t) {
       row.push_back(memory_.emplace_back(2 * model.widest * sizeof(float)).as<float>());
@@ -161,7 +161,7 @@ struct Panel {
   float *given = nullptr;   // [panel row], where layers have inputs: those of all layers
   float *side = nullptr;    // [panel row], what a second path gives
   float *held = nullptr;    // [panel row], where experts' sums are delayed
-  float *raised = nullptr;  // [panel row], gates and ups, where gates are cut off
+  float *raised = nullptr;  // [panel row], gates and ups, where not all are multiplied as they come
   float *normed = nullptr,
         *changes = nullptr;  // [panel row], where blocks convolve: what they read, and their kernels'
   size_t x_stride, qkv_stride, branch_stride, gate_stride = 0, given_stride = 0, side_stride = 0, raised_stride = 0,

@@ -66,10 +66,7 @@ class WorkerChannel {
 
   // What the MLP's last product reads.
   const Activations &raise(const DecoderLayer &layer, const Activations &input) {
-    if (layer.cuts)
-      run_cut_up(layer, input);
-    else
-      run_up(layer, input);
+    run_up(layer, input);
     t_.barrier();
     return t_.pack_quantised(layer.linears[kDown], p_.middle);
   }
@@ -173,36 +170,64 @@ class WorkerChannel {
     for (int k = 0; k < m_.hidden; k += 16) store(dense + k, load(dense + k) + load(mixed + k));
   }
 
+  Lanes activated(const DecoderLayer &layer, Lanes x) const {
+    return m_.activation == Activation::xielu ? xielu(layer.constants[kCurve].data(), x) : activate(m_.activation, x);
+  }
+
+  // What sixteen gates let through of their ups.
+  Lanes gated(const DecoderLayer &layer, Lanes gate, Lanes up) const {
+    gate = activated(layer, gate);
+    if (layer.mlp_limit != 0.f) cut_off(layer.mlp_gate_limit, layer.mlp_limit, gate, up);
+    return gate * up;
+  }
+
   void run_up(const DecoderLayer &layer, const Activations &input) {
+    const PackedLinear &up = layer.linears[kUp];
+    if (layer.cuts || up.apart) {
+      run_raised(layer, up, input);
+      return;
+    }
     const ElementKind kind = m_.middle_kind();
-    const float *const curve = layer.constants[kCurve].data();
-    const auto activated = [&](Lanes x) {
-      return m_.activation == Activation::xielu ? xielu(curve, x) : activate(m_.activation, x);
-    };
-    t_.linear(layer.linears[kUp], input, t_.rows, [&](int pair, int row, int rows, const float *out) {
+    t_.linear(up, input, t_.rows, [&](int pair, int row, int rows, const float *out) {
       for (int r = 0; r < rows; ++r) {
-        Lanes left = activated(load(out + r * kColumns)), right = load(out + r * kColumns + 16);
-        if (layer.mlp_limit != 0.f) cut_off(layer.mlp_gate_limit, layer.mlp_limit, left, right);
+        const Lanes left = load(out + r * kColumns), right = load(out + r * kColumns + 16);
         if (m_.shape.gated) {
-          store_activation(kind, p_.middle, row + r, pair * 16, left * right);
+          store_activation(kind, p_.middle, row + r, pair * 16, gated(layer, left, right));
         } else {
-          store_activation(kind, p_.middle, row + r, pair * kColumns, left);
-          store_activation(kind, p_.middle, row + r, pair * kColumns + 16, activated(right));
+          store_activation(kind, p_.middle, row + r, pair * kColumns, activated(layer, left));
+          store_activation(kind, p_.middle, row + r, pair * kColumns + 16, activated(layer, right));
         }
       }
     });
   }
 
-  // The same where gates count from so far above their mean on: all of a row's have to be there.
-  void run_cut_up(const DecoderLayer &layer, const Activations &input) {
-    const int size = layer.mlp, padded = static_cast<int>(layer.linears[kDown].padded_inputs);
-    t_.linear(layer.linears[kUp], input, t_.rows, [&](int pair, int row, int rows, const float *out) {
+  // The same where not all gates come with their ups, or are counted together first.
+  void run_raised(const DecoderLayer &layer, const PackedLinear &up, const Activations &input) {
+    const int padded = layer.linears[kDown].padded_inputs;
+    const auto all = t_.copy_columns(p_.raised, p_.raised_stride);
+    t_.linear(up, input, t_.rows, [&](int pair, int row, int rows, const float *out) {
+      if (up.apart) return all(pair, row, rows, out);
       for (int r = 0; r < rows; ++r) {
         float *const to = p_.raised + (row + r) * p_.raised_stride + pair * 16;
         store(to, load(out + r * kColumns)), store(to + padded, load(out + r * kColumns + 16));
       }
     });
     t_.barrier();
+    if (layer.cuts) {
+      cut(layer, padded);
+      return;
+    }
+    const int64_t parts = padded / 16, count = t_.rows * parts;
+    for (int64_t i = count * t_.thread / t_.threads; i < count * (t_.thread + 1) / t_.threads; ++i) {
+      const int row = static_cast<int>(i / parts), k = static_cast<int>(i % parts) * 16;
+      const float *const gates = p_.raised + row * p_.raised_stride + k;
+      store_activation(m_.middle_kind(), p_.middle, row, k, gated(layer, load(gates), load(gates + padded)));
+    }
+  }
+
+  // Gates count from so far above their mean on.
+  void cut(const DecoderLayer &layer, int padded) {
+    const int size = layer.mlp;
     t_.my_rows(t_.rows, [&](int row) {
       const float *const gates = p_.raised + row * p_.raised_stride;
       Lanes sum = splat(0.f), squares = splat(0.f);

@@ -12,8 +12,8 @@
 #include "kernels/products/multiply.h"
 #include "kernels/products/pair_deal.h"
 
-// The last three are of single matrices, of models in int4.
-enum class Precision { bf16, int8, int8_fast, fp32, int4, int4_fast, fine, stored, float8 };
+// The last two are of single matrices, of models in int4.
+enum class Precision { bf16, int8, int8_fast, fp32, int4, int4_fast, stored, float8 };
 
 // The rows that a linear layer reads: Bf16 or float elements by row, or tiled, [tile of 32 inputs][row][32] where
 // vectors multiply bf16, [tile of 64 inputs][row][plane][64] in 8 bits, with one scale a row or, behind the planes, the
@@ -29,14 +29,12 @@ struct Activations {
   // The rows from `first` on.
   Activations from(int first) const { return {row(first), row_bytes, tile_bytes, scales ? scales + first : nullptr}; }
 };
-constexpr int kPlaneBytes = 64;      // of one row in one tile
-constexpr int kBlockUnitBytes = 16;  // of one row's two blocks in one tile
-constexpr int kFineUnitBytes = 32;   // likewise, where every 16 inputs have a grid
-constexpr int kFineBlockBytes = 1280;
-constexpr int kFineBits = 10, kUnquantisedBits = 16, kFullBits = 32;  // what a weight takes, for a level's 4 or 8
-constexpr int kStoredForm = 64;         // and the number of a type: blocks as the file has them
-constexpr int kTileInputs = 32;         // of a tile of bf16 rows
-constexpr int kStoredTileInputs = 256;  // of rows that are multiplied with a file's own blocks
+constexpr int kPlaneBytes = 64;                       // of one row in one tile
+constexpr int kBlockUnitBytes = 16;                   // of one row's two blocks in one tile
+constexpr int kUnquantisedBits = 16, kFullBits = 32;  // what a weight takes, for a level's 4 or 8
+constexpr int kStoredForm = 64;                       // and the number of a type: blocks as the file has them
+constexpr int kTileInputs = 32;                       // of a tile of bf16 rows
+constexpr int kStoredTileInputs = 256;                // of rows that are multiplied with a file's own blocks
 constexpr int kStoredRowBytes = 576 + kBytePlanes * 2 * kStoredTileInputs;
 
 // One linear layer. Its 32-column pairs are dealt to the threads in contiguous runs; `weights[t]` is where thread t
@@ -44,6 +42,7 @@ constexpr int kStoredRowBytes = 576 + kBytePlanes * 2 * kStoredTileInputs;
 struct PackedLinear {
   Precision precision = Precision::bf16;
   int outputs = 0, inputs = 0, padded_inputs = 0, pairs = 0;
+  bool apart = false;  // gates and ups are of two types: the one half of the pairs, and the other
   size_t pair_bytes = 0;
   int level_bits = 0;           // of weights in blocks: 4 or 8
   int number = -1;              // among those that adapters change
@@ -120,15 +119,13 @@ static inline size_t element_bytes(Precision precision) {
   return precision == Precision::fp32 ? 4 : precision == Precision::bf16 ? 2 : 1;
 }
 static inline bool is_packed(Precision p) { return kTwelveBits && p == Precision::bf16; }
-static inline bool is_in_blocks(Precision p) {
-  return p == Precision::int4 || p == Precision::int4_fast || p == Precision::fine;
-}
+static inline bool is_in_blocks(Precision p) { return p == Precision::int4 || p == Precision::int4_fast; }
 // How a matrix of so many bits is kept in a model that computes in `precision`.
 static inline Precision precision_of(int bits, Precision precision) {
   if (bits == kFullBits) return Precision::fp32;
   if (!is_in_blocks(precision)) return precision;
   if (bits >= kStoredForm) return is_float8(bits - kStoredForm) ? Precision::float8 : Precision::stored;
-  return bits == kUnquantisedBits ? Precision::bf16 : bits == kFineBits ? Precision::fine : precision;
+  return bits == kUnquantisedBits ? Precision::bf16 : precision;
 }
 // Whether a matrix is kept as its file has it.
 static inline bool is_kept(Precision p) { return p == Precision::stored || p == Precision::float8; }
@@ -143,9 +140,7 @@ static inline PackedLinear linear_layout(Precision precision, int outputs, int i
   linear.precision = precision, linear.level_bits = level_bits;
   linear.outputs = outputs, linear.inputs = inputs, linear.padded_inputs = padded_inputs, linear.pairs = pairs;
   const size_t tiles = padded_inputs / 32;
-  const int block_bytes = precision == Precision::fine ? kFineBlockBytes
-                          : level_bits == 8            ? EightBits::kBytes
-                                                       : FourBits::kBytes;
+  const int block_bytes = level_bits == 8 ? EightBits::kBytes : FourBits::kBytes;
   linear.pair_bytes = tiles * (is_packed(precision)      ? kPackedTileBytes
                                : is_in_blocks(precision) ? block_bytes
                                                          : kTileCells * element_bytes(precision));
@@ -197,7 +192,7 @@ static inline Activations packed_rows(Precision precision, ElementKind kind, std
   if (precision == Precision::stored)
     return tiled_rows(memory, rows, kStoredRowBytes, ceil_div(static_cast<int>(columns), kStoredTileInputs));
   const int planes = precision == Precision::int8_fast || precision == Precision::int4_fast ? 1 : 2;
-  const int units = precision == Precision::fine ? kFineUnitBytes : is_in_blocks(precision) ? kBlockUnitBytes : 0;
+  const int units = is_in_blocks(precision) ? kBlockUnitBytes : 0;
   Activations a = tiled_rows(memory, rows, planes * kPlaneBytes + units, columns / kPlaneBytes);
   if (!is_in_blocks(precision)) a.scales = memory.emplace_back(rows * sizeof(float)).as<float>();
   return a;
@@ -240,15 +235,10 @@ static inline void pack_column_int8(PackedLinear &linear, char *pair_at, int pai
   linear.column_sums[pair * kColumns + column] = sum;
 }
 
-static inline float pack_fine(char *pair_at, int column, float *w, int inputs, int padded_inputs,
-                              const StoredGrid *grids, PackingLoss &loss);  // formats/blocks_fine.h
-
 // The same in blocks; gives the column's scale. Changes w.
 static inline float pack_column_blocks(const PackedLinear &linear, char *pair_at, int column, float *w,
                                        const StoredGrid *grids, PackingLoss &loss) {
-  const auto pack = linear.precision == Precision::fine ? pack_fine
-                    : linear.level_bits == 8            ? pack_blocks<EightBits>
-                                                        : pack_blocks<FourBits>;
+  const auto pack = linear.level_bits == 8 ? pack_blocks<EightBits> : pack_blocks<FourBits>;
   return pack(pair_at, column, w, linear.inputs, linear.padded_inputs, grids, loss);
 }
 
