@@ -75,6 +75,19 @@ def test_chunks_and_company_change_nothing(model: Model, plain: list[list[int]])
             assert ids(llm) == plain, settings
 
 
+def test_who_gives_way_and_is_read_again_says_the_same(model: Model) -> None:
+    """Where the cache is too small for all, with guesses: states are computed anew."""
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    with LLM(model, "none", max_context=256) as llm:
+        wanted = ids(llm, params)
+    with LLM(model, "suffix", max_context=256, cache_tokens=384) as llm:
+        outputs = llm.generate(PROMPTS, params)
+        assert [list(output.outputs[0].token_ids) for output in outputs] == wanted
+        assert sum(output.stats.preemptions for output in outputs)
+        assert sum(output.stats.drafted for output in outputs)
+        llm.engine.check()
+
+
 def test_long_prompts_and_prefixes_change_nothing(model: Model) -> None:
     """Prompts in pieces: read at once, in several passes beside others, and from a prefix that is there already."""
     text = torch.randint(3, 250, (420,), generator=torch.Generator().manual_seed(1)).tolist()

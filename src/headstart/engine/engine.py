@@ -9,6 +9,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from headstart.drafting.base import Drafter
+from headstart.drafting.planning.pass_costs import PassCosts
 from headstart.engine.beams import BeamGroup
 from headstart.engine.counts import Counts
 from headstart.engine.faults import end_alone, owner
@@ -45,6 +46,8 @@ class Engine:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.counts = Counts()
+        self.costs = PassCosts()
+        """Of passes that read prompts."""
         self.work: Work | None = None
         """What it is at, for whoever watches it from another thread."""
         self._suspects: set[Sequence | BeamGroup] = set()
@@ -106,7 +109,9 @@ class Engine:
             return self._leave()
         self._begin("a pass", schedule.riding)
         if not self._run_stretch(schedule, seconds):
-            decode_round(self.runner, self.drafters, schedule, self._begin, began)
+            timed = decode_round(self.runner, self.drafters, schedule, self._begin, began)
+            if schedule.reading:
+                self.costs.add(*timed)
             for group in schedule.groups:
                 self._regroup(group)
         took_part = schedule.riding
@@ -251,7 +256,7 @@ class Engine:
             ready, listening = self._ready()
             if not ready and any(self.runner.cache.reads_on(sequence.id) for sequence in self.running):
                 return None
-            schedule = schedule_pass(ready, self.runner.cache, self.limits, listening)
+            schedule = schedule_pass(ready, self.runner.cache, self.limits, listening, self.costs)
             if schedule is not None:
                 return schedule
             youngest = self.running[-1]

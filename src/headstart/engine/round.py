@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,13 +39,21 @@ Begin = Callable[[str, Seq[Sequence]], None]
 """Is told what is being done, and for whom."""
 
 
+class TimedPass(NamedTuple):
+    """What ``PassCosts`` is told of one."""
+
+    rows: int
+    seconds: float
+    row_keys: float
+
+
 def decode_round(
     runner: ModelRunner,
     drafters: DrafterPool,
     schedule: PassSchedule,
     begin: Begin = lambda what, whose: None,
     began: float | None = None,
-) -> None:
+) -> TimedPass:
     """Draft, run ONE pass over prompt chunks and trees together, verify, commit, tell the drafters.
 
     Plain decoding is the same round with the empty tree. The schedule has made sure of room in the cache; the step that
@@ -52,11 +61,14 @@ def decode_round(
     """
     work = _Round(runner, drafters, schedule, begin, time.perf_counter() if began is None else began)
     work.propose()
-    with runner.cache.reserve(work.room(), work.read_ids):
+    rows = work.room()
+    row_keys = sum([count * (runner.cache.length(id) + count / 2) for id, count in rows.items()])
+    with runner.cache.reserve(rows, work.read_ids):
         work.run_pass()
         work.verify()
         work.commit()
     work.observe()
+    return TimedPass(sum(rows.values()), work.pass_seconds, row_keys)
 
 
 @dataclass
@@ -111,6 +123,10 @@ class _Round:
     @property
     def _spans(self) -> list[Span]:
         return [*self._chunks, *[each.span for each in self._decoding]]
+
+    @property
+    def pass_seconds(self) -> float:
+        return self._clock.pass_seconds
 
     def room(self) -> dict[int, int]:
         """id -> rows that the pass writes."""

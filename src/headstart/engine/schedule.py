@@ -6,7 +6,9 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 from headstart.drafting.base import DraftBudget
+from headstart.drafting.planning.pass_costs import PassCosts
 from headstart.engine.beams import BeamGroup
+from headstart.engine.chunks import chunk_rows
 from headstart.engine.sequence import Sequence
 from headstart.passes.cache.blocks import Room
 from headstart.passes.cache.paged import PagedCache
@@ -21,7 +23,7 @@ class Limits:
     max_sequences: int = 16
     """Sequences that decode together."""
     max_rows: int = 512
-    """Rows of a pass; decoding comes first, prompt chunks fill the rest."""
+    """Rows of a pass; decoding comes first, prompt chunks share the rest, or less of it where that pays."""
     draft_rows: int = 31
     """Guessed rows of a pass, over all its sequences: up to a machine's knee they cost next to nothing."""
     max_context: int = 2048
@@ -59,11 +61,16 @@ def unread(sequence: Sequence, cache: PagedCache) -> int:
 
 
 def schedule_pass(
-    sequences: Seq[Sequence], cache: PagedCache, limits: Limits, listening: dict[int, list[Sequence]]
+    sequences: Seq[Sequence],
+    cache: PagedCache,
+    limits: Limits,
+    listening: dict[int, list[Sequence]],
+    costs: PassCosts,
 ) -> PassSchedule | None:
     """Fill one pass; None if the cache has no room for even one row of every sequence that decodes.
 
-    Budgets are fixed before anything is drawn, so that no draft is ever dropped for what it holds.
+    Budgets are fixed before anything is drawn, so that no draft is ever dropped for what it holds. ``costs``: of passes
+    that read prompts.
     """
     decoding = [sequence for sequence in sequences if not unread(sequence, cache)]
     readers = [sequence for sequence in sequences if unread(sequence, cache)]
@@ -93,7 +100,11 @@ def schedule_pass(
             else:
                 own = [_NONE] * len(unit)
         budgets += zip(unit, own, strict=True)
-    rows = limits.max_rows - sum(1 + budget.nodes for _, budget in budgets)
+    decoded = sum(1 + budget.nodes for _, budget in budgets)
+    rows = limits.max_rows - decoded
+    if readers and decoding:
+        context = sum(cache.length(sequence.id) for sequence in readers) / len(readers)
+        rows = min(rows, chunk_rows(costs, decoded, limits.max_rows, context))
     rows = max(rows, bool(readers))
     reading = []
     for place, sequence in enumerate(readers):

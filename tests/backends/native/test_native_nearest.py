@@ -149,11 +149,10 @@ def test_auto_is_the_files_own_blocks_with_a_matrix_unit_too(
 
 
 CASES = {kind: {"": kind} for kind in (*BLOCK_TYPES, "F32", "F16", "BF16")} | MIXES
-FEW = ("Q4_0", "Q6_K", "IQ1_M", "NVFP4", "F16", "Q4_K_M", "UD-IQ2_XXS", "Q8_0 + IQ1_M")
+FEW = ("Q4_K_M", "UD-IQ2_XXS")
 """Those of ``make test``."""
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("isa", isa_params())
 @pytest.mark.parametrize("name", thorough_but(FEW, CASES))
 def test_the_nearest_is_no_further_from_the_file_than_bf16(tmp_path: Path, name: str, isa: str) -> None:
