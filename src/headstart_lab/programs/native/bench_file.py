@@ -35,6 +35,7 @@ import torch
 
 from headstart.backends.native.backend import NativeBackend
 from headstart.common.enumerations import Precision
+from headstart.common.processor import hides_tiles
 from headstart.loading.model import create_backend, weights_dtype
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
@@ -47,8 +48,14 @@ from headstart_lab.programs.recorded_guesses import with_time_left
 from headstart_lab.provenance import finished, provenance
 
 FORMAT = "headstart-file/1"
-GOALS = {"plain / llama.cpp": 1.4, "prompt / llama.cpp": 1.5, "8 rows / 1 row": 1.6, "kept / file": 1.02}
-"""At least, at least, at most, at most."""
+GOALS = {
+    "plain / llama.cpp": 1.4,
+    "prompt / llama.cpp": 1.5,
+    "8 rows / 1 row, AVX-512": 1.4,
+    "8 rows / 1 row, AVX2": 1.7,
+    "kept / file": 1.02,
+}
+"""At least, at least, then at most."""
 UNIT_GOALS = {
     "plain / llama.cpp": 1.9,
     "prompt / llama.cpp": 7.0,
@@ -214,6 +221,8 @@ def measure(options: argparse.Namespace, path: Path) -> dict[str, Any]:
         }
         if products:
             case["prompt / products"] = _ratio(products, times[name]["prompt"])
+            if hides_tiles():
+                case["products limited to"] = "AVX-512, since the hypervisor hides the tiles' size"
         if times["llama.cpp"]["plain"]:
             case["plain / llama.cpp"] = _ratio(times["llama.cpp"]["plain"], times[name]["plain"])
             case["prompt / llama.cpp"] = _ratio(times["llama.cpp"]["prompt"], times[name]["prompt"])
@@ -252,7 +261,7 @@ def _ratio(above: list[float], below: list[float]) -> float:
     return round(statistics.median(a / b for a, b in zip(above, below, strict=True)), 3)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="llama-3.2-1b", choices=[*SHAPES, *HYBRIDS])
     parser.add_argument("--mix", default="Q4_K_M", choices=MIXES)
@@ -269,7 +278,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where the file is made, once")
     parser.add_argument("--products", action="store_true", help="also PyTorch's products of the layers with the prompt")
     parser.add_argument("--out", type=Path, help="also write what came out, with its provenance, to this JSON file")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.rows = sorted({*options.rows, *range(2, 2 + len(options.rates))})
 
     where = provenance()
