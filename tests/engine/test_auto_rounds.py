@@ -62,6 +62,7 @@ def test_outcomes_tell_the_rows_and_the_time_of_the_whole_pass() -> None:
     for outcomes in heard:
         assert {outcome.pass_rows for outcome in outcomes} == {sum(len(each.row_tokens) for each in outcomes)}
         assert all(outcome.pass_seconds > 0 for outcome in outcomes)
+        assert all((outcome.ahead_seconds > 0) == bool(outcome.committed) for outcome in outcomes)
 
 
 @pytest.mark.parametrize("beams", [None, 3])

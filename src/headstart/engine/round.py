@@ -48,18 +48,14 @@ class TimedPass(NamedTuple):
 
 
 def decode_round(
-    runner: ModelRunner,
-    drafters: DrafterPool,
-    schedule: PassSchedule,
-    begin: Begin = lambda what, whose: None,
-    began: float | None = None,
+    runner: ModelRunner, drafters: DrafterPool, schedule: PassSchedule, begin: Begin, began: float
 ) -> TimedPass:
     """Draft, run ONE pass over prompt chunks and trees together, verify, commit, tell the drafters.
 
-    Plain decoding is the same round with the empty tree. The schedule has made sure of room in the cache; the step that
-    made it ``began`` then, or, None, just now.
+    Plain decoding is the same round with the empty tree. The schedule has made sure of room in the cache, in a step
+    that ``began`` before.
     """
-    work = _Round(runner, drafters, schedule, begin, time.perf_counter() if began is None else began)
+    work = _Round(runner, drafters, schedule, begin, began)
     work.propose()
     rows = work.room()
     row_keys = sum([count * (runner.cache.length(id) + count / 2) for id, count in rows.items()])
