@@ -78,6 +78,16 @@ class Prefetch {
       for (int line = 0; line < kLines; ++line) prefetch<kToL1>(at + kNearBytes + line * kCacheLine);
   }
 
+  // For so many steps of one line each, one after the other, of a single pair.
+  template <int kSteps>
+  HEADSTART_PREFETCHES void ask_lines(const char *at) {
+    if (pace_)
+#pragma GCC unroll 16
+      for (int i = 0; i < kSteps; ++i, far_ += pace_) prefetch<kWeightHint>(far_);
+#pragma GCC unroll 16
+    for (int i = 0; i < kSteps; ++i) prefetch<kToL1>(at + kNearBytes + i * kCacheLine);
+  }
+
   // The same for line `kIndex` of a step of `kLines`, called for each of them in turn; of a single pair, and from
   // memory.
   template <int kIndex, int kLines>

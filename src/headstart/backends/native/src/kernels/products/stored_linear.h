@@ -70,13 +70,16 @@ static HEADSTART_PREFETCHES void add_group(ShortSums (&sums)[kRows][kHalves], co
 #pragma GCC unroll 2
   for (int h = 0; h < kHalves; ++h) Blocks::levels(block, half + h, group, words[h]), apply(scales[h], words[h]);
 #pragma GCC unroll 4
-  for (int i = 0; i < kGroupWords; ++i)
+  for (int i = 0; i < kGroupWords; ++i) {
+#pragma GCC unroll 2
+    for (int h = 0; h < kHalves; ++h) hold(words[h][i]);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const Shorts two = splat_two(x + r * kStoredRowBytes + 4 * i);
 #pragma GCC unroll 2
       for (int h = 0; h < kHalves; ++h) sums[r][h] = dot(sums[r][h], words[h][i], two), hold(sums[r][h]);
     }
+  }
 }
 
 // Whether the sums of a whole tile of rows are taken in integers.
@@ -84,12 +87,22 @@ template <class Blocks>
 constexpr bool is_tile = Blocks::kSumInputs == kStoredTileInputs;
 
 // Whether few rows' sums are multiplied with a scale, instead of all levels. All are whole numbers: the sums are the
-// same.
+// same. Where a level fills two registers, sums of 16 inputs are worth it, too.
 template <class Blocks, int kRows>
 constexpr bool scales_sums = std::is_same_v<decltype(Blocks::scales(nullptr, 0, 0)), Shorts> &&
-                             Blocks::kScaleInputs == kBlockInputs && kRows <= 8;
+                             (Blocks::kScaleInputs == kBlockInputs || kShortParts == 2) && kRows <= 8;
 
-// Whether levels take a shift and a mask, or less: where registers are few, others are not made twice.
+// sums += `some`, times their scale if levels were not.
+template <class Blocks, int kRows, class Scales>
+static HEADSTART_PREFETCHES void add_sums(ShortSums &sums, const ShortSums &some, const Scales &scale) {
+  if constexpr (scales_sums<Blocks, kRows>)
+    add_scaled(sums, some, scale);
+  else
+    sums = sums + some;
+}
+
+// Whether levels take a shift and a mask, or less. Where registers are few, rows come in two parts, and others are not
+// made twice.
 template <class Blocks>
 constexpr bool only_shifts = kShortParts != 2;
 template <>
@@ -145,6 +158,42 @@ static HEADSTART_PREFETCHES void clear(Lanes (&total)[2][kRows]) {
   for (int r = 0; r < kRows; ++r) total[0][r] = total[1][r] = splat(0.f);
 }
 
+// sums += the products of the groups that share scale `index`, with levels times `by`. `ask` goes before each.
+template <class Blocks, int kRows, int kHalves, class Scales, class Ask>
+static HEADSTART_PREFETCHES void add_groups(ShortSums (&sums)[kRows][kHalves], const char *block, int index, int half,
+                                            const Scales (&by)[kHalves], const char *x, Ask &&ask) {
+  constexpr int kGroups = Blocks::kScaleInputs / kGroupInputs;
+  const auto add = [&](int group) __attribute__((always_inline)) {
+    ask();
+    add_group<Blocks>(sums, block, index * kGroups + group, half, by, x + 2 * kGroupInputs * group);
+  };
+  // Where groups differ in how levels are made, the compiler is to know which it is.
+  if constexpr (kGroups == 2 && kShortParts == 2)
+    add(0), add(1);
+  else if constexpr (kGroups == 4 && !only_shifts<Blocks>)
+    add(0), add(1), add(2), add(3);
+  else
+    for (int group = 0; group < kGroups; ++group) add(group);
+}
+
+// The same for `kCount` of the rows, from `kFrom` on.
+template <class Blocks, int kFrom, int kCount, int kRows, int kHalves, class Scales, class Ask>
+static HEADSTART_PREFETCHES void add_rows(ShortSums (&sums)[kRows][kHalves], const char *block, int index, int half,
+                                          const Scales (&scales)[kHalves], const char *x, Ask &&ask) {
+  ShortSums some[kCount][kHalves];
+  x += kFrom * kStoredRowBytes;
+  if constexpr (scales_sums<Blocks, kRows>) {
+    const NoScales none[kHalves];
+    add_groups<Blocks>(some, block, index, half, none, x, ask);
+  } else {
+    add_groups<Blocks>(some, block, index, half, scales, x, ask);
+  }
+#pragma GCC unroll 2
+  for (int h = 0; h < kHalves; ++h)
+#pragma GCC unroll 16
+    for (int r = 0; r < kCount; ++r) add_sums<Blocks, kRows>(sums[kFrom + r][h], some[r][h], scales[h]);
+}
+
 // out[kRows][32] = rows from `row` on times the pair's columns: weights go from their blocks straight into products.
 // Not inlined: its loop has the registers for itself. What takes levels apart is: as calls, these cost more than the
 // products.
@@ -153,9 +202,10 @@ __attribute__((noinline, flatten)) static void multiply_stored_rows(const Packed
                                                                     const Activations &a, int row, float *out,
                                                                     Prefetch prefetch) {
   constexpr int kGroups = Blocks::kInputs / kGroupInputs, kLines = Blocks::kBytes / kCacheLine;
-  constexpr int kGroupLines = kLines / kGroups, kScaleGroups = Blocks::kScaleInputs / kGroupInputs;
-  // Where registers are few, they hold the sums of one half after the other.
+  constexpr int kGroupLines = kLines / kGroups;
+  // Where registers are few, they hold the sums of one half after the other, and of so many rows at first.
   constexpr int kHalves = kShortParts == 1 || kRows == 1 ? 2 : 1;
+  constexpr int kFirst = kShortParts == 2 && kRows > kFusedRows ? kRows / 2 : kRows;
   std::fill_n(out, kRows * kColumns, 0.f);
   const char *tile = a.row(row);
   for (int first = 0; first < linear.padded_inputs; first += kStoredTileInputs, tile += a.tile_bytes) {
@@ -164,7 +214,8 @@ __attribute__((noinline, flatten)) static void multiply_stored_rows(const Packed
     clear(total);
     for (int at = 0; at < count; at += Blocks::kInputs, block += Blocks::kBytes) {
       const char *line = block;
-      for (int i = kGroups * kGroupLines; i < kLines; ++i, line += kCacheLine) prefetch.ask<1>(line);
+      prefetch.ask_lines<kLines - kGroups * kGroupLines>(line);
+      line += (kLines - kGroups * kGroupLines) * kCacheLine;
       for (int run = 0; run < Blocks::kInputs / Blocks::kSumInputs; ++run)
 #pragma GCC unroll 2
         for (int half = 0; half < 2; half += kHalves) {
@@ -176,25 +227,17 @@ __attribute__((noinline, flatten)) static void multiply_stored_rows(const Packed
             decltype(Blocks::scales(block, 0, 0)) scales[kHalves];
 #pragma GCC unroll 2
             for (int h = 0; h < kHalves; ++h) scales[h] = Blocks::scales(block, half + h, index);
-            const auto add_groups = [&](ShortSums(&to)[kRows][kHalves], const auto &by) {
-              for (int group = 0; group < kScaleGroups; ++group, x += 2 * kGroupInputs) {
-                if (half == 0)
-#pragma GCC unroll 8
-                  for (int i = 0; i < kGroupLines; ++i, line += kCacheLine) prefetch.ask<1>(line);
-                add_group<Blocks>(to, block, index * kScaleGroups + group, half, by, x);
-              }
+            const auto ask = [&]() __attribute__((always_inline)) {
+              if (half == 0) prefetch.ask_lines<kGroupLines>(line), line += kGroupLines * kCacheLine;
             };
-            if constexpr (scales_sums<Blocks, kRows>) {
-              ShortSums some[kRows][kHalves];
-              const NoScales none[kHalves];
-              add_groups(some, none);
-#pragma GCC unroll 2
-              for (int h = 0; h < kHalves; ++h)
-#pragma GCC unroll 16
-                for (int r = 0; r < kRows; ++r) add_scaled(sums[r][h], some[r][h], scales[h]);
+            if constexpr (kFirst == kRows && !scales_sums<Blocks, kRows>) {
+              add_groups<Blocks>(sums, block, index, half, scales, x, ask);
             } else {
-              add_groups(sums, scales);
+              add_rows<Blocks, 0, kFirst>(sums, block, index, half, scales, x, ask);
+              if constexpr (kFirst < kRows)
+                add_rows<Blocks, kFirst, kRows - kFirst>(sums, block, index, half, scales, x, [] {});
             }
+            x += 2 * Blocks::kScaleInputs;
           }
 #pragma GCC unroll 2
           for (int h = 0; h < kHalves; ++h)
@@ -270,11 +313,12 @@ static inline void add_unpacked(const UnpackedTile &weights, int count, const ch
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) total[h][r] = splat(0.f);
     const char *words = weights.words + first * kHalfLine, *x = tile;
-    for (int place = 0; place < count; place += weights.run) {
+    for (int place = 0, run = 0, part = 0; place < count; place += weights.run, ++run) {
       ShortSums sums[kRows][kAtOnce];
-      for (int group = 0; group < weights.run / kGroupInputs; ++group, x += 2 * kGroupInputs) {
+#pragma GCC unroll 1
+      for (const char *const end = x + 2 * weights.run; x < end; x += 2 * kGroupInputs) {
         if (first == 0) prefetch.ask<4>(near);
-#pragma GCC unroll(kShortParts == 2 ? 1 : kGroupWords)
+#pragma GCC unroll kGroupWords
         for (int i = 0; i < kGroupWords; ++i, words += kPairLine) {
           Shorts line[kAtOnce];
 #pragma GCC unroll 2
@@ -283,28 +327,29 @@ static inline void add_unpacked(const UnpackedTile &weights, int count, const ch
           for (int r = 0; r < kRows; ++r) {
             const Shorts two = splat_two(x + r * kStoredRowBytes + 4 * i);
 #pragma GCC unroll 2
-            for (int h = 0; h < kAtOnce; ++h) sums[r][h] = dot(sums[r][h], line[h], two);
+            for (int h = 0; h < kAtOnce; ++h) sums[r][h] = dot(sums[r][h], line[h], two), hold(sums[r][h]);
           }
         }
       }
 #pragma GCC unroll 2
       for (int h = 0; h < kAtOnce; ++h) {
-        const Lanes unit = load(weights.units[place / weights.run] + (first + h) * 16);
-        Lanes all[kRows];
+        const Lanes unit = load(weights.units[run] + (first + h) * 16);
 #pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) all[r] = fma(to_floats(sums[r][h]), unit, total[h][r]);
-        for (int at = place; weights.has_offsets && at < place + weights.run; at += weights.each) {
-          const Lanes offset = load(weights.offsets[at / weights.each] + (first + h) * 16);
+        for (int r = 0; r < kRows; ++r) total[h][r] = fma(to_floats(sums[r][h]), unit, total[h][r]);
+      }
+      if (weights.has_offsets)
+        for (int at = place; at < place + weights.run; at += weights.each, ++part) {
+#pragma GCC unroll 2
+          for (int h = 0; h < kAtOnce; ++h) {
+            const Lanes offset = load(weights.offsets[part] + (first + h) * 16);
 #pragma GCC unroll 16
-          for (int r = 0; r < kRows; ++r) {
-            const StoredUnits &units = stored_units(tile + r * kStoredRowBytes);
-            const float sum = weights.each == kBlockInputs ? units.sum[at / kBlockInputs] : units.sum_of<16>(at);
-            all[r] = fma(offset, splat(sum), all[r]);
+            for (int r = 0; r < kRows; ++r) {
+              const StoredUnits &units = stored_units(tile + r * kStoredRowBytes);
+              const float sum = weights.each == kBlockInputs ? units.sum[part] : units.sum_of<16>(at);
+              total[h][r] = fma(offset, splat(sum), total[h][r]);
+            }
           }
         }
-#pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) total[h][r] = all[r];
-      }
     }
 #pragma GCC unroll 2
     for (int h = 0; h < kAtOnce; ++h) finish_tile(total[h], first + h, tile, out);
@@ -340,18 +385,20 @@ static void multiply_linear_stored(const PackedLinear &linear, int pair, const c
                                    int row, int rows, ReadAhead *ahead, float *out) {
   with_stored(linear.kinds[pair], [&](auto blocks) {
     using Blocks = decltype(blocks);
-    // Two small groups from registers take less time than two from memory.
-    const bool two = only_shifts<Blocks> && rows > kStoredRows && rows <= 2 * kFusedRows;
-    const int groups = rows <= kFusedRows ? 1 : two ? 2 : 0;
+    // Two small groups from registers take less time than two from memory. Where registers are few, they come at once.
+    constexpr bool kTwo = only_shifts<Blocks> && 2 * kFusedRows > kStoredRows, kAtOnce = kTwo && kShortParts == 2;
+    constexpr int kMost = kAtOnce ? 2 * kFusedRows : kFusedRows;
+    const bool two = kTwo && !kAtOnce && rows > kStoredRows && rows <= 2 * kFusedRows;
+    const int groups = rows <= kMost ? 1 : two ? 2 : 0;
     if (groups == 0) {
       multiply_stored_groups<Blocks>(linear, pair, weights, a, row, rows, ahead, out);
       return;
     }
     const size_t bytes = linear.bytes_of(pair);
     for (int group = 0, first = 0; group < groups; ++group) {
-      const int n = group_rows(rows, kFusedRows, group), lines = static_cast<int>(bytes / kCacheLine);
+      const int n = group_rows(rows, kMost, group), lines = static_cast<int>(bytes / kCacheLine);
       const Prefetch ask = ahead ? ahead->next_block(weights, bytes, lines, group, groups) : Prefetch::nearby();
-      with_row_count<kFusedRows>(n, [&](auto known) {
+      with_row_count<kMost>(n, [&](auto known) {
         multiply_stored_rows<Blocks, known.value>(linear, weights, a, row + first, out + first * kColumns, ask);
       });
       first += n;

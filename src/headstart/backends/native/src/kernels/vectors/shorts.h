@@ -131,10 +131,18 @@ static inline ShortSums dot(ShortSums sums, Shorts x, Shorts y) {
   for (int i = 0; i < kShortParts; ++i) sums.part[i] = dot_part(sums.part[i], x.part[i], y.part[i]);
   return sums;
 }
-static inline void hold(ShortSums &sums) {
+static inline ShortSums operator+(ShortSums sums, const ShortSums &others) {
 #pragma GCC unroll 4
-  for (int i = 0; i < kShortParts; ++i) hold(sums.part[i]);
+  for (int i = 0; i < kShortParts; ++i) sums.part[i] += others.part[i];
+  return sums;
 }
+template <class Parts>
+static inline void hold_parts(Parts &x) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kShortParts; ++i) hold(x.part[i]);
+}
+static inline void hold(Shorts &x) { hold_parts(x); }
+static inline void hold(ShortSums &x) { hold_parts(x); }
 // sums += others, each times the first number of its column.
 static inline void add_scaled(ShortSums &sums, const ShortSums &others, Shorts scale) {
 #pragma GCC unroll 4

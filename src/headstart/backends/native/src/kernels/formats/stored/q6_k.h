@@ -43,8 +43,8 @@ struct StoredQ6_K : UnitsAlone {
       const Shorts first = load_shorts(part), second = load_shorts(part + kPairLine);
       const Shorts third = load_shorts(part + 2 * kPairLine);
       both_levels(third, words[0], words[1]);
-      words[2] = shifted_signed((first << 12) | (second << 10 & 0xc00), 10);
-      words[3] = shifted_signed((third << 12) | (second << 8 & 0xc00), 10);
+      words[2] = shifted_signed(first << 12, 10) | (second & 3);
+      words[3] = shifted_signed(third << 12, 10) | (second >> 2 & 3);
     }
   }
 

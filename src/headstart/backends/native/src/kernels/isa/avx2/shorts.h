@@ -11,6 +11,7 @@ typedef uint32_t WordPart __attribute__((vector_size(32)));
 typedef int32_t SumPart __attribute__((vector_size(32)));
 
 static inline void hold(SumPart &x) { asm("" : "+x"(x)); }
+static inline void hold(ShortPart &x) { asm("" : "+x"(x)); }
 static inline SumPart dot_part(SumPart sum, ShortPart x, ShortPart y) {
 #if defined(__AVXVNNI__)
   return (SumPart)_mm256_dpwssd_avx_epi32((__m256i)sum, (__m256i)x, (__m256i)y);

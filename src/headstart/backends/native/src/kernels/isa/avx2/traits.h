@@ -10,6 +10,6 @@ constexpr bool kTiledBf16 = false, kTwelveBits = false, kAsksLineByLine = false,
                kWordPlanes = true, kBytePlanes = false;
 constexpr int kTileEntries = 24, kFmaRows = 2, kHalvedRows = 6;
 constexpr int kBlockRows[] = {3, 4};
-constexpr int kStoredRows = 6, kFusedRows = 4;
+constexpr int kStoredRows = 5, kFusedRows = 4;
 constexpr int kScreenedRows = 32;
 constexpr int kWeightHint = kToL2, kTwoBytesAhead = 8192;
