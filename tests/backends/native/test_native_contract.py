@@ -174,9 +174,9 @@ def linears(name: str) -> list[str]:
 
 
 def test_enumerations_are_in_the_same_order() -> None:
-    # "blocks" and "nearest" are int4 to the library; "fine", "stored" and "float8" are forms of single matrices.
+    # "blocks" and "nearest" are int4 to the library; "stored" and "float8" are forms of single matrices.
     named = [each.replace("-", "_") for each in PRECISIONS if each not in ("blocks", "nearest")]
-    assert enumerators("kernels/products/linear.h", "Precision") == [*named, "fine", "stored", "float8"]
+    assert enumerators("kernels/products/linear.h", "Precision") == [*named, "stored", "float8"]
     assert enumerators("kernels/products/rowwise.h", "NormKind") == list(get_args(NormKind))
     assert enumerators("kernels/vectors/vector_math.h", "Activation") == list(get_args(Activation))
     assert linears("LinearIndex") == [*LINEARS, "own_linears"]
