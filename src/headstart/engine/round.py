@@ -40,7 +40,7 @@ Begin = Callable[[str, Seq[Sequence]], None]
 
 
 class TimedPass(NamedTuple):
-    """What ``PassCosts`` is told of one."""
+    """What ``PassCosts`` is told of one that reads prompts; ``row_keys`` of others are not counted."""
 
     rows: int
     seconds: float
@@ -58,7 +58,9 @@ def decode_round(
     work = _Round(runner, drafters, schedule, begin, began)
     work.propose()
     rows = work.room()
-    row_keys = sum([count * (runner.cache.length(id) + count / 2) for id, count in rows.items()])
+    row_keys = 0.0
+    if schedule.reading:
+        row_keys = sum([count * (runner.cache.length(id) + count / 2) for id, count in rows.items()])
     with runner.cache.reserve(rows, work.read_ids):
         work.run_pass()
         work.verify()
