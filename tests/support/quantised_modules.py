@@ -18,10 +18,9 @@ Module = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 def words(levels: Tensor, bits: int) -> Tensor:
-    """int32 [row, word], the lowest bits first."""
-    count = 32 // bits
-    shifts = torch.arange(count) * bits
-    whole = (levels.long().unflatten(1, (-1, count)) << shifts).sum(-1)
+    """int32 [row, word], the lowest bits first; a level may lie in two words."""
+    apart = (levels.long()[..., None] >> torch.arange(bits)) & 1
+    whole = (apart.flatten(1).unflatten(1, (-1, 32)) << torch.arange(32)).sum(-1)
     return torch.where(whole >= 1 << 31, whole - (1 << 32), whole).int()
 
 
@@ -40,7 +39,7 @@ class Maker:
     def zeros(self, rows: int, columns: int, bits: int) -> Tensor:
         middle = 1 << (bits - 1)
         drawn = torch.randint(-2, 3, (rows, columns), generator=self.generator)
-        return (middle + drawn * (middle // 8)).clamp(1, (1 << bits) - 1)
+        return (middle + drawn * max(middle // 8, 1)).clamp(1, (1 << bits) - 1)
 
     def scales(self, *shape: int, bits: int, inputs: int) -> Tensor:
         drawn = torch.rand(shape, generator=self.generator) + 0.5
@@ -123,7 +122,9 @@ class Maker:
         return tensors, {"quant_method": "fp8", "weight_block_size": [128, 128] if in_blocks else None}
 
 
-MAKERS: dict[str, Callable[[Maker, int, int], Module]] = {
+Make = Callable[[Maker, int, int], Module]
+
+MAKERS: dict[str, Make] = {
     "INT4/32": lambda maker, outputs, inputs: maker.awq(outputs, inputs, 32),
     "INT4/64": lambda maker, outputs, inputs: maker.packed(outputs, inputs, 4, 64, True),
     "INT4/128": lambda maker, outputs, inputs: maker.gptq(outputs, inputs, 4, 128),
@@ -146,7 +147,7 @@ def named(module: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def write_folder(
     directory: Path,
     model: torch.nn.Module,
-    make: Callable[[Maker, int, int], Module],
+    make: Make,
     seed: int,
     table: bool = False,
 ) -> Path:

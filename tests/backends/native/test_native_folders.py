@@ -12,7 +12,7 @@ import pytest
 import torch
 from native_cases import ROUND_ROWS, X86, Rows, check_rows_alone, isa_params, make_pass, random_tokens, run_chunks
 from native_here import needs_native, others
-from quantised_modules import MAKERS, Maker, named, write_folder, write_mxfp4_folder
+from quantised_modules import MAKERS, Make, Maker, Module, named, write_folder, write_mxfp4_folder
 from safetensors.torch import save_file
 from thinning import thorough_but
 from tiny_models import make_model
@@ -47,9 +47,11 @@ TYPES = (*FOLDER_KERNELS, *FLOAT8_KERNELS)
 VOCAB = 96
 
 
-def matrix_of(directory: Path, kind: str, outputs: int, inputs: int) -> tuple[LinearWeights, Tensor]:
+def matrix_of(
+    directory: Path, kind: str, outputs: int, inputs: int, made: Module | None = None
+) -> tuple[LinearWeights, Tensor]:
     """A module as a folder's, and the values that its reader gives."""
-    tensors, settings = MAKERS[kind](Maker(inputs), outputs, inputs)
+    tensors, settings = made or MAKERS[kind](Maker(inputs), outputs, inputs)
     save_file(named("m", tensors), directory / "model.safetensors")
     weights = dequantised(SafetensorsFiles(directory), {"quantization_config": settings}, directory)
     stored = weights.stored("m.weight")
@@ -136,13 +138,13 @@ def test_rows_against_a_folders_numbers(tmp_path: Path, kind: str, isa: str) -> 
         assert torch.equal(layer_of(linear, kind, other, 1)(x), said), other
 
 
-def folder(directory: Path, kind: str, table: bool = False, **changes: object) -> Path:
-    """A llama with layers of this type, and a table of embeddings if asked for."""
+def folder(directory: Path, kind: str | Make, table: bool = False, **changes: object) -> Path:
+    """A llama with layers of this type, or made so, and a table of embeddings if asked for."""
     sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4}
     sizes |= {"vocab_size": VOCAB, "num_hidden_layers": 2, "head_dim": 32}
     model = make_model("llama", **(sizes | changes))  # type: ignore[arg-type]
     directory.mkdir(exist_ok=True)
-    return write_folder(directory, model, MAKERS[kind], seed=0, table=table)
+    return write_folder(directory, model, MAKERS[kind] if isinstance(kind, str) else kind, seed=0, table=table)
 
 
 def logits_of(backend: NativeBackend | TorchBackend) -> Tensor:
@@ -172,6 +174,24 @@ def test_auto_is_no_further_from_a_folder_than_bf16(tmp_path: Path, kind: str, i
     whole = run_chunks(backend, backend.allocate_cache(2, 32), tokens, [40], [0, 1])
     team = NativeBackend(config, weights, "nearest", 3, isa)
     assert torch.equal(run_chunks(team, team.allocate_cache(2, 32), tokens, [2, 5, 1], [0, 1]), whole)
+
+
+@pytest.mark.parametrize("isa", isa_params())
+@pytest.mark.parametrize("bits", thorough_but([3], [2, 3]))
+def test_fewer_bits_stand_in_four(tmp_path: Path, bits: int, isa: str) -> None:
+    for group in (32, 64, 128, 256):
+        kind, made = f"INT4/{group}", Maker(group).gptq(96, 768, bits, group)
+        linear, values = matrix_of(tmp_path, kind, 96, 768, made)
+        assert torch.equal(read_matrix(linear.matrix, torch.float32), values)  # type: ignore[arg-type]
+        off = (layer_of(linear, kind, isa)(torch.eye(768)).T - values).abs()
+        assert float(off.max()) <= 3e-7 * float(values.abs().max())
+    path = folder(tmp_path, lambda maker, *shape: maker.gptq(*shape, bits, 32))
+    config, weights = load_decoder(open_checkpoint(path), torch.float32)
+    expected = logits_of(TorchBackend(config, weights))
+    backend = NativeBackend(config, weights, "nearest", 2, isa)
+    by_bf16 = distance(logits_of(NativeBackend(config, weights, "bf16", 2, isa)), expected)
+    assert distance(logits_of(backend), expected) <= 1.02 * by_bf16
+    assert backend.kept == "Weights are computed in the file's own blocks (INT4/32)."
 
 
 @needs_native
@@ -235,7 +255,7 @@ def test_what_no_blocks_hold_is_computed_in_others(tmp_path: Path) -> None:
     assert computed_in(weights, forms) == "Weights are computed in the file's own blocks (FP8/128), bf16 (FP8/128)."
     mixed = Maker(0).gptq(64, 128, 4, 32)
     mixed[0]["g_idx"] = mixed[0]["g_idx"].flip(0)
-    for tensors, settings in (mixed, Maker(0).gptq(64, 128, 4, 16), Maker(0).gptq(64, 128, 2, 32)):
+    for tensors, settings in (mixed, Maker(0).gptq(64, 128, 2, 16)):
         save_file(named("m", tensors), tmp_path / "model.safetensors")
         stored = dequantised(SafetensorsFiles(tmp_path), {"quantization_config": settings}, tmp_path).stored("m.weight")
         assert stored.type == f"INT{settings['bits']}"

@@ -20,7 +20,7 @@ from torch import Tensor
 from headstart.errors import CheckpointError
 from headstart.models.derived import Derived, OpenWeights, OwnRows
 from headstart.models.quantised.parts import Found, Module, modules, own_settings, setting, unpacked
-from headstart.models.quantised.rows import bytes_of, fits_half, integer_rows, integer_type
+from headstart.models.quantised.rows import bytes_of, fits_half, integer_rows, integer_type, pairs
 
 _FORMATS = {"gptq": 1, "gptq_v2": 0}
 """What is added to a stored zero."""
@@ -92,7 +92,10 @@ def _own_rows(module: Module, bits: int, added: int, inputs: int) -> OwnRows | N
 
     def make(_: int | None) -> NDArray[np.uint8]:
         words = module.read("qweight")
-        levels = bytes_of(words).view(*words.shape, 4).transpose(0, 1).flatten(1)
+        if bits < 4:
+            levels = pairs(unpacked(words.T, bits))
+        else:
+            levels = bytes_of(words).view(*words.shape, 4).transpose(0, 1).flatten(1)
         return integer_rows(type_name, levels, _zeros(module, bits, added).T, module.read("scales").T)
 
     return OwnRows(type_name, make)

@@ -26,9 +26,10 @@ _ROWS_OF_A_SCALE = 16
 
 
 def integer_type(bits: int, group: int) -> str | None:
-    """What holds levels of these bits with zeros, in groups of so many inputs; None: nothing does."""
-    fitting = [each for each in _INTEGERS.get(bits, ()) if group % each == 0]
-    return f"INT{bits}/{fitting[0]}" if fitting else None
+    """What holds levels of these bits, up to 8, with zeros, in groups of so many inputs; None: nothing does."""
+    held = 4 if bits <= 4 else 8
+    fitting = [each for each in _INTEGERS[held] if group % each == 0]
+    return f"INT{held}/{fitting[0]}" if fitting else None
 
 
 def byte_row_type(group: int) -> str | None:
