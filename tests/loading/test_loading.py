@@ -39,7 +39,7 @@ def load(directory: Path, types: dict[str, str]) -> tuple[ModelConfig, DecoderWe
         ("Q5_K", "Q5_K", "blocks"),
         ("Q2_K", "Q6_K", "blocks"),
         ("IQ2_XS", "Q6_K", "blocks"),
-        ("IQ1_M", "IQ1_M", "bf16"),
+        ("IQ1_M", "IQ1_M", "blocks"),
         ("BF16", "BF16", "bf16"),
     ],
 )

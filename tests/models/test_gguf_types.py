@@ -66,6 +66,7 @@ def test_rows_that_are_no_whole_blocks_are_refused(tmp_path: Path) -> None:
 
 
 MAGNITUDES = {
+    **dict.fromkeys(("IQ1_S", "IQ1_M"), (-7, 1, 9)),
     **dict.fromkeys(("IQ2_XXS", "IQ2_XS", "IQ2_S"), (8, 25, 43)),
     "IQ3_XXS": (4, 12, 20, 28, 36, 44, 52, 62),
     "IQ3_S": (1, 3, 5, 7, 9, 11, 13, 15),
@@ -74,14 +75,17 @@ MAGNITUDES = {
 
 @pytest.mark.parametrize("kind", CODEBOOK_TYPES)
 def test_a_codebook_says_the_magnitudes_of_points(kind: str) -> None:
-    """As the block that begins with a point's number has them: the least scale, all signs plus."""
+    """As the block that begins with a point's number has them: the least scale, all signs and deltas plus."""
     places = codebook(kind)
     assert places.dtype == np.uint8
     assert places.shape[1] == (4 if kind.startswith("IQ3") else 8)
-    unit = {"IQ2": 8.0, "IQ3_XXS": 4.0, "IQ3_S": 1.0}[kind if kind in ("IQ3_XXS", "IQ3_S") else "IQ2"]
+    unit = {"IQ3_XXS": 4.0, "IQ3_S": 1.0}.get(kind, 8.0)
     for point in (0, 1, 117, 255):
         block = np.zeros((1, type_of(kind).nbytes), np.uint8)
-        block[0, :2] = np.array([unit], np.float16).view(np.uint8)
-        block[0, 2] = point
+        if kind == "IQ1_M":
+            block[0, [0, 53, 55]] = point, 0x80, 0x40
+        else:
+            block[0, :2] = np.array([unit], np.float16).view(np.uint8)
+            block[0, 2] = point
         values = dequantised(block, kind)[0, : places.shape[1]]
         assert values.tolist() == [MAGNITUDES[kind][place] for place in places[point]]

@@ -23,8 +23,8 @@ class GgufType:
 
 YOUNGER = {41: (GgufType("Q1_0", 128, 18),), 42: (GgufType("Q2_0", 64, 18), GgufType("Q2_0/128", 128, 34))}
 """Number -> what it may mean, which the room that a tensor has tells."""
-CODEBOOK_TYPES = ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
-"""Of these, a block holds the numbers of points of a codebook, and signs."""
+CODEBOOK_TYPES = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
+"""Of these, a block holds the numbers of points of a codebook, and signs, or deltas."""
 _FEW_BITS = {kind.name: (kind, bits) for number, bits in ((41, 1), (42, 2)) for kind in YOUNGER[number]}
 
 

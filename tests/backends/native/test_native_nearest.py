@@ -203,8 +203,8 @@ def test_matrices_are_in_what_holds_them(tmp_path: Path) -> None:
     kept = [four, four, [four, *[OWN + KINDS["Q5_K"]] * 6], four]
     assert forms_of(weights) == forms_of(weights, multiplies_bytes=False) == [*kept * 2, four]
     _, weights = load(tmp_path, {"": "IQ1_S"})
-    assert forms_of(weights) == forms_of(weights, multiplies_bytes=False) == [FOUR] * 9
-    _, weights = load(tmp_path, {"": "IQ1_M"})
+    assert forms_of(weights) == forms_of(weights, multiplies_bytes=False) == [OWN + KINDS["IQ1_S"]] * 9
+    _, weights = load(tmp_path, {"": "F16"})
     assert forms_of(weights) == [BF16] * 9
     # Where blocks of the older kinds are as small, they are kept, but for those of 8 bits where bytes are dear.
     _, weights = load(tmp_path, {"output.weight": "Q8_0", "": "Q4_1"})

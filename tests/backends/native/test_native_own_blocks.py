@@ -44,6 +44,7 @@ from headstart.common import memory
 from headstart.errors import ConfigError
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.gguf_types import CODEBOOK_TYPES, codebook
+from headstart.models.linear_weights import LinearWeights
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
 
@@ -116,6 +117,8 @@ def _all_of_one_point(kind: str, point: int) -> np.ndarray:
     """uint8 [byte] a block but for its unit: the largest scales, all signs plus."""
     low, high, scale = point & 255, point >> 8, 0xFF
     parts: dict[str, list[int]] = {
+        "IQ1_S": [*[low] * 32, *divmod(0x7000 | high * 0o1111, 256)[::-1] * 8],
+        "IQ1_M": [*[low] * 32, *[high * 0x11] * 16],
         "IQ2_XXS": [*([low] * 4 + [0, 0, 0, 0xF0]) * 8],
         "IQ2_XS": [*[low, high] * 32, *[scale] * 8],
         "IQ2_S": [*[low] * 32, *[0] * 32, *[high * 0x55] * 8, *[scale] * 8],
@@ -130,7 +133,11 @@ def extreme(kind: str) -> np.ndarray:
     blocks = random_blocks(kind, 32, 256, np.random.default_rng(0)).reshape(-1, type_of(kind).nbytes)
     if kind in CODEBOOK_TYPES:
         largest = codebook(kind).sum(1).argmax()
-        blocks[:, 2:] = _all_of_one_point(kind, int(largest))
+        if kind == "IQ1_M":  # its unit stands among the scales
+            blocks[:, :48] = _all_of_one_point(kind, int(largest))
+            blocks[:, 48:].view(np.uint16)[:] |= 0x0FFF
+        else:
+            blocks[:, 2:] = _all_of_one_point(kind, int(largest))
     elif kind == "Q6_K":
         blocks[:, :192] = 0  # level -32
         blocks[:, 192:208] = 128  # -128 units
@@ -225,6 +232,7 @@ def test_a_tied_table_in_eight_bits_is_read_in_every_precision(tmp_path: Path, p
 
 
 IN_CODES = {"IQ2_XXS": 3.1875, "IQ2_XS": 3.3125, "IQ2_S": 3.3125, "IQ3_XXS": 4.1875, "IQ3_S": 4.1875}
+IN_CODES |= {"IQ1_S": 2.1875, "IQ1_M": 2.375, "TQ1_0": 2.0625}
 """Bits of a weight."""
 
 
@@ -334,15 +342,16 @@ def test_a_matrix_by_itself_is_in_its_files_own_blocks() -> None:
     assert form("Q8_0") == ("int4", EIGHT)
     assert form("Q8_0", multiplies_bytes=False) == ("int4", OWN + KINDS["Q8_0"])
     assert form("IQ2_XS") == ("int4", OWN + KINDS["IQ2_XS"])
-    assert form("IQ1_M") == ("bf16", FOUR)
+    assert form("IQ1_M") == ("int4", OWN + KINDS["IQ1_M"])
+    assert single_form(LinearWeights(torch.zeros(32, 256)), "nearest", True) == ("bf16", FOUR)
 
 
 @needs_native
 def test_what_has_no_kernel_is_named(tmp_path: Path) -> None:
-    _, weights = load(tmp_path, {"ffn_up.weight": "IQ1_M", "ffn_down.weight": "IQ1_M", "": "Q4_K"})
+    _, weights = load(tmp_path, {"ffn_up.weight": "F16", "ffn_down.weight": "F16", "": "Q4_K"})
     forms = nearest_forms(weights, multiplies_bytes=True)
     assert forms[2, 0] == forms[3, 0] == BF16
-    said = "Weights are computed in the file's own blocks (Q4_K), bf16 (IQ1_M, Q4_K)."
+    said = "Weights are computed in the file's own blocks (Q4_K), bf16 (Q4_K)."
     assert computed_in(weights, forms) == said
     for kind in BLOCK_TYPES:
         _, weights = load(tmp_path, {"": kind})

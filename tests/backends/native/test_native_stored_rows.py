@@ -91,7 +91,7 @@ def test_parts_of_several_types_stand_below_each_other() -> None:
         pytest.skip("no native path on this machine")
     generator = np.random.default_rng(5)
     order = generator.permutation(40).astype(np.int32)
-    kinds = [("Q4_K", 40, order), ("IQ1_M", 7, None), ("Q6_K", 33, None), ("Q8_0", 1, None)]
+    kinds = [("Q4_K", 40, order), ("NVFP4", 7, None), ("Q6_K", 33, None), ("Q8_0", 1, None)]
     parts = tuple(part_of(kind, random_blocks(kind, rows, 256, generator), 256, moved) for kind, rows, moved in kinds)
     matrix = FileMatrix(parts, 256, torch.float32)
     assert matrix.shape == (81, 256)

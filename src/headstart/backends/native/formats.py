@@ -40,8 +40,8 @@ KINDS = (
     # GGUF's types in blocks of 32 weights, of 256, of 256 with codebooks, and of few bits
     | {"Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "IQ4_NL": 20, "MXFP4": 39}
     | {"Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_XS": 23}
-    | {"IQ2_XXS": 16, "IQ2_XS": 17, "IQ2_S": 22, "IQ3_XXS": 18, "IQ3_S": 21}
-    | {"TQ2_0": 35, "Q1_0": 41, "Q2_0": 42, "Q2_0/128": 112}
+    | {"IQ1_S": 19, "IQ1_M": 29, "IQ2_XXS": 16, "IQ2_XS": 17, "IQ2_S": 22, "IQ3_XXS": 18, "IQ3_S": 21}
+    | {"TQ1_0": 34, "TQ2_0": 35, "Q1_0": 41, "Q2_0": 42, "Q2_0/128": 112}
     # those of folders
     | {"INT4/32": 100, "INT4/64": 101, "INT4/128": 102, "INT4/256": 103}
     | {"INT8/32": 104, "INT8/128": 105, "INT8/ROW": 106}
@@ -55,7 +55,7 @@ FLOAT8_KERNELS = ("FP8", "FP8/128")
 OWN_KERNELS = (
     *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"),
-    *("Q1_0", "Q2_0", "Q2_0/128", "TQ2_0"),
+    *("Q1_0", "Q2_0", "Q2_0/128", "TQ1_0", "TQ2_0"),
     *CODEBOOK_TYPES,
     *FOLDER_KERNELS,
     *FLOAT8_KERNELS,
@@ -66,8 +66,8 @@ _SHARED_ROWS = 16
 """Of "FP8/128": neighbours in a matrix that are to have one scale."""
 
 _HELD_BY = {
-    **{kind: {FOUR, EIGHT} for kind in ("Q4_0", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0", "Q2_0/128")},
-    **{kind: {FOUR} for kind in ("Q4_1", "Q4_K", "IQ1_S", "IQ3_S", "INT4")},
+    **{kind: {FOUR, EIGHT} for kind in ("Q4_0", "TQ2_0", "Q1_0", "Q2_0", "Q2_0/128")},
+    **{kind: {FOUR} for kind in ("Q4_1", "Q4_K", "IQ3_S", "INT4")},
     **{kind: {EIGHT} for kind in ("Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS", "MXFP4", "INT8")},
     **{kind: {FOUR} for kind in FOLDER_KERNELS if kind.startswith("INT4")},
     **{kind: {EIGHT} for kind in FOLDER_KERNELS if kind.startswith("INT8")},

@@ -1,9 +1,11 @@
 // IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S: of eight or four weights a file has the number of a point of a codebook,
 // which says their magnitudes; beside it their signs, and for 16 or 32 weights a scale of four bits. Every weight is
-// half * factor * (2 scale + 1) * magnitude * sign, all of it exact in a float.
+// half * factor * (2 scale + 1) * magnitude * sign, all of it exact in a float. IQ1_S, IQ1_M: points are of -1, 0 and
+// 1; instead of signs 8 or 32 weights have a delta of an eighth, which is added to or taken from all; scales of three
+// bits.
 //
-// A *code* is a weight by itself: which magnitude it has, then its sign. The codebooks are the `gguf` package's; they
-// come at run time (`headstart_set_codebook`).
+// A *code* is a weight by itself: which magnitude it has, then its sign (or its delta's). The codebooks are the `gguf`
+// package's; they come at run time (`headstart_set_codebook`).
 #pragma once
 #include "kernels/formats/stored_numbers.h"
 
@@ -16,6 +18,11 @@ struct CodedBlock {
 };
 
 // What codes stand for: of three bits (twice), of four.
+struct CodesOfIQ1 {  // eighths
+  static constexpr int kBits = 3, kLargest = 9;
+  static constexpr float kFactor = 1.f / 8;
+  static constexpr int8_t kNumbers[16] = {-7, 1, 9, 0, -9, -1, 7, 0, -7, 1, 9, 0, -9, -1, 7, 0};
+};
 struct CodesOfIQ2 {
   static constexpr int kBits = 3, kLargest = 43;
   static constexpr float kFactor = 1.f / 8;
@@ -69,9 +76,43 @@ static inline unsigned stored_number(const uint8_t *p, int bytes) {
 }
 static inline int stored_nibble(const uint8_t *p, int i) { return p[i / 2] >> (i % 2 * 4) & 15; }
 
-// Each type's layout: its codebook, inputs that share a scale, and a block's scales, points and signs. The half stands
-// first in all of them.
-struct LayoutIQ2_XXS {
+struct HalfFirst {
+  static constexpr int kSignInputs = 1;
+  static unsigned half(const uint8_t *b) { return stored_number(b, 2); }
+};
+struct CodebookOfIQ1 {
+  static inline Codebook<2048, 8> codebook;
+};
+
+// Each type's layout: its codebook, inputs that share a scale, a sign, and a block's half, scales, points and signs.
+struct LayoutIQ1_S : HalfFirst, CodebookOfIQ1 {
+  using Codes = CodesOfIQ1;
+  static constexpr int kBytes = 50, kScaleInputs = 32, kSignInputs = 32;
+  static unsigned upper(const uint8_t *b, int i) { return stored_number(b + 34 + 2 * i, 2); }
+  static int scale(const uint8_t *b, int i) { return upper(b, i) >> 12 & 7; }
+  static uint64_t points(const uint8_t *b, int eight) {
+    return codebook.eight(static_cast<int>(b[2 + eight] | (upper(b, eight / 4) >> (eight % 4 * 3) & 7) << 8));
+  }
+  static unsigned signs(const uint8_t *b, int eight) { return upper(b, eight / 4) >> 15 ? 255 : 0; }
+};
+
+struct LayoutIQ1_M : CodebookOfIQ1 {
+  using Codes = CodesOfIQ1;
+  static constexpr int kBytes = 56, kScaleInputs = 16, kSignInputs = 8;
+  static unsigned word(const uint8_t *b, int i) { return stored_number(b + 48 + 2 * i, 2); }
+  static unsigned half(const uint8_t *b) {
+    unsigned all = 0;
+    for (int i = 0; i < 4; ++i) all |= word(b, i) >> 12 << 4 * i;
+    return all;
+  }
+  static int scale(const uint8_t *b, int i) { return word(b, i / 4) >> (i % 4 * 3) & 7; }
+  static uint64_t points(const uint8_t *b, int eight) {
+    return codebook.eight(b[eight] | (stored_nibble(b + 32, eight) & 7) << 8);
+  }
+  static unsigned signs(const uint8_t *b, int eight) { return stored_nibble(b + 32, eight) & 8 ? 255 : 0; }
+};
+
+struct LayoutIQ2_XXS : HalfFirst {
   using Codes = CodesOfIQ2;
   static constexpr int kBytes = 66, kScaleInputs = 32;
   static inline Codebook<256, 8> codebook;
@@ -82,7 +123,7 @@ struct LayoutIQ2_XXS {
   }
 };
 
-struct LayoutIQ2_XS {
+struct LayoutIQ2_XS : HalfFirst {
   using Codes = CodesOfIQ2;
   static constexpr int kBytes = 74, kScaleInputs = 16;
   static inline Codebook<512, 8> codebook;
@@ -93,7 +134,7 @@ struct LayoutIQ2_XS {
   static unsigned signs(const uint8_t *b, int eight) { return eight_signs(stored_number(b + 2 + 2 * eight, 2) >> 9); }
 };
 
-struct LayoutIQ2_S {
+struct LayoutIQ2_S : HalfFirst {
   using Codes = CodesOfIQ2;
   static constexpr int kBytes = 82, kScaleInputs = 16;
   static inline Codebook<1024, 8> codebook;
@@ -104,7 +145,7 @@ struct LayoutIQ2_S {
   static unsigned signs(const uint8_t *b, int eight) { return b[34 + eight]; }
 };
 
-struct LayoutIQ3_XXS {
+struct LayoutIQ3_XXS : HalfFirst {
   using Codes = CodesOfIQ3_XXS;
   static constexpr int kBytes = 98, kScaleInputs = 32;
   static inline Codebook<256, 4> codebook;
@@ -115,7 +156,7 @@ struct LayoutIQ3_XXS {
   }
 };
 
-struct LayoutIQ3_S {
+struct LayoutIQ3_S : HalfFirst {
   using Codes = CodesOfIQ3_S;
   static constexpr int kBytes = 110, kScaleInputs = 32;
   static inline Codebook<512, 4> codebook;
@@ -136,9 +177,11 @@ template <class Layout>
 struct BlockOfCodes {
   using Codes = typename Layout::Codes;
   static constexpr int kInputs = kCodedInputs, kBytes = Layout::kBytes, kScaleInputs = Layout::kScaleInputs;
+  static constexpr int kSignInputs = Layout::kSignInputs;
 
   static void take_apart(const uint8_t *b, CodedBlock &to) {
-    std::memcpy(to.half, b, 2);
+    const auto half = static_cast<uint16_t>(Layout::half(b));
+    std::memcpy(to.half, &half, 2);
     for (int i = 0; i < kInputs / kScaleInputs; ++i) to.scales[i] = static_cast<uint8_t>(Layout::scale(b, i));
     for (int eight = 0; eight < kInputs / 8; ++eight) {
       const uint64_t codes = Layout::points(b, eight) | bits_as_bytes(Layout::signs(b, eight)) << (Codes::kBits - 1);
@@ -149,17 +192,21 @@ struct BlockOfCodes {
     CodedBlock block;
     take_apart(b, block);
     for (int at = 0; at < kInputs; at += kScaleInputs) {
-      const float unit = unit_of_codes<Codes>(stored_half(b), block.scales[at / kScaleInputs]);
+      const float unit = unit_of_codes<Codes>(stored_half(block.half), block.scales[at / kScaleInputs]);
       for (int k = at; k < at + kScaleInputs; ++k) to[k] = unit * static_cast<float>(Codes::kNumbers[block.codes[k]]);
     }
   }
   static void grids(const uint8_t *b, StoredGrid *to) {
+    CodedBlock block;
+    take_apart(b, block);
     for (int i = 0; i < kInputs / kGridInputs; ++i) {
-      const float unit = unit_of_codes<Codes>(stored_half(b), Layout::scale(b, i * kGridInputs / kScaleInputs));
+      const float unit = unit_of_codes<Codes>(stored_half(block.half), block.scales[i * kGridInputs / kScaleInputs]);
       to[i] = {unit, -128.f * unit};
     }
   }
 };
+using BlockIQ1_S = BlockOfCodes<LayoutIQ1_S>;
+using BlockIQ1_M = BlockOfCodes<LayoutIQ1_M>;
 using BlockIQ2_XXS = BlockOfCodes<LayoutIQ2_XXS>;
 using BlockIQ2_XS = BlockOfCodes<LayoutIQ2_XS>;
 using BlockIQ2_S = BlockOfCodes<LayoutIQ2_S>;

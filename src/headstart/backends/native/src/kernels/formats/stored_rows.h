@@ -28,11 +28,14 @@ enum class Stored {
   iq2_xxs = 16,
   iq2_xs = 17,
   iq3_xxs = 18,
+  iq1_s = 19,
   iq4_nl = 20,
   iq3_s = 21,
   iq2_s = 22,
   iq4_xs = 23,
+  iq1_m = 29,
   bf16 = 30,
+  tq1_0 = 34,
   tq2_0 = 35,
   mxfp4 = 39,
   q1_0 = 41,
@@ -226,40 +229,46 @@ struct BlockQ6_K {
   }
 };
 
-struct BlockTQ2_0 {
-  static constexpr int kInputs = 256, kBytes = 66, kBits = 2, kLevels = 0, kUnit = 64;
-  static int byte_of(int k) { return k / 128 * 32 + k % 32; }
-  static int shift_of(int k) { return k % 128 / 32 * 2; }
-  static void read(const uint8_t *b, float *to) {
-    const float d = stored_half(b + 64);
-    for (int at = 0; at < 256; at += 32)
-      for (int k = 0; k < 32; ++k)
-        to[at + k] = d * static_cast<float>((b[at / 128 * 32 + k] >> (at % 128 / 32 * 2) & 3) - 1);
+// Where levels of one or two bits stand, and their unit. TQ1_0: four or five levels of three to a byte, of which it is
+// the fraction in base 3; times a power of three, and then three, what goes beyond a byte is the level.
+struct LayoutTQ1_0 {
+  static constexpr int kInputs = 256, kBytes = 54, kBits = 2, kUnit = 52;
+  static int level(const uint8_t *b, int k) {
+    constexpr uint8_t kPowers[5] = {1, 3, 9, 27, 81};
+    if (k < 160) return three(b[k % 32], kPowers[k / 32]);
+    return k < 240 ? three(b[32 + k % 16], kPowers[k / 16 - 10]) : three(b[48 + k % 4], kPowers[k / 4 - 60]);
   }
-  static void grids(const uint8_t *b, StoredGrid *to) {
-    std::fill_n(to, 16, StoredGrid{stored_half(b + 64), -stored_half(b + 64)});
-  }
+  static int three(uint8_t byte, uint8_t power) { return static_cast<uint8_t>(byte * power) * 3 >> 8; }
+};
+struct LayoutTQ2_0 {
+  static constexpr int kInputs = 256, kBytes = 66, kBits = 2, kUnit = 64;
+  static int level(const uint8_t *b, int k) { return b[k / 128 * 32 + k % 32] >> (k % 128 / 32 * 2) & 3; }
+};
+template <int kEach, int kLevelBits>
+struct LayoutFewBits {
+  static constexpr int kInputs = kEach, kBits = kLevelBits, kUnit = 0, kBytes = 2 + kEach * kBits / 8;
+  static int level(const uint8_t *b, int k) { return b[2 + k * kBits / 8] >> k * kBits % 8 & ((1 << kBits) - 1); }
 };
 
-// A unit, then levels of one or two bits: -1 or 1; -1 to 2.
-template <int kEach, int kLevelBits>
-struct BlockFewBits {
-  static constexpr int kInputs = kEach, kBits = kLevelBits, kLevels = 2, kUnit = 0, kBytes = 2 + kEach * kBits / 8;
-  static constexpr int kFactor = kBits == 1 ? 2 : 1;
-  static int byte_of(int k) { return k * kBits / 8; }
-  static int shift_of(int k) { return k * kBits % 8; }
+// Levels stand for -1 or 1; for -1 to 2.
+template <class Layout>
+struct BlockFewBits : Layout {
+  static constexpr int kFactor = Layout::kBits == 1 ? 2 : 1;
+  static float value(float unit, int level) { return unit * static_cast<float>(kFactor * level - 1); }
   static void read(const uint8_t *b, float *to) {
-    const float d = stored_half(b);
-    for (int k = 0; k < kEach; ++k)
-      to[k] = d * static_cast<float>(kFactor * (b[2 + byte_of(k)] >> shift_of(k) & ((1 << kBits) - 1)) - 1);
+    const float unit = stored_half(b + Layout::kUnit);
+    for (int k = 0; k < Layout::kInputs; ++k) to[k] = value(unit, Layout::level(b, k));
   }
   static void grids(const uint8_t *b, StoredGrid *to) {
-    fill_all(to, kEach / 16, static_cast<float>(kFactor) * stored_half(b), -stored_half(b));
+    const float unit = stored_half(b + Layout::kUnit);
+    fill_all(to, Layout::kInputs / kGridInputs, kFactor * unit, -unit);
   }
 };
-using BlockQ1_0 = BlockFewBits<128, 1>;
-using BlockQ2_0 = BlockFewBits<64, 2>;
-using BlockQ2_0_128 = BlockFewBits<128, 2>;
+using BlockTQ1_0 = BlockFewBits<LayoutTQ1_0>;
+using BlockTQ2_0 = BlockFewBits<LayoutTQ2_0>;
+using BlockQ1_0 = BlockFewBits<LayoutFewBits<128, 1>>;
+using BlockQ2_0 = BlockFewBits<LayoutFewBits<64, 2>>;
+using BlockQ2_0_128 = BlockFewBits<LayoutFewBits<128, 2>>;
 
 constexpr int8_t kNonlinear[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr int8_t kMicroscaled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // twice e2m1
@@ -332,6 +341,10 @@ static inline bool with_block(int kind, Work &&work) {
       return work(BlockIQ4_NL()), true;
     case Stored::iq4_xs:
       return work(BlockIQ4_XS()), true;
+    case Stored::iq1_s:
+      return work(BlockIQ1_S()), true;
+    case Stored::iq1_m:
+      return work(BlockIQ1_M()), true;
     case Stored::iq2_xxs:
       return work(BlockIQ2_XXS()), true;
     case Stored::iq2_xs:
@@ -342,6 +355,8 @@ static inline bool with_block(int kind, Work &&work) {
       return work(BlockIQ3_XXS()), true;
     case Stored::iq3_s:
       return work(BlockIQ3_S()), true;
+    case Stored::tq1_0:
+      return work(BlockTQ1_0()), true;
     case Stored::tq2_0:
       return work(BlockTQ2_0()), true;
     case Stored::q1_0:

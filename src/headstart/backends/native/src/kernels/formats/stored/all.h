@@ -13,6 +13,7 @@
 #include "kernels/formats/stored/q6_k.h"
 #include "kernels/formats/stored/q8_0.h"
 #include "kernels/formats/stored/small_blocks.h"
+#include "kernels/formats/stored/ternary.h"
 
 // Calls `work` with the kind of block; false where there is no kernel for those of that number.
 template <class Work>
@@ -42,6 +43,10 @@ static inline bool with_stored(int kind, Work &&work) {
       return work(StoredIQ4_NL()), true;
     case Stored::iq4_xs:
       return work(StoredIQ4_XS()), true;
+    case Stored::iq1_s:
+      return work(StoredIQ1_S()), true;
+    case Stored::iq1_m:
+      return work(StoredIQ1_M()), true;
     case Stored::iq2_xxs:
       return work(StoredIQ2_XXS()), true;
     case Stored::iq2_xs:
@@ -60,6 +65,8 @@ static inline bool with_stored(int kind, Work &&work) {
       return work(StoredQ2_0()), true;
     case Stored::q2_0_128:
       return work(StoredQ2_0_128()), true;
+    case Stored::tq1_0:
+      return work(StoredTQ1_0()), true;
     case Stored::tq2_0:
       return work(StoredTQ2_0()), true;
     case Stored::int4_32:

@@ -31,7 +31,8 @@ struct ThreeBitCodes {
       codes[30 + p] = static_cast<uint8_t>(last);
     }
   }
-  static void numbers(const char *lines, int group, const NumberTable &table, Shorts (&words)[kGroupWords]) {
+  __attribute__((always_inline)) static void numbers(const char *lines, int group, const NumberTable &table,
+                                                     Shorts (&words)[kGroupWords]) {
     if (group < 3) {
       const Shorts all = load_shorts(lines + group * kPairLine);
       for (int i = 0; i < kGroupWords; ++i) words[i] = looked_up_numbers(all >> 3 * i, table);
@@ -102,7 +103,8 @@ struct StoredCodes {
     const Shorts words = load_shorts(block + scale_word(16 * half, index / 8));
     return both([&](int i) { return ((WordPart)words.part[i] >> (4 * (index % 8)) & 15) * 2 + 1; });
   }
-  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
+  __attribute__((always_inline)) static void levels(const char *block, int half, int group,
+                                                    Shorts (&words)[kGroupWords]) {
     constexpr int kGroups = Lines::kInputs / kGroupInputs;
     const char *const lines = block + lines_of(16 * half, group * kGroupInputs);
     Lines::numbers(lines, group % kGroups, kTable, words);
