@@ -121,6 +121,19 @@ class Maker:
         tensors = {"weight": numbers.to(torch.float8_e4m3fn), "weight_scale_inv": units}
         return tensors, {"quant_method": "fp8", "weight_block_size": [128, 128] if in_blocks else None}
 
+    def nvfp4(self, outputs: int, inputs: int, divides: bool) -> Module:
+        """Scales of every size, those below the least normal number too."""
+        octets = torch.randint(0, 256, (outputs, inputs // 2), generator=self.generator).to(torch.uint8)
+        scales = torch.rand(outputs, inputs // 16, generator=self.generator) * 300
+        scales[:, ::5] *= 1e-4
+        factor = torch.tensor(inputs**-0.5 / 500)
+        tensors = {"weight_scale": scales.to(torch.float8_e4m3fn)}
+        if divides:
+            tensors |= {"weight_packed": octets, "weight_global_scale": 1 / factor[None]}
+            return tensors, {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}
+        tensors |= {"weight": octets, "weight_scale_2": factor}
+        return tensors, {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+
 
 Make = Callable[[Maker, int, int], Module]
 
@@ -134,6 +147,7 @@ MAKERS: dict[str, Make] = {
     "INT8/ROW": lambda maker, outputs, inputs: maker.byte_rows(outputs, inputs),
     "NF4": lambda maker, outputs, inputs: maker.four_bit_floats("nf4", outputs, inputs, True),
     "FP4": lambda maker, outputs, inputs: maker.four_bit_floats("fp4", outputs, inputs, False),
+    "NVFP4/16": lambda maker, outputs, inputs: maker.nvfp4(outputs, inputs, False),
     "FP8": lambda maker, outputs, inputs: maker.float8(outputs, inputs, False),
     "FP8/128": lambda maker, outputs, inputs: maker.float8(outputs, inputs, True),
 }

@@ -17,6 +17,7 @@ from headstart.errors import CheckpointError
 from headstart.models.derived import OpenWeights
 from headstart.models.files import WeightsIdentity, local_path, read_json
 from headstart.models.gguf_file import GgufFile
+from headstart.models.gguf_nvfp4 import with_nvfp4
 from headstart.models.gguf_split import SplitGguf
 from headstart.models.locating import has_safetensors, locate, require_model
 from headstart.models.lora import with_adapter
@@ -162,4 +163,4 @@ def _open_gguf(name: str, path: Path) -> Checkpoint:
         raise _adapter(path, "name the model's file to run it without")
     weights = file if file.metadata.get("split.count", 0) in (0, 1) else SplitGguf(file)
     metadata = weights.metadata
-    return Checkpoint("gguf", name, path, metadata, with_metadata_tensors(weights, metadata))
+    return Checkpoint("gguf", name, path, metadata, with_metadata_tensors(with_nvfp4(weights), metadata))

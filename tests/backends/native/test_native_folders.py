@@ -66,6 +66,11 @@ def layer_of(linear: LinearWeights, kind: str, isa: str | None = None, threads: 
     return NativeLinear(library, linear, "int4", threads, OWN + KINDS[kind])
 
 
+def is_widened(kind: str, *isas: str) -> bool:
+    """Whether its weights are multiplied as bf16 on one of these: NVFP4's on a matrix unit."""
+    return kind in FLOAT8_KERNELS or (kind == "NVFP4/16" and any(each.startswith("amx") for each in isas))
+
+
 def inputs_of(kind: str) -> tuple[int, ...]:
     """Groups may end within what is read at once, and rows within a tile of 256."""
     return {
@@ -76,6 +81,7 @@ def inputs_of(kind: str) -> tuple[int, ...]:
         "INT8/128": (128, 384),
         "NF4": (64, 320),
         "FP4": (64, 320),
+        "NVFP4/16": (64, 320),
         "FP8": (32, 96, 320),
         "FP8/128": (192, 200, 384),
     }.get(kind, (256, 768))
@@ -110,8 +116,8 @@ def test_weights_are_those_of_the_folder(tmp_path: Path, kind: str, isa: str) ->
 @pytest.mark.parametrize("isa", isa_params())
 @pytest.mark.parametrize("kind", TYPES)
 def test_rows_against_a_folders_numbers(tmp_path: Path, kind: str, isa: str) -> None:
-    """Rows are rounded to 8191 units for 256 inputs, with FP8 as bf16 weights' rows are; the same bits with any number
-    of them, any threads, and on any processor of one arithmetic."""
+    """Rows are rounded to 8191 units for 256 inputs, with weights that are widened as bf16 weights' rows are; the same
+    bits with any number of them, any threads, and on any processor of one arithmetic."""
     inputs = inputs_of(kind)[-1]
     linear, weight = matrix_of(tmp_path, kind, 80, inputs)
     layer = layer_of(linear, kind, isa)
@@ -121,7 +127,7 @@ def test_rows_against_a_folders_numbers(tmp_path: Path, kind: str, isa: str) -> 
     x[8, :32] = 0.0
     x[10], x[11] = 1.0, -1.0
     said = layer(x)
-    if kind in FLOAT8_KERNELS:
+    if is_widened(kind, isa):
         rounded = x.bfloat16().double() if isa in ROUND_ROWS else x.double()
     else:
         units = [tile.abs().amax(1, keepdim=True) / 8191 for tile in x.split(256, dim=1)]
@@ -133,7 +139,7 @@ def test_rows_against_a_folders_numbers(tmp_path: Path, kind: str, isa: str) -> 
     for rows in (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 25, 33):
         assert torch.equal(layer(x[:rows]), said[:rows]), rows
     check_rows_alone(layer_of(linear, kind, isa, 1), inputs)
-    same = [other for other in (X86 if isa in X86 else ()) if kind not in FLOAT8_KERNELS or other == isa]
+    same = [each for each in (X86 if isa in X86 else ()) if each == isa or not is_widened(kind, isa, each)]
     for other in others(same):
         assert torch.equal(layer_of(linear, kind, other, 1)(x), said), other
 

@@ -246,7 +246,7 @@ def test_what_blocks_do_not_hold_is_in_bf16(tmp_path: Path, monkeypatch: pytest.
     ("precision", "kind", "spoils"),
     [
         ("int4", "Q8_0", True),
-        ("blocks", "NVFP4", True),
+        ("blocks", "BF16", True),
         ("blocks", "IQ2_S", False),
         ("blocks", "Q5_K", False),
         ("int8", "Q8_0", True),

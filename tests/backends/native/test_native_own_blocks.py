@@ -357,6 +357,6 @@ def test_what_has_no_kernel_is_named(tmp_path: Path) -> None:
         _, weights = load(tmp_path, {"": kind})
         said = computed_in(weights, nearest_forms(weights, multiplies_bytes=True))
         assert (kind in said) == (kind not in ("Q4_1", "Q8_0")), kind
-        assert ("own blocks" in said) == (kind in OWN_KERNELS and kind not in ("Q4_1", "Q8_0")), kind
+        assert ("own blocks" in said) == (kind in (*OWN_KERNELS, "NVFP4") and kind not in ("Q4_1", "Q8_0")), kind
     _, weights = load(tmp_path, {"output.weight": "Q8_0", "": "Q4_1"})
     assert computed_in(weights, nearest_forms(weights, multiplies_bytes=True)) == ""

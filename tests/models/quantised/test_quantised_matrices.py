@@ -240,7 +240,7 @@ def test_nvfp4(tmp_path: Path, generator: torch.Generator, method: str) -> None:
         other = torch.tensor([271.3])
         tensors = {"weight_packed": octets, "weight_scale": scales, "weight_global_scale": other}
         tensors["input_global_scale"] = torch.tensor([2.0])
-        settings, second = {"format": "nvfp4-pack-quantized"}, scales.float() / other
+        settings, second = {"format": "nvfp4-pack-quantized"}, scales.float() * (1 / other)
     matrix = torch.stack([numbers[:, i] * second[:, i // 16] for i in range(128)], 1)
     check(tmp_path, tensors, matrix, quant_method=method, **settings)
 

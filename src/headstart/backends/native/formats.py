@@ -45,12 +45,15 @@ KINDS = (
     # those of folders
     | {"INT4/32": 100, "INT4/64": 101, "INT4/128": 102, "INT4/256": 103}
     | {"INT8/32": 104, "INT8/128": 105, "INT8/ROW": 106}
-    | {"NF4": 107, "FP4": 108, "FP8": 110, "FP8/128": 111}
+    | {"NF4": 107, "FP4": 108, "NVFP4/16": 109, "FP8": 110, "FP8/128": 111}
 )
 """What the library reads as files have it (``src/kernels/formats/stored_rows.h``), a folder's by the names of
 ``quantised.rows``; of other types it is given floats."""
 
-FOLDER_KERNELS = ("INT4/32", "INT4/64", "INT4/128", "INT4/256", "INT8/32", "INT8/128", "INT8/ROW", "NF4", "FP4")
+FOLDER_KERNELS = (
+    *("INT4/32", "INT4/64", "INT4/128", "INT4/256", "INT8/32", "INT8/128", "INT8/ROW"),
+    *("NF4", "FP4", "NVFP4/16"),
+)
 FLOAT8_KERNELS = ("FP8", "FP8/128")
 OWN_KERNELS = (
     *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
@@ -178,12 +181,12 @@ def own_types(matrix: Tensor | Matrix, raised: bool = False) -> tuple[str, ...]:
 
 
 def _one_kernel(matrix: Tensor | Matrix, types: Sequence[str]) -> bool:
-    """Whether one kernel takes all types: FP8 has another than whole numbers have, and its blocks are those of rows
-    that stay side by side."""
-    in_float8 = [each in FLOAT8_KERNELS for each in types]
-    if not any(in_float8) or isinstance(matrix, Tensor):
+    """Whether one kernel takes all types: FP8, and on a matrix unit NVFP4, have others than whole numbers have; blocks
+    of FP8 are those of rows that stay side by side."""
+    kernels = {each if each == "NVFP4/16" else each in FLOAT8_KERNELS for each in types}
+    if kernels == {False} or isinstance(matrix, Tensor):
         return True
-    return all(in_float8) and ("FP8/128" not in types or all(map(_keeps_neighbours, matrix.parts)))
+    return len(kernels) == 1 and ("FP8/128" not in types or all(map(_keeps_neighbours, matrix.parts)))
 
 
 def _keeps_neighbours(part: MatrixPart) -> bool:

@@ -1,8 +1,8 @@
 """Folders in 4-bit floating-point numbers (E2M1) that stand two in a byte, the first in its lower half.
 
 compressed-tensors: ``weight_packed`` uint8 [out, in / 2]. "nvfp4-pack-quantized": ``weight_scale`` float8 (E4M3)
-[out, in / 16] and ``weight_global_scale`` [1]; weight = number * (scale / global scale). "mxfp4-pack-quantized":
-``weight_scale`` uint8 [out, in / 32], exponents of two with bias 127.
+[out, in / 16] and ``weight_global_scale`` [1]; weight = number * (scale * (1 / global scale)), as vLLM has it.
+"mxfp4-pack-quantized": ``weight_scale`` uint8 [out, in / 32], exponents of two with bias 127.
 
 DeepSeek-V4: experts' ``weight`` int8 [out, in / 2] and ``scale`` [out, in / 32], such exponents; others: ``fp8``.
 
@@ -25,7 +25,7 @@ from headstart.errors import CheckpointError
 from headstart.models.derived import Derived, OpenWeights, OwnRows
 from headstart.models.quantised.fp8 import TYPES, add_fp8, read_fp8
 from headstart.models.quantised.parts import Found, Module, modules
-from headstart.models.quantised.rows import mxfp4_rows
+from headstart.models.quantised.rows import mxfp4_rows, nvfp4_rows, nvfp4_type
 
 _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _NV_INPUTS, _MX_INPUTS = 16, 32
@@ -82,7 +82,8 @@ def add_nvfp4(found: Found, module: Module, leaf: str, second: str, divides: boo
         raise module.fault(f"has {second} of shape {list(module.shape(second))} instead of one number")
     module.require(second, module.shape(second), "F32")
     read = partial(_nvfp4_matrix, module, leaf, second, divides)
-    found.derived[module.full("weight")] = Derived(shape, "NVFP4-ROWS", 4.5, read)
+    own = partial(_nvfp4_rows, module, leaf, second, divides)
+    found.derived[module.full("weight")] = Derived(shape, "NVFP4-ROWS", 4.5, read, own_rows=own)
     found.used.update(map(module.full, (leaf, "weight_scale", second, *_IGNORED)))
 
 
@@ -107,24 +108,39 @@ def _shape(module: Module, leaf: str, inputs: int, scale: str, *scales: str) -> 
     return outputs, 2 * octets
 
 
-def _numbers(module: Module, leaf: str) -> Tensor:
+def _numbers(octets: Tensor) -> Tensor:
     """float32 [out, in], without scales."""
     table = torch.tensor([*_MAGNITUDES, *(-each for each in _MAGNITUDES)])
-    octets = module.read(leaf).view(torch.uint8)
     return table[torch.stack([octets & 15, octets >> 4], -1).flatten(-2).long()]
+
+
+def nvfp4_values(octets: Tensor, scales: Tensor, factor: Tensor) -> Tensor:
+    """float32 [out, in] of ``nvfp4_rows``'s arguments."""
+    return _numbers(octets) * (scales.float() * factor).repeat_interleave(_NV_INPUTS, 1)
+
+
+def _nvfp4_parts(module: Module, leaf: str, second: str, divides: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """As ``nvfp4_rows`` takes them."""
+    factor = module.read(second).float()
+    return module.read(leaf).view(torch.uint8), module.read("weight_scale"), 1 / factor if divides else factor
 
 
 def _nvfp4_matrix(module: Module, leaf: str, second: str, divides: bool) -> Tensor:
     """float32 [out, in]."""
-    scales, other = module.read("weight_scale").float(), module.read(second).float()
-    scales = scales / other if divides else scales * other
-    return _numbers(module, leaf) * scales.repeat_interleave(_NV_INPUTS, 1)
+    return nvfp4_values(*_nvfp4_parts(module, leaf, second, divides))
+
+
+def _nvfp4_rows(module: Module, leaf: str, second: str, divides: bool) -> OwnRows | None:
+    kind = nvfp4_type(module.read("weight_scale"))
+    if kind is None:
+        return None
+    return OwnRows(kind, lambda _: nvfp4_rows(*_nvfp4_parts(module, leaf, second, divides)))
 
 
 def _mxfp4_matrix(module: Module, leaf: str, scale: str) -> Tensor:
     """float32 [out, in]."""
     exponents = module.read(scale).view(torch.uint8).to(torch.int32) - 127
-    return torch.ldexp(_numbers(module, leaf), exponents.repeat_interleave(_MX_INPUTS, 1))
+    return torch.ldexp(_numbers(module.read(leaf).view(torch.uint8)), exponents.repeat_interleave(_MX_INPUTS, 1))
 
 
 def _mxfp4_rows(module: Module, leaf: str, scale: str) -> OwnRows:

@@ -7,6 +7,8 @@ The types, by the names that backends know them by; all numbers of several bytes
   the zero, then the levels, the lowest bits first. Weight = (level - zero) * scale.
 - "INT8/ROW": for 256 inputs a float32 scale, then signed levels. Weight = level * scale.
 - "NF4", "FP4": for 64 inputs a float32, then levels, the first of two in the upper half of a byte.
+- "NVFP4/16": for 64 inputs a float32 that all of the matrix has, the scales of each 16 (E4M3), then levels, the first
+  of two in the lower half of a byte. Weight = number * (scale * float).
 - "FP8", "FP8/128": float32 scales, one for the row or for every 128 inputs; then the row's numbers (E4M3).
 - "MXFP4": as in GGUF.
 """
@@ -20,7 +22,9 @@ from torch import Tensor
 
 _INTEGERS = {4: (256, 128, 64, 32), 8: (128, 32)}
 """Inputs of a block, by bits."""
-_ROW_INPUTS, _FLOAT_INPUTS, _FLOAT8_INPUTS = 256, 64, 128
+_ROW_INPUTS, _FLOAT_INPUTS, _FLOAT8_INPUTS, _NVFP4_INPUTS = 256, 64, 128, 64
+_E4M3_NAN = 127
+NVFP4 = "NVFP4/16"
 _ROWS_OF_A_SCALE = 16
 """Rows that have one scale at least, where "FP8/128" holds a matrix."""
 
@@ -98,6 +102,18 @@ def mxfp4_rows(blocks: Tensor, exponents: Tensor) -> NDArray[np.uint8]:
     """[byte] of "MXFP4"; blocks uint8 [out, block, 16], the first of two levels in the lower half of a byte."""
     levels = torch.stack([blocks & 15, blocks >> 4], -1).flatten(-2)
     return torch.cat([exponents[..., None], levels[..., :16] | levels[..., 16:] << 4], -1).flatten().numpy()
+
+
+def nvfp4_type(scales: Tensor) -> str | None:
+    """What holds numbers with these scales, [out, in / 16] of E4M3: those of whole blocks, none below 0 or NaN."""
+    fits = scales.shape[1] * 16 % _NVFP4_INPUTS == 0 and bool((scales.view(torch.uint8) < _E4M3_NAN).all())
+    return NVFP4 if fits else None
+
+
+def nvfp4_rows(levels: Tensor, scales: Tensor, factor: Tensor) -> NDArray[np.uint8]:
+    """[byte] of "NVFP4/16"; levels uint8 [out, in / 2], scales [out, in / 16], factor float32 of one number."""
+    blocks = 2 * levels.shape[1] // _NVFP4_INPUTS
+    return _beside(blocks, factor.reshape(1, 1).expand(len(levels), blocks), scales, levels)
 
 
 def pairs(levels: Tensor) -> Tensor:

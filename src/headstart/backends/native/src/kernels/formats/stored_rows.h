@@ -10,6 +10,7 @@
 #include "kernels/formats/codebook_rows.h"
 #include "kernels/formats/folder_rows.h"
 #include "kernels/formats/stored_numbers.h"
+#include "kernels/traits.h"
 
 // The numbers of types in GGUF, and from 100 on those of folders (formats/folder_rows.h).
 enum class Stored {
@@ -49,6 +50,7 @@ enum class Stored {
   int8_row = 106,
   nf4 = 107,
   fp4 = 108,
+  nvfp4 = 109,
   fp8 = 110,
   fp8_128 = 111,
   q2_0_128 = 112,  // of 128, which files know by the other's number
@@ -59,6 +61,11 @@ static inline bool is_float8(int kind) {
   return kind == static_cast<int>(Stored::fp8) || kind == static_cast<int>(Stored::fp8_128);
 }
 static inline bool is_float8_in_blocks(int kind) { return kind == static_cast<int>(Stored::fp8_128); }
+// Whose weights bf16 has to the bit. NVFP4 has scales of 16 inputs: for a matrix unit its runs of integers are too
+// short.
+static inline bool is_widened(int kind) {
+  return is_float8(kind) || (kBytePlanes && kind == static_cast<int>(Stored::nvfp4));
+}
 
 // Blocks of 32, of four-bit numbers: the first sixteen inputs' in the lower halves of bytes.
 static inline void lower_then_upper(const uint8_t *bytes, uint8_t *to) {
@@ -313,6 +320,20 @@ struct BlockMXFP4 {
   }
 };
 
+// A float that counts for all of the matrix, the scales of each 16 inputs, levels two in a byte, the first in its lower
+// half. What a scale is for files, E4M3, is a number as FP8 has it.
+struct BlockNVFP4 {
+  static constexpr int kInputs = 64, kEach = 16, kScales = 4, kLevels = 8, kBytes = kLevels + kInputs / 2;
+  static void read(const uint8_t *b, float *to) {
+    for (int k = 0; k < kInputs; ++k)
+      to[k] = 0.5f * static_cast<float>(kMicroscaled[b[kLevels + k / 2] >> (k % 2 * 4) & 15]) * unit(b, k / kEach);
+  }
+  static void grids(const uint8_t *b, StoredGrid *to) {
+    for (int i = 0; i < kInputs / kEach; ++i) to[i] = {0.5f * unit(b, i), -8.f * unit(b, i)};
+  }
+  static float unit(const uint8_t *b, int i) { return from_float8(b[kScales + i]) * stored_float(b); }
+};
+
 // Calls `work` with the kind of block; false where there is none of that number.
 template <class Work>
 static inline bool with_block(int kind, Work &&work) {
@@ -385,6 +406,8 @@ static inline bool with_block(int kind, Work &&work) {
       return work(BlockFourBitFloats<kNormalFloats>()), true;
     case Stored::fp4:
       return work(BlockFourBitFloats<kFourBitFloats>()), true;
+    case Stored::nvfp4:
+      return work(BlockNVFP4()), true;
     default:
       return false;
   }

@@ -124,7 +124,7 @@ static inline bool is_in_blocks(Precision p) { return p == Precision::int4 || p 
 static inline Precision precision_of(int bits, Precision precision) {
   if (bits == kFullBits) return Precision::fp32;
   if (!is_in_blocks(precision)) return precision;
-  if (bits >= kStoredForm) return is_float8(bits - kStoredForm) ? Precision::float8 : Precision::stored;
+  if (bits >= kStoredForm) return is_widened(bits - kStoredForm) ? Precision::float8 : Precision::stored;
   return bits == kUnquantisedBits ? Precision::bf16 : precision;
 }
 // Whether a matrix is kept as its file has it.

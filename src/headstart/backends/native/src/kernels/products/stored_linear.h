@@ -112,6 +112,15 @@ constexpr bool only_shifts<StoredQ8_0> = true;
 template <class Block, bool kOffset, int kZero>
 constexpr bool only_shifts<SmallBlocks<Block, 4, kOffset, kZero>> = true;
 
+// Most rows whose weights go from the blocks straight into products. Where registers are few, they do not hold more
+// than so many rows' sums between short runs, or beside what looks numbers up.
+template <class Blocks>
+constexpr int fused_rows = kShortParts != 2 || Blocks::kSumInputs > kBlockInputs
+                               ? kFusedRows
+                               : std::min(kFusedRows, Blocks::kSumInputs < kBlockInputs ? 1 : 3);
+template <class Block, const Level &kLevels>
+constexpr int fused_rows<StoredFourBitFloats<Block, kLevels>> = kShortParts != 2 ? kFusedRows : 2;
+
 // out[rows of a tile][32] += sums of products that count in the rows' units.
 template <int kRows>
 static HEADSTART_PREFETCHES void finish_tile(const Lanes (&total)[kRows], int half, const char *tile, float *out) {
@@ -252,7 +261,7 @@ __attribute__((noinline, flatten)) static void multiply_stored_rows(const Packed
 // What products of up to 256 inputs of a pair count, of whatever blocks: for every `run` inputs the units, and for
 // every `each` the offsets, of the columns.
 struct TileUnits {
-  float units[kStoredTileInputs / kBlockInputs][kColumns], offsets[kStoredTileInputs / 16][kColumns];
+  float units[kStoredTileInputs / 16][kColumns], offsets[kStoredTileInputs / 16][kColumns];
   int run, each;
   bool has_offsets;
 
@@ -387,7 +396,7 @@ static void multiply_linear_stored(const PackedLinear &linear, int pair, const c
     using Blocks = decltype(blocks);
     // Two small groups from registers take less time than two from memory. Where registers are few, they come at once.
     constexpr bool kTwo = only_shifts<Blocks> && 2 * kFusedRows > kStoredRows, kAtOnce = kTwo && kShortParts == 2;
-    constexpr int kMost = kAtOnce ? 2 * kFusedRows : kFusedRows;
+    constexpr int kMost = kAtOnce ? 2 * kFusedRows : fused_rows<Blocks>;
     const bool two = kTwo && !kAtOnce && rows > kStoredRows && rows <= 2 * kFusedRows;
     const int groups = rows <= kMost ? 1 : two ? 2 : 0;
     if (groups == 0) {

@@ -73,14 +73,16 @@ static inline Shorts both_of(Shorts bytes, int which) {
 static inline Shorts both_of_signed(Shorts bytes, int which) {
   return both([&](int i) { return (SumPart)((WordPart)bytes.part[i] << (24 - 8 * which)) >> 24; });
 }
-// Of sixteen bytes, [column], some bits.
-static inline Shorts both_of_bytes(const void *p, int shift, unsigned mask) {
+// Sixteen bytes, [column]: those of part `i`.
+static inline WordPart wide_bytes(const void *p, int i) {
   typedef uint8_t Narrow __attribute__((vector_size(sizeof(ShortPart) / 4)));
-  return both([&](int i) {
-    Narrow some;
-    std::memcpy(&some, static_cast<const char *>(p) + i * sizeof some, sizeof some);
-    return __builtin_convertvector(some, WordPart) >> shift & mask;
-  });
+  Narrow some;
+  std::memcpy(&some, static_cast<const char *>(p) + i * sizeof some, sizeof some);
+  return __builtin_convertvector(some, WordPart);
+}
+// Some bits of these.
+static inline Shorts both_of_bytes(const void *p, int shift, unsigned mask) {
+  return both([&](int i) { return wide_bytes(p, i) >> shift & mask; });
 }
 // Sixteen numbers of 16 bits, [column]; the second of each column is zero.
 static inline Shorts load_wide(const void *p) {

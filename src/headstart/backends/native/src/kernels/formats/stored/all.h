@@ -87,6 +87,8 @@ static inline bool with_stored(int kind, Work &&work) {
       return work(StoredNF4()), true;
     case Stored::fp4:
       return work(StoredFP4()), true;
+    case Stored::nvfp4:
+      return work(StoredNVFP4()), true;
     default:
       return false;
   }

@@ -1,4 +1,4 @@
-// IQ4_NL, IQ4_XS, MXFP4: levels of four bits that stand for others.
+// IQ4_NL, IQ4_XS, MXFP4, NVFP4: levels of four bits that stand for others.
 #pragma once
 #include "kernels/formats/stored/planes.h"
 
@@ -86,9 +86,63 @@ struct StoredMXFP4 : UnitsAlone {
     looked_up_levels(block + kHeader + group * kPairLine + half * kHalfLine, kMicroscaled, words);
   }
   static Lanes unit(const char *block, int half, int run) {
-    float units[16];
-    for (int i = 0; i < 16; ++i)
-      units[i] = Block::unit(reinterpret_cast<const uint8_t *>(block) + kColumns * run + half * 16 + i);
-    return load(units);
+    WordPart bits[kShortParts];
+#pragma GCC unroll 4
+    for (int i = 0; i < kShortParts; ++i) {  // as Block::unit
+      const WordPart exponent = wide_bytes(block + kColumns * run + half * 16, i);
+      bits[i] = exponent < 2 ? (WordPart{} + 0x00200000u) << exponent : (exponent - 1) << 23;
+    }
+    return lanes_of(bits);
+  }
+};
+
+// Four of the folder's blocks side by side: the matrix's float [column], the scales of each 16 inputs [scale][column],
+// then the levels.
+struct StoredNVFP4 {
+  using Block = BlockNVFP4;
+  static constexpr int kInputs = 256, kSumInputs = Block::kEach, kScaleInputs = Block::kEach;
+  static constexpr bool kOffsets = false;
+  static constexpr int kScales = 4 * kColumns, kHeader = kScales + kInputs / Block::kEach * kColumns;
+  static constexpr int kBytes = kHeader + kInputs / kGroupInputs * kPairLine;
+
+  template <bool kPacks>
+  static void move(uint8_t *stored, char *block, int column) {
+    if (kPacks) std::memcpy(block + 4 * column, stored, 4);  // the others have the same
+    for (int k = 0; k < kInputs; k += Block::kInputs, stored += Block::kBytes) {
+      if (!kPacks) std::memcpy(stored, block + 4 * column, 4);
+      for (int i = 0; i < Block::kInputs / Block::kEach; ++i)
+        move_bytes<kPacks>(stored + Block::kScales + i, scale(block, k / Block::kEach + i) + column, 1);
+      for (int i = 0; i < Block::kInputs; i += kGroupInputs)
+        move_eight<kPacks>(stored + Block::kLevels + i / 2, lines(block, (k + i) / kGroupInputs), column);
+    }
+  }
+  static NoScales scales(const char *, int, int) { return {}; }
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
+    looked_up_levels(block + kHeader + group * kPairLine + half * kHalfLine, kMicroscaled, words);
+  }
+  static Lanes unit(const char *block, int half, int run) {
+    return factors(block, half) * splat(0x1p7f) * small_scales(block, half, run);
+  }
+  // What all weights of a column count, and a 256th of the scales of 16 inputs: as halves, their exponents are too
+  // small.
+  static Lanes factors(const char *block, int half) { return load(reinterpret_cast<const float *>(block) + half * 16); }
+  static Lanes small_scales(const char *block, int half, int run) {
+    const auto *const bytes = reinterpret_cast<const uint8_t *>(block) + kScales + run * kColumns + half * 16;
+    uint16_t halves[16];
+    for (int i = 0; i < 16; ++i) halves[i] = static_cast<uint16_t>(bytes[i] << 7);
+    return load_half(halves);
+  }
+
+ private:
+  static char *scale(char *block, int i) { return block + kScales + i * kColumns; }
+  static char *lines(char *block, int group) { return block + kHeader + group * kPairLine; }
+  template <bool kPacks>
+  static void move_eight(uint8_t *stored, char *line, int column) {
+    uint8_t levels[kGroupInputs] = {};
+    if (kPacks)
+      for (int k = 0; k < kGroupInputs; ++k) move_bits<true>(stored[k / 2], k % 2 * 4, 4, levels[k]);
+    Plane<4>::move<kPacks>(levels, 0, line, column);
+    if (!kPacks)
+      for (int k = 0; k < kGroupInputs; ++k) move_bits<false>(stored[k / 2], k % 2 * 4, 4, levels[k]);
   }
 };

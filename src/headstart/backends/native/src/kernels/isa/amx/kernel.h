@@ -4,7 +4,7 @@
 // and a product with all eight in use takes twice to three times as long (docs/decisions/0030).
 #pragma once
 #include "kernels/isa/amx/block_tiles.h"
-#include "kernels/isa/amx/float8_tiles.h"
+#include "kernels/isa/amx/widened_tiles.h"
 #include "kernels/isa/vnni.h"
 
 constexpr int kInt8TileBytes = kPlaneBytes * kColumns;  // of a pair
@@ -130,11 +130,11 @@ static inline LinearKernel own_linear_kernel(Precision precision) {
     case Precision::float8:
       return {ElementKind::bf16,
               store_row_bf16,
-              multiply_float8_tiles,
+              multiply_widened_tiles,
               nullptr,
               nullptr,
               nullptr,
-              multiply_pairs<multiply_float8_tiles>};
+              multiply_pairs<multiply_widened_tiles>};
     case Precision::bf16:
       return {ElementKind::bf16, store_row_bf16, multiply_linear_bf16, nullptr, nullptr, nullptr, multiply_bf16_many};
     case Precision::int8:

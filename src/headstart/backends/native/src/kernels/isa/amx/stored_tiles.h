@@ -259,7 +259,9 @@ static void multiply_stored_many(const PackedLinear &linear, int pair, int pairs
   const int each = pairs == 2 && linear.kinds[pair] == linear.kinds[pair + 1] ? 2 : 1;
   for (int p = 0; p < pairs; p += each) {
     with_stored(linear.kinds[pair + p], [&](auto blocks) {
-      multiply_stored_tiles<decltype(blocks)>(linear, pair + p, each, weights, a, row, rows, ahead, out);
+      using Blocks = decltype(blocks);
+      if constexpr (!std::is_same_v<Blocks, StoredNVFP4>)  // see `is_widened`
+        multiply_stored_tiles<Blocks>(linear, pair + p, each, weights, a, row, rows, ahead, out);
     });
     weights += linear.bytes_of(pair + p), out += static_cast<size_t>(round_up(rows, kRowBlock)) * kColumns;
   }
