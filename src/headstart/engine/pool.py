@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
 
@@ -134,22 +135,23 @@ class DrafterPool:
         return DraftTree.empty()
 
     def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
-        """What the sequences' drafter brings to a stretch of rounds; None: they have several, or it must be asked round
-        by round."""
-        names = {self._names.get(sequence.id) for sequence in sequences}
-        if len(names) > 1:
-            return None
-        name = names.pop()
-        if name is None:
-            return StretchDrafting()
-        ids = [sequence.id for sequence in sequences]
-        return self._guarded(name, ids, lambda: stretch_drafting(self.drafters[name], sequences, limits), None)
+        """What the drafter of those sequences that have one brings to a stretch of rounds; None: they have several, or
+        it must be asked round by round."""
+        groups = self._grouped(sequence.id for sequence in sequences)
+        if len(groups) != 1:
+            return None if groups else StretchDrafting()
+        ((name, places),) = groups.items()
+        own, riders = [sequences[place] for place in places], len(sequences) - len(places)
+        allowed = [replace(limits[place], riders=riders) for place in places]
+        ids = [sequence.id for sequence in own]
+        drafting = self._guarded(name, ids, lambda: stretch_drafting(self.drafters[name], own, allowed), None)
+        return drafting if drafting is None or not riders else drafting.among(places, len(sequences))
 
     def fail(self, sequences: Sequence[SequenceView], error: Exception) -> None:
         """The sequences' drafter failed in a stretch, or guessed what cannot be verified; a pool that is not tolerant
         raises the error."""
-        ids = [sequence.id for sequence in sequences]
-        self._fail(self._names[ids[0]], ids, error)
+        for name, places in self._grouped(sequence.id for sequence in sequences).items():
+            self._fail(name, [sequences[place].id for place in places], error)
 
     def learn(
         self, sequences: Sequence[SequenceView], drafting: StretchDrafting, rounds: Sequence[RoundRecord]
@@ -162,10 +164,8 @@ class DrafterPool:
                     guesser.finish()
             drafting.learn(rounds)
 
-        ids = [sequence.id for sequence in sequences]
-        name = self._names.get(ids[0])
-        if name is not None:
-            self._guarded(name, ids, tell, None)
+        for name, places in self._grouped(sequence.id for sequence in sequences).items():
+            self._guarded(name, [sequences[place].id for place in places], tell, None)
 
     def end(self, sequence_id: int) -> None:
         """The sequence left. Unknown ids are ignored."""

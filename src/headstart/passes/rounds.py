@@ -7,7 +7,7 @@ several times as much as it would otherwise. A *stretch* runs rounds without it:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from headstart.passes.batch import IntArray, KVStorage
@@ -72,11 +72,23 @@ class RoundRecord:
     """For each of the trees' nodes; 0 without a ``CutRule``."""
     experts: float | None = None
     """As in ``PassOutput``."""
+    riders: int = 0
+    """Rows of the pass besides those of ``spans``."""
 
     @property
     def nodes(self) -> int:
         """That were verified."""
         return sum([len(span.tokens) for span in self.spans])
+
+    @property
+    def rows(self) -> int:
+        """Of the pass."""
+        return self.riders + len(self.spans) + self.nodes
+
+    def among(self, places: Sequence[int]) -> RoundRecord:
+        """What happened to some of the sequences; nobody guessed for the others."""
+        spans = [self.spans[place] for place in places]
+        return replace(self, spans=spans, riders=self.riders + len(self.spans) - len(spans))
 
 
 @dataclass(frozen=True)
@@ -134,6 +146,17 @@ class StretchDrafting:
     learn: Callable[[Sequence[RoundRecord]], None] = lambda rounds: None
     """Is shown the rounds that count, after the guessers' ``finish``."""
 
+    def among(self, places: Sequence[int], sequences: int) -> StretchDrafting:
+        """The same for those in some places of so many; nobody guesses for the others."""
+        guessers: list[Sequence[Guesser | None]] = [()] * sequences
+        for place, own in zip(places, self.guessers, strict=False):  # there are none where nobody guesses
+            guessers[place] = own
+
+        def learn(rounds: Sequence[RoundRecord]) -> None:
+            self.learn([done.among(places) for done in rounds])
+
+        return replace(self, guessers=guessers, learn=learn)
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -177,6 +200,8 @@ class StretchLimits:
     """False for a drafter that only follows what is said."""
     sampling: Sampling | None = None
     """None: the best token is said."""
+    riders: int = 0
+    """As in ``RoundRecord``, of sequences that the drafter does not know of."""
 
     @property
     def rows(self) -> int:

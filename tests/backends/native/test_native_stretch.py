@@ -223,6 +223,35 @@ def test_plain_requests_of_an_engine_with_a_drafter_run_at_once(head_directory: 
     assert sequence.stats.drafted == 0
 
 
+@pytest.mark.parametrize("drafter", ["suffix", "eagle3", "auto"])
+def test_plain_requests_do_not_keep_others_from_rounds_at_once(
+    drafter: str, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = []
+    for singly in (False, True):
+        if singly:
+            at_once = counted.rounds
+            one_by_one(monkeypatch)
+        engine = make_engine(drafter, head_directory)
+        sequences = [
+            toy_sequence(
+                engine,
+                random_tokens(20 + 7 * seed, seed),
+                sequence_id=seed,
+                params=SamplingParams(temperature=0.7 * (seed == 3), max_tokens=60, seed=seed),
+                speculation=SpeculationParams(enabled=seed not in (0, 2)),
+            )
+            for seed in range(4)
+        ]
+        run_all(engine, sequences)
+        assert sequences[0].stats.drafted == sequences[2].stats.drafted == 0
+        assert drafter == "auto" or sequences[1].stats.drafted > 0
+        answers.append([told(each, drafter != "auto") for each in sequences])
+    assert answers[0] == answers[1]
+    assert counted.rounds == at_once > 0
+    assert counted.sequences == 4
+
+
 def test_where_room_is_short_rounds_go_one_by_one(head_directory: Path, counted: Counted) -> None:
     engine = make_engine("suffix", head_directory, cache_tokens=96)
     sequence = toy_sequence(engine, random_tokens(20), params=SamplingParams(temperature=0, max_tokens=60))

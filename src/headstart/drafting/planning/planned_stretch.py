@@ -127,12 +127,12 @@ class PlannedStretch:
     def cut(self) -> CutRule:
         """How many guesses are verified, and when the rounds end because they have not paid. Plain ones that are to be
         timed are as few as can be."""
-        roots, other = len(self.followed), self.costs.other_seconds
+        roots, other = len(self.followed) + self.limits[0].riders, self.costs.other_seconds
         plain = self.safeguard.plain.seconds(self.load)
         if self.is_plain or plain is None:
             return CutRule([0.0], other, 0.0, -math.inf if self.safeguard.plain.due(self.load) else math.inf)
         nodes = sum([each.budget.nodes for each in self.limits])
-        context = sum([len(each.view.tokens) for each in self.followed]) / roots
+        context = sum([len(each.view.tokens) for each in self.followed]) / len(self.followed)
         seconds = self.costs.passes.seconds(roots, roots + nodes, context)
         allowance = self.safeguard.allowances[self.load.size].rounds * plain
         return CutRule(seconds, other, plain, allowance, c.LEAST_GAIN, c.MOST_CERTAIN)
@@ -151,10 +151,9 @@ class PlannedStretch:
         context = sum([len(each.view.tokens) for each in self.followed]) / len(self.followed)
         # Plain rounds are like each other: some of them tell enough.
         for number, done in enumerate(rounds[: c.PLAIN_LEAST] if self.is_plain else rounds):
-            rows = sum([1 + len(span.tokens) for span in done.spans])
             other = done.walk_seconds + done.other_seconds
             seconds = done.pass_seconds + other + done.read_seconds + sum(done.draft_seconds)
-            self.costs.add(rows, done.pass_seconds, rows * context, other + done.read_seconds)
+            self.costs.add(done.rows, done.pass_seconds, done.rows * context, other + done.read_seconds)
             self.costs.said(sum([span.said for span in done.spans]), seconds, done.row_seconds)
             if self.is_plain or plain is None:
                 timings.append(done.pass_seconds + other)
