@@ -145,10 +145,9 @@ static inline void hold_parts(Parts &x) {
 }
 static inline void hold(Shorts &x) { hold_parts(x); }
 static inline void hold(ShortSums &x) { hold_parts(x); }
-// sums += others, each times the first number of its column.
+// sums += others, each times its column's number, which stands there twice.
 static inline void add_scaled(ShortSums &sums, const ShortSums &others, Shorts scale) {
 #pragma GCC unroll 4
-  for (int i = 0; i < kShortParts; ++i)
-    sums.part[i] += others.part[i] * ((SumPart)((WordPart)scale.part[i] << 16) >> 16);
+  for (int i = 0; i < kShortParts; ++i) sums.part[i] += others.part[i] * ((SumPart)scale.part[i] >> 16);
 }
 static inline Lanes to_floats(const ShortSums &sums) { return floats_of(sums.part); }

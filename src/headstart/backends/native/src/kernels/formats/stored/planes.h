@@ -124,7 +124,9 @@ static inline void move_five_bits(uint8_t *levels, char *lines, int column) {
   for (int group = 0; group < 4; ++group)
     Plane<4>::move<kPacks>(levels + group * kGroupInputs, 0, lines + (1 + group) * kPairLine, column);
 }
-static inline void five_bit_levels(const char *lines, int group, Shorts (&words)[kGroupWords]) {
+// Inlined even where the compiler would rather not: a call costs more than the products.
+static inline __attribute__((always_inline)) void five_bit_levels(const char *lines, int group,
+                                                                  Shorts (&words)[kGroupWords]) {
   four_bit_levels(lines + (1 + group) * kPairLine, words);
   const Shorts fifth = load_shorts(lines) >> 4 * group;
   words[0] = words[0] | (fifth << 4 & 16), words[1] = words[1] | (fifth << 3 & 16);

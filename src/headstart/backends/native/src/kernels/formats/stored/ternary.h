@@ -61,7 +61,6 @@ struct StoredTernary {
     const Shorts words = load_shorts(block + scale_word(16 * half, index / 8));
     return both([&](int i) { return ((WordPart)words.part[i] >> (4 * (index % 8)) & 15) * 2 - 15; });
   }
-  // Inlined even where the compiler would rather not: a call costs more than the products.
   __attribute__((always_inline)) static void levels(const char *block, int half, int group,
                                                     Shorts (&words)[kGroupWords]) {
     const Shorts all = load_shorts(block + line_of(group * kGroupInputs) + half * kHalfLine) >> group % 2 * 8;
