@@ -26,7 +26,7 @@ from thinning import thorough_but
 from torch import Tensor
 
 from headstart.backends.native.backend import NativeBackend
-from headstart.backends.native.formats import KINDS, OWN, nearest_forms
+from headstart.backends.native.formats import BF16, KINDS, OWN, nearest_forms
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.adapters import AdapterWeights
 from headstart.models.config import LayerConfig, ModelConfig
@@ -171,5 +171,5 @@ def test_other_parts_than_halves_are_in_bf16() -> None:
     assert isinstance(first.channel, MlpWeights)
     up = in_types(first.channel.up, "Q4_0", "Q5_0", "Q5_0", "Q5_0")
     thirds = replace(weights, layers=(replace(first, channel=replace(first.channel, up=up)), *rest))
-    assert set(nearest_forms(thirds, multiplies_bytes=True)[2].tolist()) == {8}
+    assert set(nearest_forms(thirds, multiplies_bytes=True)[2].tolist()) == {BF16}
     assert logits(NativeBackend(config, thirds, "nearest", 1)).isfinite().all()

@@ -68,12 +68,11 @@ OWN_KERNELS = (
 _SHARED_ROWS = 16
 """Of "FP8/128": neighbours in a matrix that are to have one scale."""
 
-_HELD_BY = {
-    **{kind: {FOUR, EIGHT} for kind in ("Q4_0", "TQ2_0", "Q1_0", "Q2_0", "Q2_0/128")},
-    **{kind: {FOUR} for kind in ("Q4_1", "Q4_K", "IQ3_S", "INT4")},
-    **{kind: {EIGHT} for kind in ("Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS", "MXFP4", "INT8")},
-    **{kind: {FOUR} for kind in FOLDER_KERNELS if kind.startswith("INT4")},
-    **{kind: {EIGHT} for kind in FOLDER_KERNELS if kind.startswith("INT8")},
+_HELD_BY = {"Q4_1": FOUR, "Q8_0": EIGHT} | {
+    kind: bits
+    for name, bits in (("INT4", FOUR), ("INT8", EIGHT))
+    for kind in (name, *FOLDER_KERNELS)
+    if kind.startswith(name)
 }
 """Blocks that hold a type's weights better than bf16 does, most of them to the bit. Types that are not named, and have
 no kernel of their own, are in bf16."""
@@ -114,7 +113,8 @@ def all_in_bf16(forms: NDArray[np.uint8]) -> bool:
 
 
 def _nearest(types: Sequence[str]) -> int:
-    return min(set.intersection(*(_HELD_BY.get(each, set()) for each in types)), default=BF16)
+    forms = {_HELD_BY.get(each, BF16) for each in types}
+    return forms.pop() if len(forms) == 1 else BF16
 
 
 def single_form(linear: LinearWeights, precision: Precision, multiplies_bytes: bool) -> tuple[Precision, int]:
