@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from native_cases import no_number, random_tokens
 from native_here import needs_native
-from stretch_cases import DRAFTERS, ONE_PASS, Counted, CutText, make_engine, one_by_one, told
+from stretch_cases import CONFIG, DRAFTERS, ONE_PASS, Counted, CutText, make_engine, one_by_one, told
 from toys import run_all, toy_sequence
 
 from headstart.backends.native.growth import NativeGrowth, NativeHeadGrower
@@ -29,8 +29,11 @@ from headstart.drafting.planning.members import Member
 from headstart.drafting.planning.merged import Guesses, MergedGuesses
 from headstart.drafting.planning.parts import PlannerParts
 from headstart.drafting.planning.pass_trials import TriedPass
+from headstart.drafting.registry import create_drafter
+from headstart.engine.engine import Engine
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
+from headstart.engine.schedule import Limits
 from headstart.passes.draft_tree import MAX_GRADES
 from headstart.passes.rounds import CutRule, GuesserFault, RoundRecord, StretchDrafting, StretchLimits
 from headstart.sampling.params import SamplingParams
@@ -95,14 +98,18 @@ def test_what_one_says_ends_the_rounds_of_all(drafter: str, head_directory: Path
 
 
 def test_requests_with_different_drafters_go_round_by_round(head_directory: Path, counted: Counted) -> None:
-    engine = make_engine("suffix", head_directory)
+    runner = make_engine("suffix", head_directory).runner
+    context = DraftContext(CONFIG.vocab_size, runner)
+    pool = DrafterPool({name: create_drafter(name, context) for name in ("suffix", "ngram")}, "suffix")
+    engine = Engine(runner, pool, Limits())
     params = SamplingParams(temperature=0, max_tokens=20)
     alone = run_all(engine, [toy_sequence(engine, random_tokens(20), params=params)])
     at_once = counted.rounds
-    wishes = [SpeculationParams(), SpeculationParams(enabled=False)]
     sequences = [
-        toy_sequence(engine, random_tokens(20), sequence_id=i, params=params, speculation=wish)
-        for i, wish in enumerate(wishes, start=1)
+        toy_sequence(
+            engine, random_tokens(20), sequence_id=i, params=params, speculation=SpeculationParams(drafter=name)
+        )
+        for i, name in enumerate(("suffix", "ngram"), start=1)
     ]
     assert run_all(engine, sequences) == alone * 2
     assert counted.sequences == 1
