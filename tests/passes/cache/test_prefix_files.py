@@ -224,8 +224,11 @@ def test_a_directory_may_go_at_any_time(
     assert run.say(PROMPTS[1:])[0] == plain[1:]
     assert run.say(PROMPTS[1:], salt="other")[0] == plain[1:]
     run.engine.close()
-    told = sorted(record.getMessage().rpartition("; ")[2] for record in caplog.records)
-    assert told == (["prefixes are computed.", "prefixes stay in memory."] if blocked else [])
+    # What writing meets depends on how far the directory is gone; each fault is told once.
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == len(set(told))
+    ends = {message.rpartition("; ")[2] for message in told}
+    assert ends == ({"prefixes are computed.", "prefixes stay in memory."} if blocked else set())
     assert blocked or Run(directory).say(PROMPTS[1:2], salt="other")[1] == len(BEGINNING)
 
 
