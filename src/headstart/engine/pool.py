@@ -141,11 +141,13 @@ class DrafterPool:
         if len(groups) != 1:
             return None if groups else StretchDrafting()
         ((name, places),) = groups.items()
-        own, riders = [sequences[place] for place in places], len(sequences) - len(places)
-        allowed = [replace(limits[place], riders=riders) for place in places]
-        ids = [sequence.id for sequence in own]
-        drafting = self._guarded(name, ids, lambda: stretch_drafting(self.drafters[name], own, allowed), None)
-        return drafting if drafting is None or not riders else drafting.among(places, len(sequences))
+        count, riders = len(sequences), len(sequences) - len(places)
+        if riders:
+            sequences = [sequences[place] for place in places]
+            limits = [replace(limits[place], riders=riders) for place in places]
+        ids = [sequence.id for sequence in sequences]
+        drafting = self._guarded(name, ids, lambda: stretch_drafting(self.drafters[name], sequences, limits), None)
+        return drafting.among(places, count) if drafting is not None and riders else drafting
 
     def fail(self, sequences: Sequence[SequenceView], error: Exception) -> None:
         """The sequences' drafter failed in a stretch, or guessed what cannot be verified; a pool that is not tolerant

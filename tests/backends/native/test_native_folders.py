@@ -261,7 +261,7 @@ def test_what_no_blocks_hold_is_computed_in_others(tmp_path: Path) -> None:
     assert computed_in(weights, forms) == "Weights are computed in the file's own blocks (FP8/128), bf16 (FP8/128)."
     mixed = Maker(0).gptq(64, 128, 4, 32)
     mixed[0]["g_idx"] = mixed[0]["g_idx"].flip(0)
-    for tensors, settings in (mixed, Maker(0).gptq(64, 128, 2, 16)):
+    for tensors, settings in (mixed, Maker(0).gptq(64, 128, 4, 16), Maker(0).gptq(64, 128, 2, 16)):
         save_file(named("m", tensors), tmp_path / "model.safetensors")
         stored = dequantised(SafetensorsFiles(tmp_path), {"quantization_config": settings}, tmp_path).stored("m.weight")
         assert stored.type == f"INT{settings['bits']}"
